@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that the machines exchange. All offsets count Unicode code points.
+
+They are named tuples, not frozen dataclasses: just as immutable, and made in less than half the time
+(docs/decisions/0001-values-are-named-tuples.md).
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Span(NamedTuple):
+    """A piece of a text: `start` belongs to it, `end` does not."""
+
+    start: int
+    end: int
+
+
+class Frame(NamedTuple):
+    """One message of the model stream: its number in the stream, its text, and whatever else came with it."""
+
+    index: int
+    text: str
+    fields: Mapping[str, Any] | None = None
+
+
+class Chunk(NamedTuple):
+    """What a detector reads. `is_forced`: the chunker had to cut where the text does not end."""
+
+    start: int
+    end: int
+    text: str
+    is_forced: bool = False
+
+    @property
+    def span(self) -> Span:
+        """The chunk's place in the text."""
+        return Span(self.start, self.end)
+
+
+class Excerpt(NamedTuple):
+    """What a detector is given: a chunk's text, and what stands before it where the cut was forced."""
+
+    text: str
+    before: str = ""
+
+
+class Detection(NamedTuple):
+    """One finding. The span is relative to what the detector was given until the batcher places it."""
+
+    start: int
+    end: int
+    text: str
+    detection: str
+    detection_type: str
+    score: float
+    detector_id: str = ""
+    evidence: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] | None = None
+
+
+class Document(NamedTuple):
+    """One retrieved document."""
+
+    title: str
+    text: str
+    score: float
+    metadata: Mapping[str, Any] | None = None
+
+
+class Message(NamedTuple):
+    """One message of a conversation."""
+
+    role: str
+    text: str

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every exception that Lockgate raises on purpose.
+
+LockgateError                 message, status hint
+  RequestError                the caller is wrong
+    InvalidRequest            422: the request breaks a rule
+    UnsuitableDetector        400: a detector cannot serve this endpoint
+    UnknownDetector           404: no such detector
+    UnreadableBody            400, 413, 415: the body cannot be taken at all
+  UpstreamError(service)      they are wrong
+    Unavailable               503: not reachable
+    TimedOut                  504: too slow
+    Rejected                  4xx: refused what we sent
+    BrokeProtocol             500: answered something that their contract forbids
+  OverloadedError             503: we refuse, try again after `retry_after_s`
+  HeldTooMuch                 500: more text had to be held than the limit allows
+  RequestTimedOut             504: the request's overall limit passed
+  ConfigError(source, key)    at start only
+
+A blocked text is a verdict, not an error. Misuse of a machine is a bug and raises a plain RuntimeError.
+"""
+
+
+class LockgateError(Exception):
+    """What every error of ours carries: words for the caller, and the HTTP status that fits them."""
+
+    status = 500
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if status is not None:
+            self.status = status
+
+
+class RequestError(LockgateError):
+    """The caller is wrong."""
+
+    status = 400
+
+
+class InvalidRequest(RequestError):
+    """The request has the right shape and breaks a rule, or has the wrong shape."""
+
+    status = 422
+
+
+class UnsuitableDetector(RequestError):
+    """A requested detector exists and cannot serve this endpoint."""
+
+
+class UnknownDetector(RequestError):
+    """A requested detector is not configured."""
+
+    status = 404
+
+    def __init__(self, detector_id: str) -> None:
+        super().__init__(f"detector `{detector_id}` not found")
+
+
+class UnreadableBody(RequestError):
+    """The body has the wrong type, is too large, or is not JSON."""
+
+
+class UpstreamError(LockgateError):
+    """A service behind us failed; `service` names it as the caller knows it."""
+
+    def __init__(self, service: str, message: str, *, status: int | None = None) -> None:
+        super().__init__(message, status=status)
+        self.service = service
+
+
+class Unavailable(UpstreamError):
+    """The service cannot be reached."""
+
+    status = 503
+
+
+class TimedOut(UpstreamError):
+    """The service did not answer in time."""
+
+    status = 504
+
+
+class Rejected(UpstreamError):
+    """The service refused what we sent; its words may reach the caller."""
+
+    status = 422
+
+
+class BrokeProtocol(UpstreamError):
+    """The service answered something that its contract forbids."""
+
+
+class OverloadedError(LockgateError):
+    """We refuse at the door; the caller may try again."""
+
+    status = 503
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class HeldTooMuch(LockgateError):
+    """More text had to be held back than the limit allows; none of it leaves."""
+
+
+class RequestTimedOut(LockgateError):
+    """The overall time limit of the request passed."""
+
+    status = 504
+
+    def __init__(self) -> None:
+        super().__init__("request timed out")
+
+
+class ConfigError(LockgateError):
+    """A setting is wrong; `source` is the file or variable, `key` the place in it."""
+
+    def __init__(self, message: str, *, source: str, key: str = "") -> None:
+        super().__init__(message)
+        self.source = source
+        self.key = key
+
+    def __str__(self) -> str:
+        where = f"{self.source}: {self.key}" if self.key else self.source
+        return f"{where}: {self.message}"
