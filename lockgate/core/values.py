@@ -17,10 +17,11 @@ class Span(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One message of the model stream: its number in the stream, its text, and whatever else came with it."""
+    """One message of the model stream: its number in the stream, its text, its choice, and what else it carried."""
 
-    index: int
+    number: int
     text: str
+    choice: int = 0
     fields: Mapping[str, Any] | None = None
 
 

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DetectionBatcher: what to ask which detector next.
+
+Decides which chunks go into a request, how many requests are open, and how far each detector has read: answers come
+in any order and count in text order. In a stream a request carries one chunk; of a whole text it carries all.
+
+Where a chunker was forced to cut in the middle of running text, a finding may lie across the cut. A detector that
+looks back then reads the end of the chunk before once more, so the chunk before counts as read only up to there;
+each finding belongs to the chunk that is responsible for its first character, and is reported once.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lockgate.core.values import Chunk, Detection, Excerpt
+from lockgate.core.verdicts import keep
+
+
+class Reader(NamedTuple):
+    """A detector as the machines see it."""
+
+    detector: str
+    chunker: str
+    threshold: float = 0.0
+    lookbehind_chars: int = 0
+    holds: bool = True
+
+
+class Ask(NamedTuple):
+    """One request to one detector. `number` counts that detector's requests."""
+
+    detector: str
+    number: int
+    chunks: tuple[Chunk, ...]
+    excerpts: tuple[Excerpt, ...]
+    choice: int = 0
+
+
+class Progress(NamedTuple):
+    """A detector has read everything up to `upto`, and found these."""
+
+    detector: str
+    upto: int
+    detections: tuple[Detection, ...]
+
+
+class _Desk:
+    """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
+
+    __slots__ = ("answers", "asked", "before", "ends_at", "frontier", "open", "reader", "told", "waiting")
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.waiting: deque[Chunk] = deque()
+        self.open: dict[int, Ask] = {}
+        self.answers: dict[int, tuple[Ask, Sequence[Sequence[Detection]]]] = {}
+        self.asked = 0
+        self.told = 0
+        self.frontier = 0
+        self.before = ""
+        self.ends_at: int | None = None
+
+    def excerpt(self, chunk: Chunk) -> Excerpt:
+        before, look = self.before, self.reader.lookbehind_chars
+        self.before = (before + chunk.text)[-look:] if chunk.is_forced and look else ""
+        return Excerpt(chunk.text, before)
+
+    def owes(self) -> bool:
+        return bool(self.open or self.waiting)
+
+
+class DetectionBatcher:
+    """All detectors of one text."""
+
+    __slots__ = ("_by_chunker", "_choice", "_desks", "_is_whole", "_max_open")
+
+    def __init__(
+        self, readers: Iterable[Reader], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
+    ) -> None:
+        self._choice = choice
+        self._max_open = max_open
+        self._is_whole = is_whole
+        self._desks = {reader.detector: _Desk(reader) for reader in readers}
+        self._by_chunker: dict[str, list[_Desk]] = {}
+        for desk in self._desks.values():
+            self._by_chunker.setdefault(desk.reader.chunker, []).append(desk)
+
+    def add(self, chunker: str, chunk: Chunk) -> list[Ask]:
+        """A chunk to be read by every detector of its chunker."""
+        asks: list[Ask] = []
+        for desk in self._by_chunker[chunker]:
+            desk.waiting.append(chunk)
+            if not self._is_whole:
+                self._ask(desk, asks)
+        return asks
+
+    def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
+        """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""
+        asks: list[Ask] = []
+        progress: list[Progress] = []
+        for desk in self._by_chunker[chunker]:
+            desk.ends_at = upto
+            if self._is_whole and desk.waiting:
+                self._ask_all(desk, asks)
+            elif not desk.owes():
+                self._close(desk, progress)
+        return asks, progress
+
+    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
+        """A detector's answer to a request: what to ask next, and how far it has now read."""
+        desk = self._desks[ask.detector]
+        if desk.open.pop(ask.number, None) is None:
+            raise RuntimeError(f"request {ask.number} to {ask.detector} is not open")
+        desk.answers[ask.number] = ask, findings
+        asks: list[Ask] = []
+        progress: list[Progress] = []
+        while (ready := desk.answers.pop(desk.told, None)) is not None:
+            desk.told += 1
+            progress.append(self._tell(desk, *ready))
+        self._ask(desk, asks)
+        if desk.ends_at is not None and not desk.owes():
+            self._close(desk, progress)
+        return asks, progress
+
+    def owes(self, detector: str) -> bool:
+        """Whether the detector has text to read or to answer for."""
+        return self._desks[detector].owes()
+
+    def frontiers(self) -> dict[str, int]:
+        """How far each detector has read."""
+        return {name: desk.frontier for name, desk in self._desks.items()}
+
+    def _ask(self, desk: _Desk, asks: list[Ask]) -> None:
+        while desk.waiting and len(desk.open) < self._max_open:
+            chunk = desk.waiting.popleft()
+            self._open(desk, (chunk,), asks)
+
+    def _ask_all(self, desk: _Desk, asks: list[Ask]) -> None:
+        chunks = tuple(desk.waiting)
+        desk.waiting.clear()
+        self._open(desk, chunks, asks)
+
+    def _open(self, desk: _Desk, chunks: tuple[Chunk, ...], asks: list[Ask]) -> None:
+        excerpts = tuple([desk.excerpt(chunk) for chunk in chunks])
+        ask = Ask(desk.reader.detector, desk.asked, chunks, excerpts, self._choice)
+        desk.open[desk.asked] = ask
+        desk.asked += 1
+        asks.append(ask)
+
+    def _tell(self, desk: _Desk, ask: Ask, findings: Sequence[Sequence[Detection]]) -> Progress:
+        found: list[Detection] = []
+        for number, chunk in enumerate(ask.chunks):
+            begin, look = desk.frontier, desk.reader.lookbehind_chars
+            end = chunk.end - look if chunk.is_forced else chunk.end
+            if end > begin:
+                desk.frontier = end
+            if number < len(findings) and findings[number]:  # a short answer means no findings for the rest
+                stop = desk.frontier if chunk.is_forced and look else None
+                found += _place(desk.reader, chunk, findings[number], begin, stop)
+        return Progress(ask.detector, desk.frontier, tuple(found))
+
+    def _close(self, desk: _Desk, progress: list[Progress]) -> None:
+        if desk.ends_at is not None and desk.ends_at > desk.frontier:
+            desk.frontier = desk.ends_at
+            progress.append(Progress(desk.reader.detector, desk.frontier, ()))
+
+
+def _place(
+    reader: Reader, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None
+) -> list[Detection]:
+    """The findings that this chunk is responsible for, with spans in the whole text.
+
+    One that starts before the chunk was seen by looking back: it counts from `begin`, where the chunk before stopped.
+    One that starts at `stop` or later will be seen again by the next chunk.
+    """
+    placed = []
+    for found in keep(findings, reader.threshold):
+        start = found.start + chunk.start
+        if (found.start < 0 and start < begin) or (stop is not None and start >= stop):
+            continue
+        placed.append(found._replace(start=start, end=found.end + chunk.start, detector_id=reader.detector))
+    return placed

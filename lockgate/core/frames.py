@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FrameLog: the frames received and not yet released, and which of them cover a span.
+
+Decides which frames a release completes, so that what a frame carried beside its text leaves exactly once. Keeps
+nothing that has been released. Does not decide when to release: that is the gate's.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from lockgate.core.values import Frame, Span
+
+
+class FrameLog:
+    """The unreleased end of one text, as frames."""
+
+    __slots__ = ("_frames", "_head_start", "received", "released")
+
+    def __init__(self) -> None:
+        self._frames: deque[Frame] = deque()
+        self._head_start = 0
+        self.received = 0
+        self.released = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def append(self, frame: Frame) -> None:
+        """Take in one frame; its text follows what was received before."""
+        self._frames.append(frame)
+        self.received += len(frame.text)
+
+    def release(self, upto: int) -> tuple[str, tuple[Frame, ...]]:
+        """The text from the last release up to `upto`, and the frames whose last character it contains."""
+        if not self.released <= upto <= self.received:
+            raise RuntimeError(f"cannot release up to {upto}: released {self.released}, received {self.received}")
+        frames, texts, completed = self._frames, [], []
+        position, start = self.released, self._head_start
+        while frames:
+            text = frames[0].text
+            end = start + len(text)
+            if end > upto:
+                texts.append(text[position - start : upto - start])
+                break
+            texts.append(text[position - start :] if position > start else text)
+            completed.append(frames.popleft())
+            start = position = end
+        self._head_start, self.released = start, upto
+        return "".join(texts), tuple(completed)
+
+    def cover(self, span: Span) -> list[Frame]:
+        """The unreleased frames that have a character in the span."""
+        found, start = [], self._head_start
+        for frame in self._frames:
+            end = start + len(frame.text)
+            if start >= span.end:
+                break
+            if start < end and end > span.start:
+                found.append(frame)
+            start = end
+        return found
+
+
+def merge_fields(frames: Iterable[Frame]) -> dict[str, Any]:
+    """What the frames carried, as one: lists are joined, of anything else the last value that is not null stays."""
+    merged: dict[str, Any] = {}
+    for frame in frames:
+        for name, value in (frame.fields or {}).items():
+            if isinstance(value, list):
+                merged.setdefault(name, []).extend(value)
+            elif value is not None or name not in merged:
+                merged[name] = value
+    return merged

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lane: one guarded text from its frames to its releases. Lanes: the texts of one stream, one lane per choice.
+
+Joins aligner, batcher and gate, and decides whether more text may be read. Above the soft mark reading stops, but
+only while the detector that has read least can go on without more text: it owes an answer, or its chunker has not
+yet taken what it was given. Otherwise it waits for text, and refusing to read would wait for ever. Held text has a
+hard limit all the same.
+
+A lane knows no detector, chunker or model; it says what to ask and takes what it is told.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lockgate.core.batching import Ask, DetectionBatcher, Progress, Reader
+from lockgate.core.chunks import ChunkAligner
+from lockgate.core.release import Release, ReleaseGate, Strategy
+from lockgate.core.values import Chunk, Detection, Frame
+from lockgate.errors import HeldTooMuch
+
+
+class Opened(NamedTuple):
+    """A choice appeared for the first time: its chunkers are to be started."""
+
+    choice: int
+
+
+Outcome = Ask | Opened | Release
+
+
+class LanePlan(NamedTuple):
+    """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once."""
+
+    readers: tuple[Reader, ...]
+    strategy: Strategy = Strategy.FRONTIER
+    max_open: int = 4
+    soft_held_chars: int = 65_536
+    max_held_chars: int | None = 1_048_576
+    is_whole: bool = False
+
+    def chunkers(self) -> list[str]:
+        """The distinct chunkers, in the order of their detectors."""
+        return list(dict.fromkeys(reader.chunker for reader in self.readers))
+
+
+class Lane:
+    """One text."""
+
+    __slots__ = ("_aligners", "_batcher", "_chunker_of", "_feeds", "_gate", "_is_finished", "_open", "_plan")
+
+    def __init__(self, plan: LanePlan, choice: int = 0) -> None:
+        self._plan = plan
+        self._aligners = {name: ChunkAligner(name, is_whole=plan.is_whole) for name in plan.chunkers()}
+        self._feeds: dict[str, list[Frame]] = {name: [] for name in self._aligners}
+        self._open = {*self._aligners, ""}  # chunkers that may still speak; "" is the source
+        self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
+        self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
+        self._gate = ReleaseGate(
+            [reader.detector for reader in plan.readers if reader.holds],
+            [reader.detector for reader in plan.readers if not reader.holds],
+            strategy=plan.strategy,
+            choice=choice,
+        )
+        self._is_finished = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the final release has been given out."""
+        return self._is_finished
+
+    @property
+    def held_chars(self) -> int:
+        """Characters that wait at the gate."""
+        return self._gate.held_chars
+
+    @property
+    def released(self) -> int:
+        """Characters that have left."""
+        return self._gate.released
+
+    def frontiers(self) -> dict[str, int]:
+        """How far each detector has read."""
+        return self._batcher.frontiers()
+
+    def receive(self, frame: Frame) -> list[Outcome]:
+        """A frame came from the source."""
+        if "" not in self._open:
+            raise RuntimeError("the source has ended")
+        if frame.text:
+            for name, aligner in self._aligners.items():
+                aligner.receive(frame.text)
+                self._feeds[name].append(frame)
+        releases = self._gate.receive(frame)
+        self._check_held()
+        return [*releases]
+
+    def take_feed(self, chunker: str) -> list[Frame]:
+        """The frames that the chunker has not yet been given."""
+        feed = self._feeds[chunker]
+        if feed:
+            self._feeds[chunker] = []
+        return feed
+
+    def end(self) -> list[Outcome]:
+        """The source has ended well: the chunkers may flush."""
+        self._open.discard("")
+        return self._finish_if_done([])
+
+    def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
+        """A chunk came from a chunker."""
+        outcomes: list[Outcome] = []
+        for placed in self._aligners[chunker].place(chunk):
+            outcomes += self._batcher.add(chunker, placed)
+        return outcomes
+
+    def end_chunker(self, chunker: str) -> list[Outcome]:
+        """A chunker has ended after the source did."""
+        asks, progress = self._batcher.end(chunker, self._aligners[chunker].finish())
+        self._open.discard(chunker)
+        return self._finish_if_done([*asks, *self._clear(progress)])
+
+    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
+        """A detector answered."""
+        asks, progress = self._batcher.answer(ask, findings)
+        return self._finish_if_done([*asks, *self._clear(progress)])
+
+    def can_go_on(self) -> bool:
+        """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
+        return self._owes_answers() or any(self._feeds.values())
+
+    def may_read(self) -> bool:
+        """Whether the source may be read on."""
+        if self._gate.held_chars <= self._plan.soft_held_chars and self._gate.held_frames <= self._plan.soft_held_chars:
+            return True
+        return not any(self._batcher.owes(name) or self._feeds[self._chunker_of[name]] for name in self._gate.lowest())
+
+    def _owes_answers(self) -> bool:
+        return any(self._batcher.owes(name) for name in self._chunker_of)
+
+    def _clear(self, progress: Iterable[Progress]) -> list[Release]:
+        releases: list[Release] = []
+        for detector, upto, detections in progress:
+            releases += self._gate.clear(detector, upto, detections)
+        return releases
+
+    def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if not (self._open or self._is_finished or self._owes_answers()):
+            self._is_finished = True
+            outcomes += self._gate.finish()
+        return outcomes
+
+    def _check_held(self) -> None:
+        limit = self._plan.max_held_chars
+        if limit is None or (self._gate.received <= limit and self._gate.held_frames <= limit):
+            return
+        read = min(self._batcher.frontiers().values(), default=self._gate.received)
+        if self._gate.received - read > limit or self._gate.held_frames > limit:
+            raise HeldTooMuch(f"more than {limit} characters wait for a detector")
+
+
+class Lanes:
+    """The lanes of one stream, made as choices appear."""
+
+    __slots__ = ("_is_ended", "_lanes", "_plan")
+
+    def __init__(self, plan: LanePlan) -> None:
+        self._plan = plan
+        self._lanes: dict[int, Lane] = {}
+        self._is_ended = False
+
+    def __getitem__(self, choice: int) -> Lane:
+        return self._lanes[choice]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every lane has given out its final release."""
+        return self._is_ended and all(lane.is_finished for lane in self._lanes.values())
+
+    def receive(self, frame: Frame) -> list[Outcome]:
+        """A frame came: it goes to the lane of its choice, which opens with its first frame."""
+        lane = self._lanes.get(frame.choice)
+        if lane is not None:
+            return lane.receive(frame)
+        lane = self._lanes[frame.choice] = Lane(self._plan, frame.choice)
+        return [Opened(frame.choice), *lane.receive(frame)]
+
+    def end(self) -> list[Outcome]:
+        """The source has ended well."""
+        self._is_ended = True
+        return [outcome for lane in self._lanes.values() for outcome in lane.end()]
+
+    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
+        """A detector answered."""
+        return self._lanes[ask.choice].answer(ask, findings)
+
+    def may_read(self) -> bool:
+        """Whether the source may be read on."""
+        return all(lane.may_read() for lane in self._lanes.values())
+
+    def can_go_on(self) -> bool:
+        """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
+        return any(lane.can_go_on() for lane in self._lanes.values())
