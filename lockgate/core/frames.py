@@ -56,7 +56,7 @@ class FrameLog:
             end = start + len(frame.text)
             if start >= span.end:
                 break
-            if start < end and end > span.start:
+            if max(start, span.start) < min(end, span.end):
                 found.append(frame)
             start = end
         return found
