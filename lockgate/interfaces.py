@@ -5,7 +5,7 @@ Each part is made by a factory `(options) -> async context manager of the part`,
 (lockgate.plugins). `lockgate.testing` has public fakes of all of them.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ class Chunker(Protocol):
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""
 
-    def stream(self, frames: AsyncIterator[Frame]) -> AsyncIterator[Chunk]:
+    def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
         """Chunks as soon as they are known, while the text still arrives; spans count from its first character."""
 
 
@@ -53,7 +53,7 @@ class DataSource(Protocol):
 class Model(Protocol):
     """Generates text."""
 
-    def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncIterator[Frame]:
+    def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
         """The answer's frames as they come; closing the iterator stops the model."""
 
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""open_gateway(settings): the one place where parts are chosen, opened and closed."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lockgate.config.load import ConfigFaults
+from lockgate.config.settings import DetectorSettings, Settings
+from lockgate.core.release import Strategy
+from lockgate.errors import ConfigError
+from lockgate.interfaces import Chunker, Detector
+from lockgate.pipelines.guards import WHOLE_TEXT, Guard
+from lockgate.plugins import find_factory
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The open parts of a process."""
+
+    settings: Settings
+    guards: Mapping[str, Guard]
+
+    @property
+    def is_fms(self) -> bool:
+        """Whether we follow the existing orchestrator to the letter."""
+        return self.settings.compat == "fms"
+
+    def strategy(self, default: Strategy) -> Strategy:
+        """Where releases end: the one setting for all, else the endpoint's own."""
+        if self.is_fms:
+            return Strategy.MAX_PROCESSED_INDEX
+        chosen = self.settings.release_strategy
+        return default if chosen is None else Strategy(chosen)
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+    """Opens every part that runs here and that the settings name; closes them in reverse order."""
+    async with AsyncExitStack() as stack:
+        opener = _Opener(settings, stack)
+        guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
+        if opener.faults:
+            raise ConfigFaults(tuple(opener.faults))
+        yield Gateway(settings, {guard.id: guard for guard in guards if guard is not None})
+
+
+class _Opener:
+    """Opens parts one by one and collects what is wrong with their options."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._chunkers: dict[str, Chunker | None] = {}
+        self.faults: list[ConfigError] = []
+
+    async def open_guard(self, name: str, detector: DetectorSettings) -> Guard | None:
+        chunker = await self._open_chunker(detector.chunker_id)
+        if detector.embedded is None:
+            return None
+        opened: Detector | None = await self._open(
+            "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
+        )
+        if opened is None or chunker is None:
+            return None
+        return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+
+    async def _open_chunker(self, name: str) -> Chunker | None:
+        if name not in self._chunkers:
+            chosen = None if name == WHOLE_TEXT else self._settings.chunkers.get(name)
+            embedded = name if chosen is None else chosen.embedded
+            options = {} if chosen is None else chosen.options
+            self._chunkers[name] = (
+                None
+                if embedded is None
+                else await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+            )
+        return self._chunkers[name]
+
+    async def _open(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+        try:
+            return await self._stack.enter_async_context(find_factory(group, name)(options))
+        except ConfigError as error:
+            place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
+            self.faults.append(ConfigError(error.message, source=self._settings.source, key=place))
+            return None

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environment variables and flags laid over the file.
+
+Three families: LOCKGATE_<PATH> for every setting, the existing orchestrator's names, and the aggregator's AGGREGATOR_
+names. Where several set the same value the order of `_rank` decides, and the last one counts.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from lockgate.config.draft import Check, Draft, Override
+from lockgate.config.kinds import BOOLEAN, LEVEL, LOG_FORMATS, NAME, PORT, AnyKind, Kind
+from lockgate.config.schema import PREFIX, find_setting, list_settings, nearest_setting, variable_of
+from lockgate.config.settings import Listener
+from lockgate.config.yaml_text import BadYaml, parse_yaml
+
+AGGREGATOR = "AGGREGATOR_"
+AGGREGATOR_VARIABLES = {
+    "AGGREGATOR_HOST": "address of the aggregator's listener (0.0.0.0)",
+    "AGGREGATOR_PORT": "port of the aggregator's listener (8001)",
+    "AGGREGATOR_DEBUG": "serve `/docs`; log format console (false)",
+    "AGGREGATOR_LOG_FORMAT": "json or console",
+    "AGGREGATOR_LOG_LEVEL": "lowest level logged",
+}
+COMMAND_LINE = "command line"
+NULL_WORDS = ("null", "~", "")
+FORMAT = ("log", "format")
+
+
+def lay_variables(draft: Draft) -> list[str]:
+    """Lay every variable over the draft; gives back the LOCKGATE_ names that are no setting."""
+    known = {name: item.path for item in list_settings() for name in item.variables[1:]}
+    names = [n for n, text in draft.environ.items() if text and (n in known or n.startswith((PREFIX, AGGREGATOR)))]
+    unknown = []
+    for name in sorted(names, key=_rank):
+        if name in known:
+            _lay_known(draft, name, known[name].split("."))
+        elif name.startswith(AGGREGATOR):
+            _lay_aggregator(draft, name)
+        elif not _lay_path(draft, name, draft.environ[name], name[len(PREFIX) :].split("__"), name):
+            unknown.append(name)
+    return unknown
+
+
+def lay_flags(draft: Draft, flags: Mapping[str, Any]) -> None:
+    """Lay the command line's values over everything else."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in sorted(given, key=lambda name: (name.count("."), name)):
+        value = str(given[name]) if isinstance(given[name], PurePath) else given[name]
+        if name == ".".join(FORMAT):
+            _lay_format(draft, str(value), COMMAND_LINE)
+        elif not _lay_path(draft, name, value, name.split("."), COMMAND_LINE):
+            draft.blame((name,), _say_unknown(name.split(".")), Check.VARIABLE, COMMAND_LINE)
+
+
+def blame_unknown(draft: Draft, names: list[str]) -> None:
+    """A LOCKGATE_ variable that is no setting is a typo, unless the settings name it as the place of a secret."""
+    for name in names:
+        if name not in _secret_names(draft.tree):
+            message = _say_unknown(name[len(PREFIX) :].split("__"))
+            draft.blame((), message, Check.VARIABLE, name)
+
+
+def read_aggregator_listener(draft: Draft) -> Listener | None:
+    """Any AGGREGATOR_ variable asks for one more listener (D-16)."""
+    if not any(name.startswith(AGGREGATOR) and text for name, text in draft.environ.items()):
+        return None
+    host = _read_variable(draft, "AGGREGATOR_HOST", NAME) or "0.0.0.0"  # noqa: S104 - the contract's default
+    port = _read_variable(draft, "AGGREGATOR_PORT", PORT)
+    return Listener("aggregator", host, 8001 if port is None else port, True)
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    families = ("RUST_LOG", "AGGREGATOR_DEBUG", AGGREGATOR, PREFIX)
+    family = next((i for i, start in enumerate(families) if name.startswith(start)), -1)
+    # RUST_LOG < AGGREGATOR_ < AGGREGATOR_DEBUG < the orchestrator's names < LOCKGATE_, whole maps before their parts
+    return ({0: 0, 2: 1, 1: 2, -1: 3, 3: 4}[family], name.count("__"), name)
+
+
+def _lay_known(draft: Draft, name: str, path: list[str]) -> None:
+    text = draft.environ[name]
+    if name == "RUST_LOG":
+        _lay_rust_log(draft, text)
+    elif name == "LOG_FORMAT":
+        _lay_format(draft, text, name)
+    else:
+        _lay_path(draft, name, text, path, name)
+
+
+def _lay_rust_log(draft: Draft, text: str) -> None:
+    """Of a filter such as `warn,h2=off` only the plain level counts."""
+    for word in (part.strip() for part in text.split(",")):
+        try:
+            draft.lay_over(Override(("log", "level"), LEVEL.parse(word), "RUST_LOG"))
+        except ValueError:
+            continue
+
+
+def _lay_format(draft: Draft, text: str, source: str) -> None:
+    """An unknown format is not worth a failed start (G-2)."""
+    word = text.lower()
+    if word not in LOG_FORMATS:
+        draft.warn(f"unknown log format `{word[:40]}` ({source}): using full")
+    draft.lay_over(Override(FORMAT, word if word in LOG_FORMATS else "full", source))
+
+
+def _lay_aggregator(draft: Draft, name: str) -> None:
+    if name == "AGGREGATOR_DEBUG" and _read_variable(draft, name, BOOLEAN):
+        draft.lay_over(Override(("server", "docs"), True, name))
+        draft.lay_over(Override(FORMAT, "console", name))
+    if name not in AGGREGATOR_VARIABLES:
+        draft.warn(f"{name} is not used by this version")
+
+
+def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:  # noqa: ANN401 - any setting's value
+    if not (text := draft.environ.get(name)):
+        return None
+    try:
+        return kind.parse(read_text(kind, text))
+    except ValueError as error:
+        draft.blame((), str(error), Check.VARIABLE, name)
+        return None
+
+
+def _lay_path(draft: Draft, name: str, value: object, names: list[str], source: str) -> bool:
+    target = find_setting(names, draft.tree) if all(names) else None
+    if target is None:
+        return False
+    try:
+        value = read_text(target.kind, value) if isinstance(value, str) else value
+        draft.lay_over(Override(target.path, value, source))
+    except BadYaml:  # its words may repeat part of the text, which may be secret
+        draft.blame(target.path, "is not readable as YAML", Check.VARIABLE, source)
+    return True
+
+
+def read_text(kind: AnyKind, text: str) -> Any:  # noqa: ANN401 - any YAML value
+    """The value that a variable's text stands for: text as it is, anything else as YAML."""
+    if text.strip() in NULL_WORDS:
+        return None
+    if isinstance(kind, Kind) and kind.is_text and not text.startswith(("'", '"')):
+        return text
+    value, duplicates = parse_yaml(text)
+    if duplicates:
+        raise BadYaml("duplicate key")
+    if isinstance(kind, Kind) and kind.is_list and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _say_unknown(names: list[str]) -> str:
+    nearest = nearest_setting(names)
+    return f"no such setting; the nearest is `{nearest}` ({variable_of(nearest)})"
+
+
+def _secret_names(tree: object) -> set[str]:
+    """The variables that the settings name as the place of a token, a key or a DSN."""
+    if isinstance(tree, list):
+        return set().union(*map(_secret_names, tree))
+    if not isinstance(tree, dict):
+        return set()
+    own = {v for k, v in tree.items() if isinstance(v, str) and (k == "api_token" or k.endswith("_env"))}
+    return own.union(*map(_secret_names, tree.values()))

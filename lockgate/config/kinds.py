@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a value of a setting may be: one small parser per kind. Knows no setting by name.
+
+A parser takes what YAML gave and returns the value to keep, or raises ValueError with words for the operator. These
+words never repeat the value itself, which may be a secret in the wrong place; only a choice among words is repeated.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+MAX_INTEGER = 2**63 - 1
+TRUE_WORDS = ("true", "1", "yes", "on")
+FALSE_WORDS = ("false", "0", "no", "off")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """A value without settings inside it. `is_text` and `is_list` decide how a variable's text is read."""
+
+    name: str
+    parse: Callable[[object], Any]
+    is_text: bool = False
+    is_list: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """A map of settings. `shared` names an object that occurs in several places and is described once.
+
+    `is_plain`: the known keys are checked, and the map itself is kept. `can_be_named`: a string refers to one.
+    """
+
+    fields_of: type
+    shared: str = ""
+    is_plain: bool = False
+    can_be_named: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SectionMap:
+    """A map from ids that the operator chooses to sections."""
+
+    fields_of: type
+    shared: str = ""
+    is_plain: bool = False
+
+
+AnyKind = Kind | Section | SectionMap
+
+
+def describe(value: object) -> str:
+    """The type of a YAML value, in the operator's words."""
+    names: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (bool, "a boolean"),
+        (int, "an integer"),
+        (float, "a number"),
+        (str, "a string"),
+        (Mapping, "a map"),
+        ((list, tuple), "a list"),
+    )
+    return next((name for kind, name in names if isinstance(value, kind)), "null")
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """`; did you mean ...?` when one of the known words is close, else nothing."""
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean `{close[0]}`?" if close else ""
+
+
+def _parse_text(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # an id such as 7 needs no quotes in the file
+    if not isinstance(value, str):
+        raise ValueError(f"must be a string, not {describe(value)}")
+    return value
+
+
+def _parse_name(value: object) -> str:
+    text = _parse_text(value)
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+def _parse_embedded(value: object) -> str:
+    text = _parse_text(value)
+    if not re.fullmatch(r"[\w-]+|[\w.]+:[\w.]+", text):
+        raise ValueError("must be the name of an embedded part or `module:attribute`")
+    return text
+
+
+def _parse_boolean(value: object) -> bool:
+    word = str(value).lower() if isinstance(value, bool | int | str) else ""
+    if word in TRUE_WORDS or word in FALSE_WORDS:
+        return word in TRUE_WORDS
+    raise ValueError(f"must be true or false, not {describe(value)}")
+
+
+def _parse_number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a number, not {describe(value)}")
+    if math.isnan(value) or (abs(value) > MAX_INTEGER and not math.isinf(value)):
+        raise ValueError("is not a usable number")
+    return float(value)
+
+
+def _parse_duration(value: object) -> float:
+    seconds = _parse_number(value)
+    if not 0 < seconds < math.inf:
+        raise ValueError("must be more than 0 seconds")
+    return seconds
+
+
+def _parse_texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list of strings, not {describe(value)}")
+    return tuple(_parse_text(item) for item in value)
+
+
+def _parse_map(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a map, not {describe(value)}")
+    return dict(value)
+
+
+def _parse_path(value: object) -> Path:
+    text = _parse_text(value)
+    if not text or "\0" in text:
+        raise ValueError("must be a path")
+    return Path(text)
+
+
+def _parse_level(value: object) -> str:
+    word = _parse_text(value).upper()
+    word = {"TRACE": "DEBUG", "WARN": "WARNING", "OFF": "CRITICAL"}.get(word, word)
+    if word not in LEVELS:
+        raise ValueError(f"must be one of {', '.join(LEVELS)}")
+    return word
+
+
+def whole(low: int = 0, high: int = MAX_INTEGER, name: str = "integer") -> Kind:
+    """An integer from `low` to `high`, both included."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be an integer, not {describe(value)}")
+        if not low <= value <= high:
+            raise ValueError(f"must be at least {low}" if value < low else f"must be at most {high}")
+        return value
+
+    return Kind(name, parse)
+
+
+def choice(*words: str, is_case_kept: bool = True) -> Kind:
+    """One of a few words."""
+
+    def parse(value: object) -> str:
+        word = value if isinstance(value, str) else ""
+        word = word if is_case_kept else word.lower()
+        if word in words:
+            return word
+        what = f"`{word[:40]}`" if word else describe(value)
+        raise ValueError(f"must be one of {', '.join(words)}, not {what}{suggest(word, list(words))}")
+
+    return Kind(" | ".join(words), parse, is_text=True)
+
+
+def words_of(*words: str) -> Kind:
+    """A list of some of these words, in any case."""
+    one = choice(*words, is_case_kept=False)
+
+    def parse(value: object) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.parse(item.strip()) for item in _parse_texts(value)))
+
+    return Kind(f"list of {' | '.join(words)}", parse, is_list=True)
+
+
+def normalised(kind: Kind, change: Callable[[Any], Any]) -> Kind:
+    """The same kind, its value changed after parsing."""
+    return dataclasses.replace(kind, parse=lambda value: change(kind.parse(value)))
+
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOG_FORMATS = ("full", "compact", "pretty", "json", "console")
+OTLP_PROTOCOLS = ("grpc", "http")
+
+TEXT = Kind("string", _parse_text, is_text=True)
+NAME = Kind("string", _parse_name, is_text=True)
+EMBEDDED = Kind("string", _parse_embedded, is_text=True)
+TEXTS = Kind("list of strings", _parse_texts, is_list=True)
+BOOLEAN = Kind("boolean", _parse_boolean)
+NUMBER = Kind("number", _parse_number)
+DURATION = Kind("seconds", _parse_duration)
+MAP = Kind("map", _parse_map)
+PATH = Kind("path", _parse_path, is_text=True)
+LEVEL = Kind(" | ".join(LEVELS), _parse_level, is_text=True)
+PORT = whole(0, 65535, "port")
+COUNT = whole(0)
+POSITIVE = whole(1)
+SECONDS = whole(0, name="seconds")

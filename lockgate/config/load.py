@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings from flags, variables and the config file: flag > variable > file > default. Every fault at once.
+
+Reads one file and nothing else; opens no socket, imports no plugin, and does not look whether named files exist.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lockgate.config.draft import Check, Draft, read_fields
+from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
+from lockgate.config.kinds import describe
+from lockgate.config.orchestrator_yaml import (
+    SPECIAL_KEYS,
+    add_embedded_chunkers,
+    check_router,
+    default_tree,
+    read_orchestrator_sections,
+    rename_old_keys,
+)
+from lockgate.config.otlp import resolve_otlp
+from lockgate.config.schema import options_of
+from lockgate.config.settings import (
+    EMBEDDED_DEFAULT,
+    Listener,
+    Listeners,
+    OtlpSettings,
+    RouterSettings,
+    ServerSettings,
+    ServerTlsSettings,
+    Settings,
+)
+from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
+from lockgate.errors import ConfigError
+
+DEFAULT_PATH = Path("config/config.yaml")
+MAX_FILE_BYTES = 8 * 1024 * 1024
+
+
+class ConfigFaults(ConfigError):
+    """Everything that is wrong with the settings, in a stable order."""
+
+    def __init__(self, faults: tuple[ConfigError, ...]) -> None:
+        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid configuration: {count}{lines}"
+        super().__init__(whole, source=faults[0].source, key=faults[0].key)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnusableFile(ConfigError):
+    """The file cannot be read or is not YAML: nothing else can be said."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def load_settings(*, config_path: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
+    """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given."""
+    draft = _start_draft(config_path, environ)
+    rename_old_keys(draft)
+    add_embedded_chunkers(draft)
+    unknown = lay_variables(draft)
+    lay_flags(draft, flags)
+    add_embedded_chunkers(draft)  # again: a variable or a flag may have set `chunkers` as a whole
+    blame_unknown(draft, unknown)
+    found = read_fields(draft, Settings, draft.tree, (), special=SPECIAL_KEYS)
+    found |= read_orchestrator_sections(draft)
+    check_router(draft, found.get("router", RouterSettings()))
+    found["data_dir"] = _expand(found.get("data_dir"), environ)
+    found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
+    found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
+    found["listeners"] = _build_listeners(draft, found["server"])
+    if draft.faults:
+        raise ConfigFaults(_in_order(draft))
+    return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
+
+
+def _in_order(draft: Draft) -> tuple[ConfigError, ...]:
+    """By check, then by section as the settings list them, then as they were found."""
+    sections = list(options_of(Settings))
+
+    def rank(entry: tuple[Check, ConfigError]) -> tuple[int, int]:
+        section = entry[1].key.split(".")[0]
+        return entry[0], sections.index(section) if section in sections else len(sections)
+
+    return tuple(fault for _, fault in sorted(draft.faults, key=rank))
+
+
+def _start_draft(config_path: Path | None, environ: Mapping[str, str]) -> Draft:
+    asked = config_path or (Path(environ["ORCHESTRATOR_CONFIG"]) if environ.get("ORCHESTRATOR_CONFIG") else None)
+    path = asked or DEFAULT_PATH
+    try:
+        data = _read_bytes(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if asked is None:
+            return Draft(EMBEDDED_DEFAULT, default_tree(), environ)
+        raise _unreadable(path, error) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    tree, duplicates = _parse(path, data)
+    draft = Draft(str(path), tree, environ)
+    for item in duplicates:
+        draft.blame(item.path, f"duplicate key at line {item.line}, first at line {item.first_line}")
+    return draft
+
+
+def _read_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> ConfigFaults:
+    known = isinstance(error, OSError) and error.errno is not None
+    detail = f"{error.strerror} (os error {error.errno})" if isinstance(error, OSError) and known else str(error)
+    return ConfigFaults((UnusableFile(f"failed to read config from `{path}`: {detail}", source=str(path)),))
+
+
+def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Duplicate]]:
+    try:
+        if len(data) > MAX_FILE_BYTES:
+            raise BadYaml(f"larger than {MAX_FILE_BYTES} bytes")
+        tree, duplicates = parse_yaml(data.decode("utf-8-sig"))
+        if tree is not None and not isinstance(tree, dict):
+            raise BadYaml(f"must be a map of settings, not {describe(tree)}")
+    except UnicodeDecodeError as error:
+        raise _invalid(path, f"not UTF-8 at byte {error.start}") from error
+    except BadYaml as error:
+        raise _invalid(path, str(error)) from error
+    return tree or {}, duplicates
+
+
+def _invalid(path: Path, detail: str) -> ConfigFaults:
+    return ConfigFaults((UnusableFile(f"invalid config file: {detail}", source=str(path)),))
+
+
+def _expand(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where our files lie (D-26)."""
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    if path is None:
+        shared = Path(environ.get("XDG_DATA_HOME") or "")
+        return (shared if shared.is_absolute() else home / ".local" / "share") / "lockgate"
+    return home.joinpath(*path.parts[1:]) if path.parts[:1] == ("~",) else path
+
+
+def _resolve_server(draft: Draft, server: ServerSettings) -> ServerSettings:
+    _check_server_tls(draft, server.tls)
+    is_private = draft.base == EMBEDDED_DEFAULT and not draft.is_asked_for("server", "host")
+    return dataclasses.replace(server, host="127.0.0.1") if is_private else server
+
+
+def _check_server_tls(draft: Draft, tls: ServerTlsSettings) -> None:
+    """G-4."""
+    if (tls.cert_path is None) != (tls.key_path is None):
+        key = "key_path" if tls.cert_path is None else "cert_path"
+        draft.blame(("server", "tls", key), "tls: must provide both cert and key", Check.SERVER_TLS)
+    elif tls.client_ca_cert_path is not None and tls.cert_path is None:
+        path = ("server", "tls", "client_ca_cert_path")
+        draft.blame(path, "tls: cannot provide client ca cert without keypair", Check.SERVER_TLS)
+
+
+def _build_listeners(draft: Draft, server: ServerSettings) -> Listeners:
+    """Who asked for which port (D-16); the server decides what to do when one is taken."""
+
+    def listen(name: str, key: str) -> Listener:
+        return Listener(name, server.host, getattr(server, key), draft.is_asked_for("server", key))
+
+    agent = listen("agent", "grpc_port") if draft.tree.get("agents") else None
+    aggregator = read_aggregator_listener(draft)
+    return Listeners(listen("api", "http_port"), listen("health", "health_port"), agent, aggregator)

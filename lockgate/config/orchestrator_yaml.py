@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of the existing orchestrator's YAML that call services, and what they refer to (G-15 to G-25).
+
+Detectors and chunkers may run here instead of being called: then they have `embedded` in place of `service`.
+"""
+
+import re
+from types import MappingProxyType
+from typing import Any
+
+from lockgate.config.draft import Check, Draft, build, read_fields, read_value
+from lockgate.config.schema import Path, options_of
+from lockgate.config.settings import (
+    EMBEDDED_CHUNKERS,
+    EMBEDDED_DETECTORS,
+    WHOLE_DOC_CHUNKER,
+    ChunkerSettings,
+    DetectorSettings,
+    GenerationSettings,
+    OpenAISettings,
+    RouterSettings,
+    Secret,
+    ServiceSettings,
+    Settings,
+    TlsSettings,
+)
+
+OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
+SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
+GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
+
+
+def default_tree() -> dict[str, Any]:
+    """What stands in place of a file when there is none."""
+    return {"detectors": {name: {"embedded": name} for name in EMBEDDED_DETECTORS}}
+
+
+def rename_old_keys(draft: Draft) -> None:
+    """Old names of sections stand for the new ones; both at once is a fault (G-15)."""
+    for old, new in OLD_NAMES.items():
+        if old not in draft.tree:
+            continue
+        draft.warn(f"`{old}` is deprecated; use `{new}`")
+        value = draft.tree.pop(old)
+        if new in draft.tree:
+            draft.blame((old,), f"duplicate field `{new}`: `{old}` is its old name, keep one of them")
+        draft.tree.setdefault(new, value)
+
+
+def add_embedded_chunkers(draft: Draft) -> None:
+    """The embedded chunkers are known under their own names; only whole_doc_chunker cannot be replaced (G-123)."""
+    chunkers = draft.take_map(draft.tree.get("chunkers"), ("chunkers",))
+    draft.tree["chunkers"] = chunkers
+    built_in = {"embedded": WHOLE_DOC_CHUNKER}
+    if chunkers.pop(WHOLE_DOC_CHUNKER, built_in) != built_in:
+        draft.warn(f"chunkers.{WHOLE_DOC_CHUNKER} is ignored: the built-in chunker of that name is used")
+    for name in EMBEDDED_CHUNKERS:
+        chunkers.setdefault(name, {"embedded": name})
+
+
+def is_hostname(text: str) -> bool:
+    """Labels of letters, digits and hyphens, joined by dots (G-23)."""
+    return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in text.split("."))
+
+
+def read_orchestrator_sections(draft: Draft) -> dict[str, Any]:
+    """The sections as fields of Settings."""
+    reader = _Reader(draft)
+    return {
+        "tls": reader.tls,
+        "generation": reader.read_generation(),
+        "openai": reader.read_openai(),
+        "detectors": reader.read_detectors(),
+        "chunkers": reader.read_chunkers(),
+    }
+
+
+def check_router(draft: Draft, router: RouterSettings) -> None:
+    """Router mode is accepted in the file as long as it is off (D-22)."""
+    if router.enabled:
+        message = "router mode is not supported; remove `router` or set `enabled: false`"
+        draft.blame(("router", "enabled"), message, Check.ROUTER)
+
+
+class _Reader:
+    """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._tree = draft.tree
+        self.tls = read_value(draft, options_of(Settings)["tls"].kind, self._tree.get("tls"), ("tls",))
+
+    def read_generation(self) -> GenerationSettings | None:
+        """G-16."""
+        if self._tree.get("generation") is None:
+            return None
+        path = ("generation",)
+        raw = self._draft.take_map(self._tree["generation"], path)
+        found = read_fields(self._draft, GenerationSettings, raw, path, special=("service",))
+        port = GENERATION_PORTS.get(found.get("provider", ""), 8033)
+        self._add_services(found, raw, path, port)
+        self._require_service(raw, path)
+        self._check_host(raw, path, Check.GENERATION_HOST, "`generation`")
+        generation: GenerationSettings | None = build(GenerationSettings, found)
+        return generation
+
+    def read_openai(self) -> OpenAISettings | None:
+        """G-17."""
+        if self._tree.get("openai") is None:
+            return None
+        path = ("openai",)
+        raw = self._draft.take_map(self._tree["openai"], path)
+        found = read_fields(self._draft, OpenAISettings, raw, path, special=("service", "health_service"))
+        self._add_services(found, raw, path, 8080)
+        self._require_service(raw, path)
+        self._check_host(raw, path, Check.OPENAI_HOST, "`openai`")
+        openai: OpenAISettings | None = build(OpenAISettings, found)
+        return openai
+
+    def read_detectors(self) -> MappingProxyType[str, DetectorSettings | None]:
+        """G-19; the file must name at least one."""
+        detectors = self._draft.take_map(self._tree.get("detectors"), ("detectors",))
+        if not detectors:
+            self._draft.blame(("detectors",), "no detectors configured", Check.NO_DETECTORS)
+        return MappingProxyType({name: self._read_detector(name, raw) for name, raw in detectors.items()})
+
+    def _read_detector(self, name: str, value: object) -> DetectorSettings | None:
+        path = ("detectors", name)
+        raw = self._draft.take_map(value, path)
+        defaults = _embedded_defaults(raw["embedded"]) if raw.get("embedded") is not None else {}
+        special = ("service", "health_service")
+        found = read_fields(self._draft, DetectorSettings, raw, path, special=special, defaults=defaults)
+        self._check_one_way(raw, path, "detector")
+        self._add_services(found, raw, path, 8080)
+        self._check_host(raw, path, Check.DETECTOR_HOST, f"detector `{name}`")
+        chunker = found.get("chunker_id")
+        if chunker is not None and chunker not in self._tree["chunkers"]:
+            message = f"chunker `{chunker}` not found for detector `{name}`"
+            self._draft.blame((*path, "chunker_id"), message, Check.CHUNKER_KNOWN)
+        detector: DetectorSettings | None = build(DetectorSettings, found)
+        return detector
+
+    def read_chunkers(self) -> MappingProxyType[str, ChunkerSettings | None]:
+        """G-18, and the embedded ones."""
+        return MappingProxyType({name: self._read_chunker(name, raw) for name, raw in self._tree["chunkers"].items()})
+
+    def _read_chunker(self, name: str, value: object) -> ChunkerSettings | None:
+        path = ("chunkers", name)
+        raw = self._draft.take_map(value, path)
+        found = read_fields(self._draft, ChunkerSettings, raw, path, special=("service",))
+        self._check_one_way(raw, path, "chunker")
+        if raw.get("service") is not None and raw.get("type") is None:
+            self._draft.blame((*path, "type"), "is required")
+        self._add_services(found, raw, path, 8085)
+        self._check_host(raw, path, Check.CHUNKER_HOST, f"chunker `{name}`")
+        chunker: ChunkerSettings | None = build(ChunkerSettings, found)
+        return chunker
+
+    def _check_one_way(self, raw: dict[str, Any], path: Path, what: str) -> None:
+        """Exactly one of `service` and `embedded` (D-23)."""
+        is_remote, is_embedded = raw.get("service") is not None, raw.get("embedded") is not None
+        if is_remote and is_embedded:
+            self._draft.blame(path, f"has both `service` and `embedded`: a {what} is either remote or runs here")
+        elif not is_remote and not is_embedded:
+            self._draft.blame(path, f"needs `service` (a remote {what}) or `embedded` (one that runs here)")
+        elif is_remote and raw.get("options"):
+            self._draft.warn(f"{'.'.join(path)}.options is ignored: only an embedded {what} has options")
+
+    def _require_service(self, raw: dict[str, Any], path: Path) -> None:
+        if raw.get("service") is None:
+            self._draft.blame((*path, "service"), "is required")
+
+    def _add_services(self, found: dict[str, Any], raw: dict[str, Any], path: Path, port: int) -> None:
+        keys = ("service", "health_service") if path[0] in ("openai", "detectors") else ("service",)
+        for key in keys:
+            if raw.get(key) is not None:
+                service = self._read_service(raw[key], (*path, key), port)
+                found |= {key: service} if service is not None else {}
+
+    def _read_service(self, value: object, path: Path, port: int) -> ServiceSettings | None:
+        """G-20."""
+        raw = self._draft.take_map(value, path)
+        if not isinstance(value, dict):
+            return None
+        found = read_fields(self._draft, ServiceSettings, raw, path, special=("tls",), defaults={"port": port})
+        found["tls"] = self._read_tls(raw, (*path, "tls"))
+        if found.get("api_token") is not None:
+            found["api_token_value"] = self._read_token(found["api_token"], (*path, "api_token"))
+        service: ServiceSettings | None = build(ServiceSettings, found)
+        return service
+
+    def _read_tls(self, raw: dict[str, Any], path: Path) -> TlsSettings | None:
+        """A name of an entry of `tls`, or such an entry; a name must exist, also for health services (G-22)."""
+        value = raw.get("tls")
+        if not isinstance(value, str):
+            tls: TlsSettings | None = None
+            if value is not None:
+                tls = read_value(self._draft, options_of(ServiceSettings)["tls"].kind, value, path)
+            return tls
+        if value not in self.tls:
+            port = raw["port"] if isinstance(raw.get("port"), int) else 0
+            message = f"tls config `{value}` not found for service `{raw.get('hostname')}:{port}`"
+            self._draft.blame(path, message, Check.TLS_NAME)
+        named: TlsSettings | None = self.tls.get(value)
+        return named
+
+    def _read_token(self, name: str, path: Path) -> Secret | None:
+        """The value of the variable that `api_token` names. What does not look like a name may be the token itself."""
+        value = self._draft.environ.get(name)
+        if value is not None:
+            return Secret(value)
+        shown = f"env var `{name}` not found" if _VARIABLE.fullmatch(name) else None
+        self._draft.blame(
+            path, shown or "must be the name of an environment variable that is set, not the token itself"
+        )
+        return None
+
+    def _check_host(self, raw: dict[str, Any], path: Path, check: Check, who: str) -> None:
+        service = raw.get("service")
+        hostname = service.get("hostname") if isinstance(service, dict) else None
+        if isinstance(hostname, str) and not is_hostname(hostname):
+            message = f"invalid hostname: {who} has an invalid hostname"
+            self._draft.blame((*path, "service", "hostname"), message, check)
+
+
+def _embedded_defaults(embedded: object) -> dict[str, Any]:
+    chunker = WHOLE_DOC_CHUNKER if embedded == "format" else "sentence"
+    return {"type": "text_contents", "chunker_id": chunker, "default_threshold": 0.5}

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of `lockgate check`: what would run, where, and with which settings. Prints no secret."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from lockgate.config.schema import options_of
+from lockgate.config.settings import (
+    WHOLE_DOC_CHUNKER,
+    ChunkerSettings,
+    DetectorSettings,
+    Secret,
+    ServiceSettings,
+    Settings,
+)
+
+V1_STREAMS = "v1 stream and stream-content"
+OPENAI_STREAMS = "OpenAI-style streams"
+MASK = "***"
+
+# G-41: path, types of its input detectors, types of its output detectors.
+ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("/api/v1/task/classification-with-text-generation", ("text_contents",), ("text_contents",)),
+    ("/api/v1/task/server-streaming-classification-with-text-generation", ("text_contents",), ("text_contents",)),
+    ("/api/v2/text/generation-detection", (), ("text_generation",)),
+    ("/api/v2/text/detection/content", ("text_contents",), ()),
+    ("/api/v2/text/detection/stream-content", ("text_contents",), ()),
+    ("/api/v2/text/detection/chat", ("text_chat",), ()),
+    ("/api/v2/text/detection/context", ("text_context_doc",), ()),
+    ("/api/v2/text/detection/generated", ("text_generation",), ()),
+    ("/api/v2/chat/completions-detection", ("text_contents",), ("text_contents", "text_chat")),
+    ("/api/v2/text/completions-detection", ("text_contents",), ("text_contents", "text_generation")),
+)
+V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
+LATER_SECTIONS = ("models", "sources", "policies", "agents", "sessions", "callers")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
+
+
+def render_check(settings: Settings) -> str:
+    """Everything that an operator wants to see before the start."""
+    parts = [
+        _render_table("", _list_basics(settings)),
+        _render_table("Detectors", _list_detectors(settings)),
+        _render_table("Chunkers", _list_chunkers(settings)),
+        _render_table("Endpoints", _list_endpoints(settings)),
+        _render_table("Services", _list_services(settings)),
+        _render_table("Listeners", _list_listeners(settings)),
+        _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
+        _render_table("Warnings", [(warning,) for warning in settings.warnings]),
+        _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
+        "The resolved whole\n\n" + render_yaml(settings),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def render_yaml(settings: Settings) -> str:
+    """The settings as a config file; the value of a token is `***`."""
+    text = yaml.safe_dump(_to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
+    return re.sub(r"(?m)^( +api_token: [^*\n]+)$", rf"\1  # {MASK}", text)
+
+
+def unserved(settings: Settings) -> list[str]:
+    """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
+    names = [f"detectors.{name}.service" for name, part in settings.detectors.items() if part.service]
+    names += [f"chunkers.{name}.service" for name, part in settings.chunkers.items() if part.service]
+    names += [key for key in ("generation", "openai") if getattr(settings, key) is not None]
+    names += [key for key in LATER_SECTIONS if getattr(settings, key)]
+    names += ["server.tls"] if settings.server.tls.cert_path else []
+    names += [f"server.{key}" for key in ("playground", "trace") if getattr(settings.server, key)]
+    return names + (["otlp.export"] if settings.otlp.export else [])
+
+
+def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
+    """Whether the detector holds text back on streams, or reports at their end (D-3)."""
+    if detector.type == "text_context_doc":
+        return "serves no stream"
+    if detector.type != "text_contents":
+        return f"trails on {OPENAI_STREAMS}"
+    if detector.chunker_id != WHOLE_DOC_CHUNKER:
+        return "holds on every stream"
+    later = {"hold": "holds", "trail": "trails", None: "trails"}[settings.whole_document]
+    if settings.compat == "fms":
+        return f"refused on {V1_STREAMS}, {later} on {OPENAI_STREAMS}"
+    if settings.whole_document is not None:
+        return f"{later} on every stream"
+    return f"holds on {V1_STREAMS}, {later} on {OPENAI_STREAMS}"
+
+
+def _list_basics(settings: Settings) -> list[tuple[str, ...]]:
+    return [
+        ("settings from", settings.source),
+        ("compat", settings.compat),
+        ("release strategy", _describe_strategy(settings)),
+        ("log", f"{settings.log.format or 'json, or console on a terminal'}, {settings.log.level}"),
+        ("data directory", str(settings.data_dir)),
+    ]
+
+
+def _describe_strategy(settings: Settings) -> str:
+    if settings.release_strategy is not None:
+        return f"{settings.release_strategy} everywhere"
+    if settings.compat == "fms":
+        return "max_processed_index everywhere"
+    return f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
+
+
+def _list_detectors(settings: Settings) -> list[tuple[str, ...]]:
+    head = ("id", "type", "runs", "chunker", "threshold", "on streams")
+    rows = [
+        (name, part.type, _describe_place(part), part.chunker_id, f"{part.default_threshold:g}", streams)
+        for name, part in settings.detectors.items()
+        for streams in [describe_streams(settings, part)]
+    ]
+    return [head, *rows]
+
+
+def _list_chunkers(settings: Settings) -> list[tuple[str, ...]]:
+    users = {
+        name: [user for user, detector in settings.detectors.items() if detector.chunker_id == name]
+        for name in settings.chunkers
+    }
+    head = ("id", "runs", "detectors")
+    rows = [(name, _describe_place(part), ", ".join(users[name]) or "-") for name, part in settings.chunkers.items()]
+    return [head, *rows]
+
+
+def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("path", "input detectors", "output detectors")]
+    for path, inputs, outputs in ENDPOINTS:
+        readers = [_name_readers(settings, inputs, path == STREAM_CONTENT)]
+        readers.append(_name_readers(settings, outputs, path == V1_STREAM))
+        rows.append((path, *readers))
+    return rows
+
+
+def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bool) -> str:
+    names = [
+        name
+        for name, part in settings.detectors.items()
+        if part.type in types
+        and not (is_held_stream and settings.compat == "fms" and part.chunker_id == WHOLE_DOC_CHUNKER)
+    ]
+    return ", ".join(names) or "-"
+
+
+def _list_services(settings: Settings) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    if settings.generation is not None:
+        rows.append(
+            ("generation", settings.generation.provider, _describe_service(settings.generation.service, "grpc"))
+        )
+    if settings.openai is not None:
+        rows.append(("openai", "", _describe_service(settings.openai.service, "http")))
+    return rows
+
+
+def _list_listeners(settings: Settings) -> list[tuple[str, ...]]:
+    asked = {True: "asked for", False: "default"}
+    there = [item for item in settings.listeners if item is not None]
+    return [(item.name, f"{item.host}:{item.port}", asked[item.is_asked_for]) for item in there]
+
+
+def _describe_place(part: DetectorSettings | ChunkerSettings) -> str:
+    if part.service is None:
+        return f"embedded {part.embedded}"
+    return _describe_service(part.service, "http" if isinstance(part, DetectorSettings) else "grpc")
+
+
+def _describe_service(service: ServiceSettings, scheme: str) -> str:
+    prefix = f"/{service.path_prefix}" if service.path_prefix else ""
+    return f"{scheme}{'s' if service.tls else ''}://{service.hostname}:{service.port}{prefix}"
+
+
+def _render_table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([title, *lines] if title else [line.strip() for line in lines]) + "\n"
+
+
+def _fields(part: object) -> Iterable[tuple[str, Any]]:
+    return [(key, getattr(part, key)) for key in options_of(type(part))]
+
+
+def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:  # noqa: ANN401 - any YAML value
+    """Plain values for YAML; what was left out stays out, below the top."""
+    if dataclasses.is_dataclass(value):
+        value = dict(_fields(value))
+    if isinstance(value, Mapping):
+        plain = {name: _to_plain(item, name, depth + 1) for name, item in value.items()}
+        return {name: item for name, item in plain.items() if item not in (None, {}) or depth == 0}
+    if isinstance(value, list | tuple):
+        return [_to_plain(item, key, depth + 1) for item in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Secret) or (isinstance(value, str) and key != "api_token" and _SECRET_KEY.search(key)):
+        return MASK
+    return _CREDENTIALS.sub(f"{MASK}@", value) if isinstance(value, str) else value

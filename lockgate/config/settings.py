@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option once, with its default and its help; frozen for the life of the process.
+
+The names of the fields are the keys of the config file. A field without help is not a setting: loading fills it in.
+Which file, variable or flag a value came from is not known here; `load_settings` decides that.
+"""
+# ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from lockgate.config import kinds
+from lockgate.config.kinds import AnyKind, Section, SectionMap
+
+Compat = Literal["none", "fms"]
+ReleaseStrategy = Literal["max_processed_index", "frontier"]
+WholeDocument = Literal["hold", "trail"]
+DetectorType = Literal["text_contents", "text_generation", "text_chat", "text_context_doc"]
+
+EMBEDDED_DEFAULT = "embedded default"
+WHOLE_DOC_CHUNKER = "whole_doc_chunker"
+EMBEDDED_CHUNKERS = ("sentence", "paragraph", "word", WHOLE_DOC_CHUNKER)
+EMBEDDED_DETECTORS = ("pii", "secrets", "regex", "keywords", "format")
+DETECTOR_TYPES = ("text_contents", "text_generation", "text_chat", "text_context_doc")
+
+
+class Secret:
+    """A value that is never shown: every way to print it gives `***`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the one call that needs it."""
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+class Option(NamedTuple):
+    """What a field says about itself as a setting. `shown` replaces its default in the documentation."""
+
+    kind: AnyKind
+    help: str
+    shown: str | None
+    variables: tuple[str, ...]
+
+
+def option(
+    kind: AnyKind,
+    help_text: str,
+    default: Any = dataclasses.MISSING,  # noqa: ANN401 - as dataclasses.field does
+    shown: str | None = None,
+    variables: tuple[str, ...] = (),
+) -> Any:  # noqa: ANN401
+    """A field that is a setting. `variables` are the names it has besides LOCKGATE_<PATH>, lowest rank first."""
+    metadata = {"option": Option(kind, help_text, shown, variables)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def empty_map() -> Mapping[str, Any]:
+    """A map without entries that cannot get any."""
+    return MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """How to speak TLS to a service."""
+
+    cert_path: Path | None = option(kinds.PATH, "client certificate chain (PEM)", None)
+    key_path: Path | None = option(kinds.PATH, "private key of the client certificate (PEM)", None)
+    client_ca_cert_path: Path | None = option(kinds.PATH, "CA bundle that replaces the system's", None)
+    insecure: bool = option(kinds.BOOLEAN, "do not verify the server's certificate", False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Where a remote service is and how to call it. `port` is resolved; `api_token` names a variable."""
+
+    hostname: str = option(kinds.TEXT, "host name or IPv4 address; no scheme, port or path")
+    port: int = option(kinds.PORT, "port", shown="detectors and openai 8080, chunkers and nlp 8085, tgis 8033")
+    path_prefix: str = option(
+        kinds.normalised(kinds.TEXT, lambda text: text.strip("/")), "before every path (HTTP)", ""
+    )
+    request_timeout: int = option(kinds.SECONDS, "seconds until the answer must begin", 600)
+    tls: TlsSettings | None = option(
+        Section(TlsSettings, shared="<tls>", can_be_named=True), "name of an entry of `tls`, or such an entry", None
+    )
+    grpc_dns_probe_interval: int = option(kinds.SECONDS, "seconds between DNS look-ups (gRPC)", 10)
+    resolution_strategy: str = option(
+        kinds.normalised(kinds.TEXT, lambda text: "eager" if text == "eager" else "lazy"),
+        "`eager`: the host must resolve at start (gRPC); anything else is lazy",
+        "lazy",
+    )
+    resolution_strategy_timeout: int = option(kinds.SECONDS, "seconds that an eager look-up may take", 10)
+    max_retries: int = option(kinds.COUNT, "retries of a call (provider `nlp`)", 3)
+    http2_keep_alive_interval: int = option(kinds.SECONDS, "seconds between HTTP/2 pings", 30)
+    keep_alive_timeout: int = option(kinds.SECONDS, "seconds to wait for the answer to a ping", 30)
+    api_token: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
+    api_token_value: Secret | None = None
+
+
+SERVICE = Section(ServiceSettings, shared="<service>")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """A generation server spoken to by gRPC."""
+
+    provider: str = option(kinds.choice("tgis", "nlp"), "protocol of the generation server")
+    service: ServiceSettings = option(SERVICE, "where it is")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenAISettings:
+    """An OpenAI-compatible server."""
+
+    service: ServiceSettings = option(SERVICE, "where it is")
+    health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChunkerSettings:
+    """What cuts text; exactly one of `service` and `embedded` is set."""
+
+    type: str | None = option(kinds.choice("sentence", "all"), "has no effect", None, "required with `service`")
+    service: ServiceSettings | None = option(SERVICE, "a remote chunker", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "one that runs here: sentence, paragraph, word, whole_doc_chunker, or `module:attribute`", None
+    )
+    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded chunker is given", dict, "{}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DetectorSettings:
+    """What reads text; exactly one of `service` and `embedded` is set."""
+
+    type: DetectorType = option(
+        kinds.choice(*DETECTOR_TYPES), "what it reads, hence where it serves", shown="required; embedded: text_contents"
+    )
+    chunker_id: str = option(
+        kinds.TEXT,
+        "id of a chunker, or whole_doc_chunker",
+        shown="required; embedded: sentence (`format`: whole_doc_chunker)",
+    )
+    default_threshold: float = option(
+        kinds.NUMBER, "lowest score reported when a request names none", shown="required; embedded: 0.5"
+    )
+    service: ServiceSettings | None = option(SERVICE, "a remote detector", None)
+    health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
+    model_id: str | None = option(kinds.TEXT, "read for router mode, which is not supported", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "one that runs here: pii, secrets, regex, keywords, format, or `module:attribute`", None
+    )
+    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded detector is given", dict, "{}")
+    path: str | None = option(
+        kinds.normalised(kinds.TEXT, lambda text: "/" + text.lstrip("/")),
+        "path on the remote detector",
+        None,
+        "by type",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Router mode of existing files; read, and refused when it is switched on."""
+
+    enabled: bool = option(kinds.BOOLEAN, "router mode is not supported: true stops the start", False)
+    hostname: str = option(kinds.TEXT, "not used", "localhost")
+    port: int = option(kinds.PORT, "not used", 19080)
+    sla_seconds: int = option(kinds.SECONDS, "not used", 60)
+    reply_type: str = option(kinds.TEXT, "not used", "redis")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelKeys:
+    """The known keys of one model; the map itself is kept."""
+
+    openai: Mapping[str, Any] | None = option(kinds.MAP, "an OpenAI-compatible server: url, model, api_token", None)
+    ollama: Mapping[str, Any] | None = option(kinds.MAP, "an Ollama server: url, model", None)
+    embedded: str | None = option(kinds.EMBEDDED, "a model that runs here: llamacpp, or `module:attribute`", None)
+    options: Mapping[str, Any] | None = option(kinds.MAP, "what the embedded model is given", None)
+    expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceKeys:
+    """The known keys of one data source; the map itself is kept."""
+
+    embedded: str | None = option(kinds.EMBEDDED, "a source that runs here: index, or `module:attribute`", None)
+    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env", None)
+    elasticsearch: Mapping[str, Any] | None = option(kinds.MAP, "an Elasticsearch index: url, index", None)
+    syftai_space: Mapping[str, Any] | None = option(kinds.MAP, "a SyftAI Space: url, slug, owner, token_env", None)
+    options: Mapping[str, Any] | None = option(kinds.MAP, "what the embedded source is given", None)
+    expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyKeys:
+    """The known keys of one policy; the map itself is kept."""
+
+    input: Mapping[str, Any] | None = option(kinds.MAP, "detectors of what the user says", None)
+    documents: Mapping[str, Any] | None = option(kinds.MAP, "detectors of retrieved documents", None)
+    output: Mapping[str, Any] | None = option(kinds.MAP, "detectors of what the model says", None)
+    grounding: Mapping[str, Any] | None = option(kinds.MAP, "detectors that compare answer and documents", None)
+    on_finding: str | None = option(kinds.TEXT, "what happens to text with a finding", None)
+    fallback: str | None = option(kinds.TEXT, "text that replaces a blocked one", None)
+    on_detector_failure: str | None = option(kinds.TEXT, "what happens when a detector fails", None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AgentKeys:
+    """The known keys of one agent; the map itself is kept."""
+
+    main: str | None = option(kinds.TEXT, "id of the model that answers", None)
+    conversational: str | None = option(kinds.TEXT, "id of the model for small talk", None)
+    sources: tuple[str, ...] = option(kinds.TEXTS, "ids of its data sources", ())
+    policy: str | None = option(kinds.TEXT, "id of its policy", None)
+    platform_route: bool = option(kinds.BOOLEAN, "serve the platform's route", False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """The known keys of `sessions`; the map itself is kept."""
+
+    sqlite: str | None = option(kinds.TEXT, "file in the data directory", None)
+    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env", None)
+    retention_days: int | None = option(kinds.POSITIVE, "days a session is kept", None)
+    max_messages: int | None = option(kinds.POSITIVE, "messages kept per session", None)
+    shared_default: bool = option(kinds.BOOLEAN, "requests without a session share one", False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallerKeys:
+    """The known keys of one caller; the map itself is kept."""
+
+    key_env: str | None = option(kinds.TEXT, "name of the environment variable that holds the key", None)
+    max_streams: int | None = option(kinds.POSITIVE, "streams open at once", None)
+    requests_per_minute: int | None = option(kinds.POSITIVE, "requests per minute", None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UpstreamKeys:
+    """The known keys of `upstreams`; the map itself is kept."""
+
+    allow: tuple[str, ...] = option(
+        kinds.TEXTS, "hosts and networks that may be called; empty: any but link-local and metadata addresses", (), "[]"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerTlsSettings:
+    """TLS of the API port; the health port is always plain."""
+
+    cert_path: Path | None = option(kinds.PATH, "certificate chain (PEM)", None, variables=("TLS_CERT_PATH",))
+    key_path: Path | None = option(kinds.PATH, "private key (PEM)", None, variables=("TLS_KEY_PATH",))
+    client_ca_cert_path: Path | None = option(
+        kinds.PATH, "CA bundle; client certificates become mandatory", None, variables=("TLS_CLIENT_CA_CERT_PATH",)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where we listen and what we open."""
+
+    host: str = option(kinds.NAME, "address to bind", "0.0.0.0", "0.0.0.0; 127.0.0.1 without a config file")  # noqa: S104
+    http_port: int = option(kinds.PORT, "API port", 8033, variables=("HTTP_PORT",))
+    health_port: int = option(kinds.PORT, "health port", 8034, variables=("HEALTH_HTTP_PORT",))
+    grpc_port: int = option(kinds.PORT, "agent port (gRPC), opened when an agent is configured", 50051)
+    docs: bool = option(kinds.BOOLEAN, "serve `/docs`", False)
+    playground: bool = option(kinds.BOOLEAN, "serve the playground", False)
+    trace: bool = option(kinds.BOOLEAN, "serve the trace endpoint", False)
+    cors_origins: tuple[str, ...] = option(kinds.TEXTS, "origins that browsers may call from", (), "[]")
+    allowed_hosts: tuple[str, ...] = option(
+        kinds.TEXTS, "host names besides loopback for playground and trace", (), "[]"
+    )
+    tls: ServerTlsSettings = option(Section(ServerTlsSettings), "TLS of the API port", ServerTlsSettings)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """How much we take on."""
+
+    body_bytes: int = option(kinds.POSITIVE, "largest request body", 2097152)
+    line_bytes: int = option(kinds.POSITIVE, "longest line of a streamed request", 2097152)
+    max_held_chars: int = option(kinds.POSITIVE, "text held back per choice; beyond it the request fails", 1048576)
+    max_streams: int = option(kinds.POSITIVE, "requests served at once; beyond it: 503", 1000)
+    request_timeout_s: float = option(kinds.DURATION, "seconds that a whole request may take", 600.0, "600")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogSettings:
+    """One logger on standard output. `format` None: decided at start by whether that is a terminal."""
+
+    format: str | None = option(
+        kinds.choice(*kinds.LOG_FORMATS, is_case_kept=False),
+        "shape of a log line",
+        None,
+        "json; console on a terminal",
+        ("AGGREGATOR_LOG_FORMAT", "LOG_FORMAT", "LOCKGATE_LOG_FORMAT"),
+    )
+    level: str = option(
+        kinds.LEVEL, "lowest level logged", "INFO", None, ("RUST_LOG", "AGGREGATOR_LOG_LEVEL", "LOCKGATE_LOG_LEVEL")
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OtlpSettings:
+    """Export of traces and metrics. The two signal endpoints are resolved."""
+
+    export: tuple[str, ...] = option(
+        kinds.words_of("traces", "metrics"), "what to export", (), "[]", variables=("OTLP_EXPORT",)
+    )
+    service_name: str = option(
+        kinds.TEXT, "`service.name`", "fms_guardrails_orchestr8", variables=("OTLP_SERVICE_NAME",)
+    )
+    endpoint: str = option(
+        kinds.TEXT,
+        "base endpoint; its path is `/`",
+        "http://localhost:4317",
+        "grpc http://localhost:4317, http http://localhost:4318",
+        ("OTEL_EXPORTER_OTLP_ENDPOINT",),
+    )
+    traces_endpoint: str = option(
+        kinds.TEXT, "endpoint of traces", "http://localhost:4317", "derived", ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",)
+    )
+    metrics_endpoint: str = option(
+        kinds.TEXT, "endpoint of metrics", "http://localhost:4317", "derived", ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",)
+    )
+    protocol: str = option(kinds.TEXT, "grpc | http", "grpc", variables=("OTEL_EXPORTER_OTLP_PROTOCOL",))
+    traces_protocol: str = option(
+        kinds.TEXT, "protocol of traces", "grpc", "`otlp.protocol`", ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",)
+    )
+    metrics_protocol: str = option(
+        kinds.TEXT, "protocol of metrics", "grpc", "`otlp.protocol`", ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",)
+    )
+
+
+class Listener(NamedTuple):
+    """One socket to open. `is_asked_for`: a flag, a variable or the file names its port."""
+
+    name: str
+    host: str
+    port: int
+    is_asked_for: bool
+
+
+class Listeners(NamedTuple):
+    """The sockets of the process; `agent` only with an agent, `aggregator` only with an AGGREGATOR_ variable."""
+
+    api: Listener
+    health: Listener
+    agent: Listener | None = None
+    aggregator: Listener | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """The resolved whole."""
+
+    source: str = EMBEDDED_DEFAULT
+    warnings: tuple[str, ...] = ()
+    listeners: Listeners = Listeners(
+        Listener("api", "127.0.0.1", 8033, False), Listener("health", "127.0.0.1", 8034, False)
+    )
+    compat: Compat = option(kinds.choice("none", "fms"), "fms: follow the existing orchestrator to the letter", "none")
+    release_strategy: ReleaseStrategy | None = option(
+        kinds.choice("max_processed_index", "frontier"), "where held text is cut; null: by endpoint", None
+    )
+    whole_document: WholeDocument | None = option(
+        kinds.choice("hold", "trail"), "whether whole-document detectors hold a stream; null: by endpoint", None
+    )
+    generation: GenerationSettings | None = option(Section(GenerationSettings), "generation server", None)
+    openai: OpenAISettings | None = option(
+        Section(OpenAISettings),
+        "OpenAI-compatible server; `chat_generation` and `chat_completions` are old names",
+        None,
+    )
+    chunkers: Mapping[str, ChunkerSettings] = option(SectionMap(ChunkerSettings), "chunkers by id", empty_map)
+    detectors: Mapping[str, DetectorSettings] = option(SectionMap(DetectorSettings), "detectors by id", empty_map)
+    tls: Mapping[str, TlsSettings] = option(SectionMap(TlsSettings, shared="<tls>"), "TLS settings by name", empty_map)
+    router: RouterSettings = option(Section(RouterSettings), "router mode", RouterSettings)
+    passthrough_headers: tuple[str, ...] = option(
+        kinds.normalised(kinds.TEXTS, lambda names: tuple(dict.fromkeys(name.lower() for name in names))),
+        "request headers passed on to services",
+        (),
+        "[]",
+    )
+    rewrite_forwarded_access_header: bool = option(
+        kinds.BOOLEAN, "pass `x-forwarded-access-token` on as `authorization: Bearer`", False
+    )
+    detector_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per detector and request", 5)
+    chunker_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per chunker and request", 5)
+    models: Mapping[str, Any] = option(SectionMap(ModelKeys, is_plain=True), "models by id", dict)
+    sources: Mapping[str, Any] = option(SectionMap(SourceKeys, is_plain=True), "data sources by id", dict)
+    policies: Mapping[str, Any] = option(SectionMap(PolicyKeys, is_plain=True), "policies by id", dict)
+    agents: Mapping[str, Any] = option(SectionMap(AgentKeys, is_plain=True), "agents by id", dict)
+    sessions: Mapping[str, Any] = option(Section(SessionKeys, is_plain=True), "where sessions are kept", dict)
+    callers: Mapping[str, Any] = option(SectionMap(CallerKeys, is_plain=True), "callers by name", dict)
+    upstreams: Mapping[str, Any] = option(Section(UpstreamKeys, is_plain=True), "who may be called", dict)
+    server: ServerSettings = option(Section(ServerSettings), "where we listen", ServerSettings)
+    limits: LimitSettings = option(Section(LimitSettings), "how much we take on", LimitSettings)
+    log: LogSettings = option(Section(LogSettings), "the log", LogSettings)
+    quiet: bool = option(kinds.BOOLEAN, "no log on standard output", False, variables=("QUIET",))
+    start_up_health_check: bool = option(
+        kinds.BOOLEAN, "probe every service once at start", False, variables=("START_UP_HEALTH_CHECK",)
+    )
+    otlp: OtlpSettings = option(Section(OtlpSettings), "export of traces and metrics", OtlpSettings)
+    data_dir: Path = option(
+        kinds.PATH,
+        "where weights, index and sessions lie",
+        Path("~/.local/share/lockgate"),
+        "$XDG_DATA_HOME/lockgate, else ~/.local/share/lockgate",
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""YAML text to plain values, with bounds. Knows nothing of settings.
+
+Scalars follow the YAML 1.2 core schema, as the existing orchestrator reads them: `on` and `2024-01-01` are strings.
+The tree is built from the parser's nodes here, so duplicate keys are noticed, no tag can make an object, and neither
+depth nor repeated aliases can cost more than the bounds below.
+"""
+
+import re
+from typing import Any, NamedTuple
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+TAG = "tag:yaml.org,2002:"
+
+
+class BadYaml(ValueError):
+    """The text is not YAML that we take; the message has line and column where they are known."""
+
+
+class Duplicate(NamedTuple):
+    """A key that a map has twice."""
+
+    path: tuple[str, ...]
+    first_line: int
+    line: int
+
+
+class _Composer(yaml.SafeLoader):
+    """Gives nodes, no deeper than MAX_DEPTH."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML keeps them on the class
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise BadYaml(f"nested deeper than {MAX_DEPTH} levels{_place(self.get_mark())}")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+for _name, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"]),
+    ("float", _FLOAT, [*"-+.0123456789"]),
+    ("merge", "<<", ["<"]),
+):
+    _Composer.add_implicit_resolver(TAG + _name, re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def parse_yaml(text: str) -> tuple[Any, list[Duplicate]]:
+    """The value that the text holds, and the keys that it has twice; of these the last one counts."""
+    if bad := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        raise BadYaml(f"a character that YAML does not allow at line {text.count(chr(10), 0, bad.start()) + 1}")
+    loader = _Composer(text)
+    try:
+        node = loader.get_single_node()
+        builder = _Builder()
+        return (builder.build(node, (), 0) if node is not None else None), builder.duplicates
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise BadYaml(f"{error.problem or error.context}{_place(mark)}") from error
+    except BadYaml:
+        raise
+    except (ValueError, OverflowError) as error:  # an escape beyond Unicode
+        raise BadYaml(str(error)) from error
+    finally:
+        loader.dispose()
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
+
+
+class _Builder:
+    """Turns nodes into plain values; every use of an alias is counted in full."""
+
+    def __init__(self) -> None:
+        self.duplicates: list[Duplicate] = []
+        self._count = 0
+
+    def build(self, node: Node, path: tuple[str, ...], depth: int) -> Any:  # noqa: ANN401 - any YAML value
+        self._count += 1
+        if depth > MAX_DEPTH or self._count > MAX_NODES:
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
+            raise BadYaml(f"{what}, aliases counted{_place(node.start_mark)}")
+        if isinstance(node, MappingNode) and node.tag == TAG + "map":
+            return self._build_map(node, path, depth)
+        if isinstance(node, SequenceNode) and node.tag == TAG + "seq":
+            return [self.build(item, (*path, str(i)), depth + 1) for i, item in enumerate(node.value)]
+        if isinstance(node, ScalarNode):
+            return _build_scalar(node)
+        raise BadYaml(f"tag `{node.tag}` is not supported{_place(node.start_mark)}")
+
+    def _build_map(self, node: MappingNode, path: tuple[str, ...], depth: int) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, ScalarNode):
+                raise BadYaml(f"a key must be a string{_place(key_node.start_mark)}")
+            key, line = key_node.value, key_node.start_mark.line + 1
+            value = self.build(value_node, (*path, key), depth + 1)
+            if key in lines:
+                self.duplicates.append(Duplicate((*path, key), lines[key], line))
+            lines.setdefault(key, line)
+            if key_node.tag == TAG + "merge":
+                merged.update(_merge(value, key_node))
+            else:
+                built[key] = value
+        return {**merged, **built}
+
+
+def _merge(value: object, key_node: Node) -> dict[str, Any]:
+    maps = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, dict) for item in maps):
+        raise BadYaml(f"`<<` needs a map or a list of maps{_place(key_node.start_mark)}")
+    return {key: item[key] for item in reversed(maps) for key in item}
+
+
+def _build_scalar(node: ScalarNode) -> str | int | float | bool | None:
+    text: str = node.value
+    match node.tag.removeprefix(TAG):
+        case "str" | "merge":
+            return text
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return _read_number(node, _parse_int)
+        case "float":
+            return _read_number(
+                node, lambda digits: float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            )
+    raise BadYaml(f"tag `{node.tag}` is not supported{_place(node.start_mark)}")
+
+
+def _parse_int(text: str) -> int:
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+def _read_number(node: ScalarNode, parse: Any) -> int | float:  # noqa: ANN401
+    try:
+        number: int | float = parse(node.value)
+    except ValueError as error:
+        raise BadYaml(f"not a usable number{_place(node.start_mark)}") from error
+    return number

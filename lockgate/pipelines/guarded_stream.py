@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source -> chunkers -> detectors -> gate -> reader. The heart; read it first.
+
+Moves what the lanes (lockgate.core.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
+and brings chunks back, workers carry requests to detectors, and the reader takes releases. Nothing here decides what
+may leave. Every wait is on one of them, every buffer is bounded: by the lanes for held text, by a
+fixed number of releases that the reader has not taken, so a reader that does not read stops the source.
+
+An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
+behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Self
+
+from lockgate.core.batching import Ask
+from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
+from lockgate.core.release import Release, Strategy
+from lockgate.core.values import Frame
+from lockgate.errors import LockgateError
+from lockgate.pipelines.guards import ActiveGuard
+
+_MAX_WAITING = 64  # releases that the reader has not taken
+_TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
+
+
+def plan_lanes(
+    guards: Sequence[ActiveGuard],
+    *,
+    strategy: Strategy = Strategy.FRONTIER,
+    max_open: int = 4,
+    max_held_chars: int | None = 1_048_576,
+    is_whole: bool = False,
+) -> LanePlan:
+    """The plan of a stream that these guards watch."""
+    readers = tuple(guard.reader for guard in guards)
+    return LanePlan(readers, strategy, max_open, max_held_chars=max_held_chars, is_whole=is_whole)
+
+
+@asynccontextmanager
+async def open_guarded_stream(
+    source: AsyncGenerator[Frame, None], guards: Sequence[ActiveGuard], plan: LanePlan
+) -> AsyncIterator[AsyncIterator[Release]]:
+    """The releases of the source's text. Leaving the context stops everything behind it."""
+    failure: LockgateError | None = None
+    async with aclosing(source), asyncio.TaskGroup() as group:
+        stream = _GuardedStream(group, guards, plan)
+        stream.start(source)
+        try:
+            yield stream
+        except LockgateError as error:  # else the task group would wrap it
+            failure = error
+        finally:
+            stream.stop()
+    if failure is not None:
+        raise failure
+
+
+class _GuardedStream:
+    """One stream at work. Its events are plain wake-ups: whoever waits looks again at the lanes."""
+
+    def __init__(self, group: asyncio.TaskGroup, guards: Sequence[ActiveGuard], plan: LanePlan) -> None:
+        self._group = group
+        self._plan = plan
+        self._lanes = Lanes(plan)
+        self._readings = {active.guard.id: active.reading for active in guards}
+        self._chunkers = {active.guard.chunker_id: active.guard.chunker for active in guards}
+        self._asks: dict[str, deque[Ask]] = {name: deque() for name in self._readings}
+        self._workers = dict.fromkeys(self._readings, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outbox: deque[Release] = deque()
+        self._failure: LockgateError | None = None
+        self._has_ended = False
+        self._busy_chunkers = 0
+        self._reader_wakes = asyncio.Event()
+        self._source_wakes = asyncio.Event()
+        self._chunkers_wake = asyncio.Event()
+
+    def start(self, source: AsyncGenerator[Frame, None]) -> None:
+        self._spawn(self._read_source(source))
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Release:
+        while not self._outbox:
+            if self._failure is not None:
+                raise self._failure
+            if self._lanes.is_finished:
+                raise StopAsyncIteration
+            self._reader_wakes.clear()
+            await self._reader_wakes.wait()
+        self._source_wakes.set()
+        return self._outbox.popleft()
+
+    # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
+
+    async def _read_source(self, source: AsyncGenerator[Frame, None]) -> None:
+        try:
+            async for frame in _telling_apart(source):
+                self._carry_out(self._lanes.receive(frame))
+                self._chunkers_wake.set()
+                while not self._may_read():
+                    await self._wait_at_source()
+        except _SourceFailed as failed:
+            while self._busy_chunkers or self._lanes.can_go_on():
+                await self._wait_at_source()
+            raise failed.error from failed
+        self._has_ended = True
+        self._carry_out(self._lanes.end())
+        self._chunkers_wake.set()
+        self._reader_wakes.set()
+
+    async def _cut(self, lane: Lane, name: str) -> None:
+        if self._plan.is_whole:
+            text = "".join([frame.text async for frame in self._feed(lane, name)])
+            for chunk in await self._chunkers[name].cut(text):
+                self._carry_out(lane.place(name, chunk))
+        else:
+            frames = self._feed(lane, name)
+            async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
+                async for chunk in chunks:
+                    self._carry_out(lane.place(name, chunk))
+        self._carry_out(lane.end_chunker(name))
+
+    async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
+        while True:
+            frames = lane.take_feed(name)
+            for frame in frames:
+                yield frame
+            if not frames and self._has_ended:
+                return
+            if not frames:
+                self._busy_chunkers -= 1
+                self._source_wakes.set()
+                self._chunkers_wake.clear()
+                await self._chunkers_wake.wait()
+                self._busy_chunkers += 1
+
+    async def _read(self, name: str) -> None:
+        asks, read_chars = self._asks[name], 0
+        while asks:
+            ask = asks.popleft()
+            findings = await self._readings[name].read(ask.excerpts)
+            self._carry_out(self._lanes.answer(ask, findings))
+            read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
+            if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams
+                read_chars = 0
+                await asyncio.sleep(0)
+        self._workers[name] -= 1
+
+    # What the lanes decided, carried out.
+
+    def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Release):
+                self._outbox.append(outcome)
+                self._reader_wakes.set()
+            elif isinstance(outcome, Ask):
+                self._asks[outcome.detector].append(outcome)
+                if self._workers[outcome.detector] < self._plan.max_open:
+                    self._workers[outcome.detector] += 1
+                    self._spawn(self._read(outcome.detector))
+            else:
+                self._open_lane(outcome)
+        self._source_wakes.set()
+
+    def _open_lane(self, opened: Opened) -> None:
+        for name in self._chunkers:
+            self._busy_chunkers += 1
+            self._spawn(self._cut(self._lanes[opened.choice], name))
+
+    def _may_read(self) -> bool:
+        return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
+
+    async def _wait_at_source(self) -> None:
+        self._source_wakes.clear()
+        await self._source_wakes.wait()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._group.create_task(self._report(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _report(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except LockgateError as error:
+            if self._failure is None:
+                self._failure = error
+                self._reader_wakes.set()
+                self.stop()
+
+
+class _SourceFailed(Exception):
+    def __init__(self, error: LockgateError) -> None:
+        self.error = error
+
+
+async def _telling_apart(source: AsyncIterator[Frame]) -> AsyncIterator[Frame]:
+    """The source's frames; its errors marked as its own, so that they are not taken for a detector's."""
+    try:
+        async for frame in source:
+            yield frame
+    except LockgateError as error:
+        raise _SourceFailed(error) from error

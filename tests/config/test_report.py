@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lockgate check` says."""
+
+from pathlib import Path
+
+import pytest
+
+from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.report import describe_streams, render_check, render_yaml, unserved
+from tests.config.config_cases import PII, REMOTE, Loader
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TOKEN = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_loads_without_a_warning_and_survives_a_round_trip(path: Path, tmp_path: Path) -> None:
+    settings = load_settings(config_path=path, flags={}, environ=TOKEN)
+    assert settings.warnings == ()
+    again = tmp_path / "again.yaml"
+    again.write_text(render_yaml(settings))
+    resolved = load_settings(config_path=again, flags={}, environ=TOKEN)
+    assert resolved.warnings == ()
+    assert resolved.detectors == settings.detectors
+    assert render_yaml(resolved) == render_yaml(settings)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("broken/*.yaml")), ids=lambda path: path.name)
+def test_every_broken_example_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigFaults):
+        load_settings(config_path=path, flags={}, environ=TOKEN)
+
+
+def test_the_report_shows_where_each_part_runs(loader: Loader) -> None:
+    text = render_check(load_settings(config_path=EXAMPLES / "orchestrator.yaml", flags={}, environ=TOKEN))
+    assert "settings from     " in text
+    assert "pii        text_contents    https://pii.internal:8443/pii   sentences" in text
+    assert "sentences          grpc://chunker.internal:8085  pii" in text
+    assert "/api/v2/text/detection/generated                                   relevance        -" in text
+    assert "api     0.0.0.0:8033  default" in text
+    assert "Warnings" not in text
+
+
+def test_the_report_shows_warnings(loader: Loader) -> None:
+    assert "Warnings\n  unknown key `x` is ignored\n" in render_check(loader.load(f"{PII}x: 1"))
+
+
+def test_no_secret_is_shown(loader: Loader) -> None:
+    text = """
+detectors: {pii: {embedded: pii, options: {api_key: hunter1, password: [hunter3], max_tokens: 5}}}
+openai: {service: {hostname: o, api_token: LLM_TOKEN}}
+models: {main: {openai: {url: "http://me:hunter4@h/v1", api_token: LLM_TOKEN}}}
+otlp: {endpoint: "http://me:hunter5@h/"}
+"""
+    shown = render_check(loader.load(text, TOKEN))
+    assert "hunter" not in shown
+    assert "api_token: LLM_TOKEN  # ***" in shown
+    assert "http://***@h/v1" in shown
+    assert "max_tokens: 5" in shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("", "holds on v1 stream and stream-content, trails on OpenAI-style streams"),
+        ("whole_document: hold", "holds on every stream"),
+        ("whole_document: trail", "trails on every stream"),
+        ("compat: fms", "refused on v1 stream and stream-content, trails on OpenAI-style streams"),
+        ("compat: fms\nwhole_document: hold", "refused on v1 stream and stream-content, holds on OpenAI-style streams"),
+    ],
+)
+def test_whole_document_detectors_hold_or_trail(loader: Loader, keys: str, expected: str) -> None:  # D-3
+    settings = loader.load(f"detectors: {{f: {{embedded: format}}}}\n{keys}")
+    assert describe_streams(settings, settings.detectors["f"]) == expected
+
+
+def test_a_refused_detector_is_not_listed_on_the_streams_that_refuse_it(loader: Loader) -> None:  # D-3, G-41
+    shown = render_check(loader.load("detectors: {f: {embedded: format}}\ncompat: fms"))
+    lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.startswith("  /api")}
+    assert lines["/api/v2/text/detection/stream-content"] == ["-", "-"]
+    assert lines["/api/v1/task/server-streaming-classification-with-text-generation"] == ["f", "-"]
+    assert lines["/api/v2/text/detection/content"] == ["f", "-"]
+
+
+def test_detectors_of_other_types_trail_or_serve_no_stream(loader: Loader) -> None:  # G-41, G-155
+    settings = loader.load(
+        "detectors: {a: {embedded: x}, b: {embedded: x, type: text_chat}, c: {embedded: x, type: text_context_doc}}"
+    )
+    assert [describe_streams(settings, part) for part in settings.detectors.values()] == [
+        "holds on every stream",
+        "trails on OpenAI-style streams",
+        "serves no stream",
+    ]
+
+
+def test_what_cannot_be_served_yet_is_named(loader: Loader) -> None:
+    text = f"""
+detectors: {{pii: {REMOTE}}}
+chunkers: {{c: {{type: all, service: {{hostname: c}}}}}}
+openai: {{service: {{hostname: o}}}}
+generation: {{provider: tgis, service: {{hostname: g}}}}
+models: {{m: {{embedded: llamacpp}}}}
+sources: {{s: {{embedded: index}}}}
+policies: {{p: {{input: {{}}}}}}
+agents: {{a: {{main: m}}}}
+sessions: {{sqlite: s.db}}
+callers: {{c: {{key_env: K}}}}
+server: {{playground: true, trace: true, tls: {{cert_path: c, key_path: k}}}}
+otlp: {{export: [traces]}}
+"""
+    assert unserved(loader.load(text)) == [
+        "detectors.pii.service",
+        "chunkers.c.service",
+        "generation",
+        "openai",
+        "models",
+        "sources",
+        "policies",
+        "agents",
+        "sessions",
+        "callers",
+        "server.tls",
+        "server.playground",
+        "server.trace",
+        "otlp.export",
+    ]
+
+
+def test_the_embedded_default_can_be_served_whole(loader: Loader) -> None:
+    assert unserved(loader.load(None)) == []
