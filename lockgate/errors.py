@@ -13,7 +13,7 @@ LockgateError                 message, status hint
     Rejected                  4xx: refused what we sent
     BrokeProtocol             500: answered something that their contract forbids
   OverloadedError             503: we refuse, try again after `retry_after_s`
-  HeldTooMuch                 500: more text had to be held than the limit allows
+  HeldTooMuch                 413: more text had to be held than the limit allows
   RequestTimedOut             504: the request's overall limit passed
   ConfigError(source, key)    at start only
 
@@ -104,6 +104,8 @@ class OverloadedError(LockgateError):
 
 class HeldTooMuch(LockgateError):
     """More text had to be held back than the limit allows; none of it leaves."""
+
+    status = 413
 
 
 class RequestTimedOut(LockgateError):

@@ -103,10 +103,10 @@ def _list_basics(settings: Settings) -> list[tuple[str, ...]]:
 
 
 def _describe_strategy(settings: Settings) -> str:
-    if settings.release_strategy is not None:
-        return f"{settings.release_strategy} everywhere"
     if settings.compat == "fms":
         return "max_processed_index everywhere"
+    if settings.release_strategy is not None:
+        return f"{settings.release_strategy} everywhere"
     return f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
 
 

@@ -6,7 +6,8 @@ in any order and count in text order. In a stream a request carries one chunk; o
 
 Where a chunker was forced to cut in the middle of running text, a finding may lie across the cut. A detector that
 looks back then reads the end of the chunk before once more, so the chunk before counts as read only up to there;
-each finding belongs to the chunk that is responsible for its first character, and is reported once.
+each finding belongs to the chunk that is responsible for its first character, and is reported once. The very first
+character seen by looking back belongs to the chunk before, as what seems to begin there may begin earlier.
 """
 
 from collections import deque
@@ -152,7 +153,7 @@ class DetectionBatcher:
         found: list[Detection] = []
         for number, chunk in enumerate(ask.chunks):
             begin, look = desk.frontier, desk.reader.lookbehind_chars
-            end = chunk.end - look if chunk.is_forced else chunk.end
+            end = chunk.end - look + 1 if chunk.is_forced and look else chunk.end
             if end > begin:
                 desk.frontier = end
             if number < len(findings) and findings[number]:  # a short answer means no findings for the rest

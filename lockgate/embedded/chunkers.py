@@ -28,7 +28,7 @@ PARAGRAPH_MAX_CHARS = 8000
 WORD_MAX_CHARS = 256
 
 # A text longer than this is cut in a thread; a longer frame is fed in slices, so that the event loop gets its turn.
-_INLINE_CHARS = 32_000
+_INLINE_CHARS = 8_000
 _SLICE_CHARS = 2_000
 
 _WHITE = re.compile(r"\s")

@@ -12,7 +12,7 @@ behind what has already left. When the reader goes, all pumps are cancelled, and
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self
 
@@ -22,6 +22,8 @@ from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Frame
 from lockgate.errors import LockgateError
 from lockgate.pipelines.guards import ActiveGuard
+
+Watch = Callable[[Lanes], object]
 
 _MAX_WAITING = 64  # releases that the reader has not taken
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
@@ -42,12 +44,15 @@ def plan_lanes(
 
 @asynccontextmanager
 async def open_guarded_stream(
-    source: AsyncGenerator[Frame, None], guards: Sequence[ActiveGuard], plan: LanePlan
+    source: AsyncGenerator[Frame, None],
+    guards: Sequence[ActiveGuard],
+    plan: LanePlan,
+    watch: Watch | None = None,
 ) -> AsyncIterator[AsyncIterator[Release]]:
-    """The releases of the source's text. Leaving the context stops everything behind it."""
+    """The releases of the source's text. Leaving the context stops everything behind it. `watch` sees every step."""
     failure: LockgateError | None = None
     async with aclosing(source), asyncio.TaskGroup() as group:
-        stream = _GuardedStream(group, guards, plan)
+        stream = _GuardedStream(group, guards, plan, watch)
         stream.start(source)
         try:
             yield stream
@@ -62,8 +67,11 @@ async def open_guarded_stream(
 class _GuardedStream:
     """One stream at work. Its events are plain wake-ups: whoever waits looks again at the lanes."""
 
-    def __init__(self, group: asyncio.TaskGroup, guards: Sequence[ActiveGuard], plan: LanePlan) -> None:
+    def __init__(
+        self, group: asyncio.TaskGroup, guards: Sequence[ActiveGuard], plan: LanePlan, watch: Watch | None
+    ) -> None:
         self._group = group
+        self._watch = watch
         self._plan = plan
         self._lanes = Lanes(plan)
         self._readings = {active.guard.id: active.reading for active in guards}
@@ -171,6 +179,8 @@ class _GuardedStream:
             else:
                 self._open_lane(outcome)
         self._source_wakes.set()
+        if self._watch is not None:
+            self._watch(self._lanes)
 
     def _open_lane(self, opened: Opened) -> None:
         for name in self._chunkers:

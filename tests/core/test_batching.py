@@ -70,9 +70,9 @@ def test_a_detector_that_looks_back_reads_over_a_forced_cut_and_reports_once() -
     (two,) = batcher.add("c", Chunk(8, 16, "wbbbbbbb"))
     assert two.excerpts == (Excerpt("wbbbbbbb", "xyz"),)
     _, (first,) = batcher.answer(one, [[_finding(0, 2), _finding(5, 8)]])
-    _, (second,) = batcher.answer(two, [[_finding(-3, 1), _finding(-3, 0)]])
-    assert (first.upto, [found[:2] for found in first.detections]) == (5, [(0, 2)])
-    assert (second.upto, [found[:2] for found in second.detections]) == (16, [(5, 9), (5, 8)])
+    _, (second,) = batcher.answer(two, [[_finding(-3, 0), _finding(-2, 1), _finding(-1, 0)]])
+    assert (first.upto, [found[:2] for found in first.detections]) == (6, [(0, 2), (5, 8)])
+    assert (second.upto, [found[:2] for found in second.detections]) == (16, [(6, 9), (7, 8)])
 
 
 def test_a_detector_that_does_not_look_back_reads_a_forced_chunk_like_any_other() -> None:

@@ -78,7 +78,7 @@ def _is_visible(a: int, b: int, chunks: list[Chunk], look: int) -> bool:
     for chunk in chunks:
         if reach <= a and chunk.start < b <= chunk.end:
             return True
-        reach = max(reach, chunk.end - look) if chunk.is_forced and look else chunk.end
+        reach = max(reach, chunk.end - look + 1) if chunk.is_forced and look else chunk.end
     return False
 
 
@@ -168,7 +168,8 @@ class Player:
         for chunk in chunks:
             if chunk not in answered:
                 break
-            upto = max(upto, chunk.end - keeper.lookbehind) if chunk.is_forced and keeper.lookbehind else chunk.end
+            look = keeper.lookbehind
+            upto = max(upto, chunk.end - look + 1) if chunk.is_forced and look else chunk.end
         return upto
 
     def _moves(self) -> list[Callable[[], list[Outcome]]]:

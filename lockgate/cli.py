@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: parse arguments, call, print.
+
+Exit codes: 0 all went well (detect: nothing found), 1 detect found something, 2 wrong usage or settings,
+3 anything else failed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lockgate._version import __version__
+from lockgate.errors import ConfigError, LockgateError
+
+EXIT_OK, EXIT_FOUND, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
+
+_EPILOG = """examples:
+  lockgate demo                                  see text being held, checked and released
+  lockgate detect "Mail ana@example.com"         find personal data and secrets in a text
+  lockgate serve                                 serve the API on 127.0.0.1:8033
+  lockgate check --config-path config.yaml       what would run, and everything that is wrong
+
+exit codes: 0 all went well (detect: nothing found), 1 detect found something,
+            2 wrong usage or settings, 3 anything else failed
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The command."""
+    options = _parser().parse_args(arguments)
+    try:
+        code = options.run(options)
+    except ConfigError as error:
+        code = _complain(str(error), EXIT_USAGE)
+    except LockgateError as error:
+        code = _complain(error.message, EXIT_FAILED)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_FAILED
+    sys.exit(code)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"lockgate: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lockgate",
+        description="A gateway that lets text through only when every detector has read it, while it streams.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"lockgate {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_serve(commands.add_parser("serve", help="serve the API", description="Serve the API until Ctrl-C or SIGTERM."))
+    _add_check(commands.add_parser("check", help="show what would run and what is wrong with the settings"))
+    _add_detect(commands.add_parser("detect", help="run detectors on a text, a file or standard input"))
+    _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-path",
+        type=Path,
+        metavar="FILE",
+        help="YAML settings (ORCHESTRATOR_CONFIG; default config/config.yaml if it exists, else the embedded default)",
+    )
+    parser.add_argument("--compat", dest="set:compat", metavar="MODE", help="none or fms (LOCKGATE_COMPAT)")
+    parser.add_argument("--data-dir", dest="set:data_dir", metavar="DIR", help="where data lie (LOCKGATE_DATA_DIR)")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_serve)
+    _add_settings(parser)
+    for flag, path, variable, meaning in (
+        ("--host", "server.host", "LOCKGATE_SERVER__HOST", "address to bind"),
+        ("--http-port", "server.http_port", "HTTP_PORT", "API port, default 8033"),
+        ("--health-http-port", "server.health_port", "HEALTH_HTTP_PORT", "health port, default 8034"),
+        ("--log-format", "log.format", "LOG_FORMAT", "full, compact, pretty, console or json"),
+        ("--tls-cert-path", "server.tls.cert_path", "TLS_CERT_PATH", "server certificate chain (PEM)"),
+        ("--tls-key-path", "server.tls.key_path", "TLS_KEY_PATH", "server private key (PEM)"),
+        ("--tls-client-ca-cert-path", "server.tls.client_ca_cert_path", "TLS_CLIENT_CA_CERT_PATH", "CA for clients"),
+        ("--otlp-export", "otlp.export", "OTLP_EXPORT", "traces, metrics or both"),
+        ("--otlp-service-name", "otlp.service_name", "OTLP_SERVICE_NAME", "name in traces"),
+        ("--otlp-endpoint", "otlp.endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "base endpoint"),
+        ("--otlp-traces-endpoint", "otlp.traces_endpoint", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "for traces"),
+        ("--otlp-metrics-endpoint", "otlp.metrics_endpoint", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "for metrics"),
+        ("--otlp-protocol", "otlp.protocol", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc or http"),
+        ("--otlp-traces-protocol", "otlp.traces_protocol", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "for traces"),
+        ("--otlp-metrics-protocol", "otlp.metrics_protocol", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "for metrics"),
+    ):
+        parser.add_argument(flag, dest=f"set:{path}", metavar="VALUE", help=f"{meaning} ({variable})")
+    for flags, path, variable, meaning in (
+        (("--start-up-health-check",), "start_up_health_check", "START_UP_HEALTH_CHECK", "probe all services at start"),
+        (("--quiet", "-q"), "quiet", "QUIET", "no log on standard output"),
+    ):
+        parser.add_argument(
+            *flags, dest=f"set:{path}", action="store_true", default=None, help=f"{meaning} ({variable})"
+        )
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_check)
+    _add_settings(parser)
+
+
+def _add_detect(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_detect)
+    parser.add_argument("text", nargs="?", help="the text; without it, or with -, standard input is read")
+    parser.add_argument("-f", "--file", type=Path, help="read this file")
+    parser.add_argument(
+        "-d",
+        "--detector",
+        action="append",
+        metavar="ID[=JSON]",
+        help='a detector and its parameters: -d pii, -d \'regex={"patterns":["x+"]}\'; default: pii and secrets',
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per released part")
+    _add_settings(parser)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_run_demo)
+    parser.add_argument("--http-port", dest="set:server.http_port", metavar="PORT", help="API port, default 8033")
+    parser.add_argument("--health-http-port", dest="set:server.health_port", metavar="PORT", help="health port")
+    parser.add_argument("--pace", type=float, default=0.15, metavar="SECONDS", help="time between two frames")
+    parser.add_argument("--once", action="store_true", help="stop after the sample instead of serving on")
+
+
+def _load(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, imported when needed
+    from lockgate.config.load import load_settings
+
+    flags = {
+        name.removeprefix("set:"): value
+        for name, value in vars(options).items()
+        if name.startswith("set:") and value is not None
+    }
+    return load_settings(config_path=getattr(options, "config_path", None), flags=flags, environ=os.environ)
+
+
+def _run_serve(options: argparse.Namespace) -> int:
+    from lockgate.config.report import unserved
+    from lockgate.server.run import serve
+    from lockgate.telemetry import set_up_logging
+
+    settings = _load(options)
+    missing = unserved(settings)
+    if missing:
+        names = "".join(f"\n  {name}" for name in missing)
+        return _complain(f"this version cannot serve these settings of {settings.source} yet:{names}", EXIT_USAGE)
+    set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
+    serve(settings)
+    return EXIT_OK
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    from lockgate.assembly import open_gateway
+    from lockgate.config.report import render_check
+
+    settings = _load(options)
+
+    async def open_once() -> None:
+        async with open_gateway(settings):
+            pass
+
+    asyncio.run(open_once())
+    print(render_check(settings))
+    return EXIT_OK
+
+
+def _run_detect(options: argparse.Namespace) -> int:
+    from lockgate.terminal import detect
+
+    if options.text not in (None, "-") and options.file:
+        return _complain("give a text or a file, not both", EXIT_USAGE)
+    requested = dict(_parse_detector(word) for word in options.detector or ["pii", "secrets"])
+    text = None if options.text == "-" else options.text
+    has_found = asyncio.run(detect(_load(options), requested, text=text, file=options.file, as_json=options.json))
+    return EXIT_FOUND if has_found else EXIT_OK
+
+
+def _parse_detector(word: str) -> tuple[str, dict[str, Any]]:
+    name, _, raw = word.partition("=")
+    try:
+        params = json.loads(raw) if raw else {}
+    except ValueError as error:
+        raise ConfigError(f"not JSON: {error}", source="--detector", key=name) from error
+    if not isinstance(params, dict):
+        raise ConfigError("parameters must be a JSON object", source="--detector", key=name)
+    return name, params
+
+
+def _run_demo(options: argparse.Namespace) -> int:
+    from lockgate.server.run import serve
+    from lockgate.telemetry import set_up_logging
+    from lockgate.terminal import Demo
+
+    settings = _load(options)
+    set_up_logging(style="console", level="WARNING", is_quiet=False)
+    demo = Demo(pace_s=options.pace, is_once=options.once)
+    serve(settings, demo.show)
+    return EXIT_OK

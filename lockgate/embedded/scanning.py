@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a plain function that scans a text to a detector.
+
+This module decides how parameters and options are checked and worded, how excerpts become texts and findings
+become spans, and when a scan moves off the event loop. It knows nothing of what is looked for, and refuses to
+know which findings in an overlap count: the caller does.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import re2
+
+from lockgate.core.values import Detection, Excerpt
+from lockgate.errors import ConfigError, InvalidRequest, LockgateError
+
+LOOKBEHIND_CHARS = 64
+INLINE_CHARS = 16_000
+"""More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
+
+Scan = Callable[[str], list[Detection]]
+Fault = Callable[[str, str], LockgateError]
+
+
+def request_fault(_key: str, message: str) -> LockgateError:
+    return InvalidRequest(message)
+
+
+def option_fault(key: str, message: str) -> LockgateError:
+    return ConfigError(message, source="options", key=key)
+
+
+class Params:
+    """The parameters of a request or the options of a factory, read one by one with words for the faults."""
+
+    def __init__(self, values: Mapping[str, Any], known: Sequence[str], fault: Fault) -> None:
+        self.fault = fault
+        self._values = values
+        for name in values:
+            if name not in known:
+                raise fault(name, f"unknown parameter `{name}`, {_expected(known)}")
+
+    @classmethod
+    def of_request(cls, values: Mapping[str, Any], known: Sequence[str]) -> Self:
+        return cls(values, known, request_fault)
+
+    @classmethod
+    def of_options(cls, values: Mapping[str, Any], known: Sequence[str]) -> Self:
+        return cls(values, known, option_fault)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._values
+
+    def value(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON or YAML held
+        """What was given; None where nothing was."""
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.fault(name, f"`{name}` must be true or false, not {shown(value)}")
+        return value
+
+    def choice(self, name: str, allowed: Sequence[str]) -> str | None:
+        value = self._values.get(name)
+        if value is not None and value not in allowed:
+            raise self.fault(name, f"`{name}` must be {listed(allowed)}, not {shown(value)}")
+        return value
+
+    def choices(self, name: str, allowed: Sequence[str]) -> tuple[str, ...] | None:
+        """A list of some of `allowed`, at least one; None where nothing was given."""
+        if self._values.get(name) is None:
+            return None
+        values = tuple(self.items(name, len(allowed)))
+        for value in values:
+            if value not in allowed:
+                raise self.fault(name, f"`{name}` has {shown(value)}, expected {listed(allowed)}")
+        if not values:
+            raise self.fault(name, f"`{name}` must not be empty, expected {listed(allowed)}")
+        return values
+
+    def items(self, name: str, max_count: int) -> list[Any]:
+        """A list of at most `max_count` values of any type; empty where nothing was given."""
+        values = self._values.get(name)
+        if values is None:
+            return []
+        if not isinstance(values, list | tuple):
+            raise self.fault(name, f"`{name}` must be a list, not {shown(values)}")
+        if len(values) > max_count:
+            raise self.fault(name, f"`{name}` has {len(values)} entries, at most {max_count} are allowed")
+        return list(values)
+
+    def text(self, name: str, place: str, value: object, max_chars: int) -> str:
+        """One entry of a list: a string that is not empty and at most `max_chars` long."""
+        if not isinstance(value, str) or not value:
+            raise self.fault(name, f"`{place}` must be a string that is not empty, not {shown(value)}")
+        if len(value) > max_chars:
+            raise self.fault(name, f"`{place}` has {len(value)} characters, at most {max_chars} are allowed")
+        return value
+
+
+def shown(value: object) -> str:
+    """A value as the fault's words show it: short, and in the caller's notation."""
+    if isinstance(value, str):
+        return f"`{value[:40]}…`" if len(value) > 40 else f"`{value}`"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return f"{value:.6g}"
+    return "a list" if isinstance(value, list | tuple) else "an object" if isinstance(value, Mapping) else "this"
+
+
+def listed(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " or ".join(quoted) if len(quoted) < 3 else f"one of {', '.join(quoted)}"
+
+
+def _expected(known: Sequence[str]) -> str:
+    return f"expected {listed(known)}" if known else "this detector takes none"
+
+
+class ScanReading:
+    """One request's scan, applied to excerpts."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
+        if sum(len(excerpt.text) + len(excerpt.before) for excerpt in excerpts) > INLINE_CHARS:
+            return await asyncio.to_thread(self._read_all, excerpts)
+        return self._read_all(excerpts)
+
+    def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
+        return [self._read_one(excerpt) for excerpt in excerpts]
+
+    def _read_one(self, excerpt: Excerpt) -> list[Detection]:
+        if not excerpt.before:
+            return self._scan(excerpt.text)
+        shift = len(excerpt.before)
+        found = self._scan(excerpt.before + excerpt.text)
+        return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
+
+
+class ScanningDetector:
+    """A detector that is one function: `prepare` turns a request's parameters into the scan."""
+
+    def __init__(self, prepare: Callable[[Params], Scan], known: Sequence[str], lookbehind_chars: int) -> None:
+        self.lookbehind_chars = lookbehind_chars
+        self._prepare = prepare
+        self._known = known
+
+    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> ScanReading:
+        return ScanReading(self._prepare(Params.of_request(params, self._known)))
+
+
+# Spaces and dashes that people and typesetters put into numbers, each with the ASCII character read in its place.
+_PLAIN_FORMS = {
+    "\u00a0": " ",
+    "\u2007": " ",
+    "\u2009": " ",
+    "\u202f": " ",
+    "\u2010": "-",
+    "\u2011": "-",
+    "\u2012": "-",
+    "\u2013": "-",
+    "\u2212": "-",
+}
+
+
+def flatten(text: str) -> bytes:
+    """One byte per code point, so that offsets in the bytes are offsets in the text.
+
+    For tables whose patterns are ASCII: everything beyond Latin-1, a lone surrogate included, becomes `?`.
+    """
+    if not text.isascii():
+        for odd, plain in _PLAIN_FORMS.items():
+            text = text.replace(odd, plain)
+    return text.encode("latin-1", "replace")
+
+
+def latin1_options() -> re2.Options:
+    """How the fixed tables are compiled: bytes in, bytes out, and memory enough for every state of the set."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = 64 << 20
+    return options
+
+
+class PatternTable:
+    """Compiled patterns behind one set, which tells in one pass which of them occur at all."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        options = latin1_options()
+        encoded = [pattern.encode("latin-1") for pattern in patterns]
+        self._regexes = [re2.compile(pattern, options) for pattern in encoded]
+        self._groups = [min(regex.groups, 1) for regex in self._regexes]
+        self._set = re2.Set.SearchSet(options)
+        for pattern in encoded:
+            self._set.Add(pattern)
+        self._set.Compile()
+
+    def occurring(self, page: bytes) -> Sequence[int]:
+        """The numbers of the patterns that match somewhere."""
+        return self._set.Match(page) or ()
+
+    def spans(
+        self, number: int, page: bytes, accept: Callable[[int, int], bool], *, is_bounded: bool = True
+    ) -> Iterator[tuple[int, int]]:
+        """The accepted matches of one pattern, each the span of its group where it has one.
+
+        After a match that is not accepted the search goes on one character further where the pattern's matches
+        are bounded, and behind the match where they are not: either way the work stays linear.
+        """
+        regex = self._regexes[number]
+        group = self._groups[number]
+        pos = 0
+        while match := regex.search(page, pos):
+            start, end = match.span(group)
+            is_accepted = accept(start, end)
+            if is_accepted:
+                yield start, end
+            pos = match.start() + 1 if is_bounded and not is_accepted else match.end()
+
+
+class Found(NamedTuple):
+    """A finding before it has its text."""
+
+    start: int
+    end: int
+    detection: str
+    score: float
+    metadata: Mapping[str, Any]
+
+
+def keep_best(found: list[Found]) -> list[Found]:
+    """In order of their start and without overlaps: the longer finding wins, then the higher score."""
+    if len(found) < 2:
+        return found
+    kept: list[Found] = []
+    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
+        if not kept or hit.start >= kept[-1].end:
+            kept.append(hit)
+        elif (hit.end - hit.start, hit.score) > (kept[-1].end - kept[-1].start, kept[-1].score):
+            kept[-1] = hit
+    return kept
+
+
+def detections(found: list[Found], text: str, detection_type: str) -> list[Detection]:
+    return [
+        Detection(
+            hit.start,
+            hit.end,
+            text[hit.start : hit.end],
+            hit.detection,
+            detection_type,
+            hit.score,
+            metadata=hit.metadata,
+        )
+        for hit in found
+    ]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def encode_utf8(text: str) -> bytes:
+    """The text in UTF-8 with a lone surrogate as U+FFFD, which keeps the number of code points."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def first_surrogate(text: str) -> int:
+    """The place of the first lone surrogate; -1 where there is none."""
+    match = None if text.isascii() else _SURROGATE.search(text)
+    return match.start() if match else -1

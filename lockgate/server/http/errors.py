@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns errors into answers. What a caller may read of an error is decided here and nowhere else."""
+
+import logging
+from typing import NamedTuple
+
+from lockgate.errors import HeldTooMuch, LockgateError, OverloadedError, RequestError, RequestTimedOut, UpstreamError
+from lockgate.telemetry import Event, log_event, logger
+
+GENERIC = "unexpected error occurred while processing request"
+_PASSED_ON = frozenset({400, 404, 422, 503})
+
+
+class ErrorReply(NamedTuple):
+    """What the caller gets."""
+
+    status: int
+    details: str
+    retry_after_s: int | None = None
+
+
+def reply_to(error: Exception) -> ErrorReply:
+    """The answer to an error. The causes that it hides are logged."""
+    match error:
+        case OverloadedError():
+            return ErrorReply(error.status, error.message, error.retry_after_s)
+        case RequestError() | HeldTooMuch() | RequestTimedOut():
+            return ErrorReply(error.status, error.message)
+        case UpstreamError():
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=error.message)
+            return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
+        case LockgateError():
+            log_event(Event.FAILED, logging.ERROR, reason=error.message)
+            return ErrorReply(500, GENERIC)
+        case _:
+            logger.error(Event.FAILED.value, exc_info=error)
+            return ErrorReply(500, GENERIC)

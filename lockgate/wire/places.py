@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may stand where in a JSON document, in the words of the reference (serde).
+
+It decides how a value that does not belong is named, and reads the places from a message type, so that each shape is
+written once. It refuses to know the text of a document: positions and syntax belong to `explain`.
+
+A struct is called by its class name, a union of several kinds of values by its title; `Annotated[..., Meta(title=...)]`
+gives either another name. The variants of an enum keep their order, those of a Literal come sorted. Limits other than
+integer bounds are refused here: they are rules, not shapes.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from msgspec import inspect
+
+Scalar = str | bool | int | float | None
+
+
+class Place:
+    """What may stand at one point of a document."""
+
+    words: str
+    opens = ""  # the bracket with which a value of this place begins, if any
+
+    def objection(self, found: Scalar) -> str | None:
+        """What the reference says to this scalar value, or None when it takes it."""
+        return f"invalid type: {describe(found)}, expected {self.words}"
+
+
+class Free(Place):
+    """Any JSON."""
+
+    words = "any value"
+
+    def objection(self, found: Scalar) -> str | None:
+        return None
+
+
+class Text(Place):
+    words = "a string"
+
+    def objection(self, found: Scalar) -> str | None:
+        return None if isinstance(found, str) else super().objection(found)
+
+
+class Flag(Place):
+    words = "a boolean"
+
+    def objection(self, found: Scalar) -> str | None:
+        return None if isinstance(found, bool) else super().objection(found)
+
+
+class Real(Place):
+    words = "f64"
+
+    def objection(self, found: Scalar) -> str | None:
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return None if is_number else super().objection(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole(Place):
+    words: str
+    low: int
+    high: int
+
+    def objection(self, found: Scalar) -> str | None:
+        if not isinstance(found, int) or isinstance(found, bool):
+            return f"invalid type: {describe(found)}, expected {self.words}"
+        if self.low <= found <= self.high:
+            return None
+        return f"invalid value: {describe(found)}, expected {self.words}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant(Place):
+    names: tuple[str, ...]
+    words: str = "variant identifier"
+
+    def objection(self, found: Scalar) -> str | None:
+        return None if found in self.names else f"unknown variant `{found}`, expected {one_of(self.names)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing(Place):
+    item: Place
+    words: str = "a sequence"
+    opens: str = "["
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapping(Place):
+    item: Place
+    words: str = "a map"
+    opens: str = "{"
+
+
+@dataclass(slots=True, eq=False)
+class Record(Place):
+    """A struct; `fields` is in declaration order, and is filled last so that a struct may contain itself."""
+
+    words: str
+    denies_unknown: bool
+    fields: dict[str, Place] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    opens: str = "{"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nullable(Place):
+    inner: Place
+    words: str = "any value"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Untagged(Place):
+    name: str
+    options: tuple[Place, ...]
+    words: str = "any value"
+
+
+def describe(found: Scalar) -> str:
+    """The reference's name for a value that it did not expect."""
+    if found is None:
+        return "null"
+    if isinstance(found, bool):
+        return f"boolean `{str(found).lower()}`"
+    if isinstance(found, int):
+        return f"integer `{found}`"
+    if isinstance(found, float):
+        return f"floating point `{_real(found)}`"
+    return f'string "{_escaped(found)}"'
+
+
+def one_of(names: Iterable[str]) -> str:
+    """The reference's list of the names that it would have taken."""
+    quoted = [f"`{name}`" for name in names]
+    if not quoted:
+        return "no names"
+    if len(quoted) <= 2:
+        return " or ".join(quoted)
+    return f"one of {', '.join(quoted)}"
+
+
+def _real(number: float) -> str:
+    """The shortest digits that read back as the number, with an exponent below 1e-5 and from 1e16."""
+    digits, _, exponent = repr(number).partition("e")
+    if exponent == "-05":
+        return format(Decimal(repr(number)), "f")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+_ESCAPES = {"\0": "\\0", "\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def _escaped(text: str) -> str:
+    """Rust's debug form of a string."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return text
+    return "".join(_ESCAPES.get(char) or _shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    is_plain = char.isprintable() and unicodedata.category(char) not in ("Mn", "Me")
+    return char if is_plain else f"\\u{{{ord(char):x}}}"
+
+
+FREE = Free()
+
+_PLAIN: dict[type[inspect.Type], Place] = {
+    inspect.AnyType: FREE,
+    inspect.RawType: FREE,
+    inspect.StrType: Text(),
+    inspect.BoolType: Flag(),
+    inspect.FloatType: Real(),
+}
+
+
+class PlaceReader:
+    """Reads places from a type, and remembers what about the type a plain decoder would let pass."""
+
+    def __init__(self) -> None:
+        self.records: dict[type, Record] = {}
+        self.field_names: set[str] = set()
+        self.leaves_unread = False  # parts of a document that the decoder passes over without a look
+        self.has_unbounded_integers = False
+
+    def read(self, kind: inspect.Type, name: str | None = None) -> Place:
+        """The place that `kind` describes; `name` overrides what a struct or union is called."""
+        match kind:
+            case inspect.Metadata():
+                return self.read(kind.type, name or (kind.extra_json_schema or {}).get("title"))
+            case inspect.StructType(tag=None, array_like=False):
+                return self._record(kind, name or kind.cls.__name__)
+            case inspect.UnionType():
+                return self._union(kind, name)
+            case inspect.ListType(min_length=None, max_length=None):
+                return Listing(self.read(kind.item_type))
+            case inspect.DictType(key_type=inspect.StrType() | inspect.AnyType(), min_length=None, max_length=None):
+                return Mapping(self.read(kind.value_type))
+            case inspect.IntType(multiple_of=None):
+                return self._whole(kind)
+            case inspect.EnumType() | inspect.LiteralType():
+                return _variant(kind)
+            case _:
+                return self._plain(kind)
+
+    def _plain(self, kind: inspect.Type) -> Place:
+        is_limited = isinstance(kind, inspect.StrType | inspect.FloatType) and kind != type(kind)()
+        if type(kind) not in _PLAIN or is_limited:
+            raise TypeError(f"a request body cannot hold {kind}")
+        self.leaves_unread |= isinstance(kind, inspect.RawType)
+        return _PLAIN[type(kind)]
+
+    def _record(self, kind: inspect.StructType, name: str) -> Record:
+        if kind.cls in self.records:
+            return self.records[kind.cls]
+        record = self.records[kind.cls] = Record(f"struct {name}", kind.forbid_unknown_fields)
+        self.leaves_unread |= not kind.forbid_unknown_fields
+        self.field_names.update(field.encode_name for field in kind.fields)
+        record.fields.update({field.encode_name: self.read(field.type) for field in kind.fields})
+        record.required = tuple(field.encode_name for field in kind.fields if field.required)
+        return record
+
+    def _union(self, kind: inspect.UnionType, name: str | None) -> Place:
+        options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+        if len(options) > 1:
+            place: Place = Untagged(name or "Value", tuple(self.read(option) for option in options))
+        else:
+            place = self.read(options[0], name)
+        return Nullable(place) if len(options) < len(kind.types) else place
+
+    def _whole(self, kind: inspect.IntType) -> Whole:
+        low = kind.gt + 1 if kind.gt is not None else kind.ge
+        high = kind.lt - 1 if kind.lt is not None else kind.le
+        self.has_unbounded_integers |= low is None or high is None
+        is_unsigned = low is not None and low >= 0
+        least, most = (0, 2**64 - 1) if is_unsigned else (-(2**63), 2**63 - 1)
+        low, high = least if low is None else low, most if high is None else high
+        is_small = high < 2**32 if is_unsigned else low >= -(2**31) and high < 2**31
+        return Whole(f"{'u' if is_unsigned else 'i'}{32 if is_small else 64}", low, high)
+
+
+def _variant(kind: inspect.EnumType | inspect.LiteralType) -> Variant:
+    names = [member.value for member in kind.cls] if isinstance(kind, inspect.EnumType) else kind.values
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"a request body cannot hold {kind}")
+    return Variant(tuple(str(name) for name in names))
