@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVarTuple
 
 from lockgate.core.batching import Ask
 from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
@@ -24,6 +24,7 @@ from lockgate.errors import LockgateError
 from lockgate.pipelines.guards import ActiveGuard
 
 Watch = Callable[[Lanes], object]
+Args = TypeVarTuple("Args")
 
 _MAX_WAITING = 64  # releases that the reader has not taken
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
@@ -88,7 +89,7 @@ class _GuardedStream:
         self._chunkers_wake = asyncio.Event()
 
     def start(self, source: AsyncGenerator[Frame, None]) -> None:
-        self._spawn(self._read_source(source))
+        self._spawn(self._read_source, source)
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -175,7 +176,7 @@ class _GuardedStream:
                 self._asks[outcome.detector].append(outcome)
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1
-                    self._spawn(self._read(outcome.detector))
+                    self._spawn(self._read, outcome.detector)
             else:
                 self._open_lane(outcome)
         self._source_wakes.set()
@@ -185,7 +186,7 @@ class _GuardedStream:
     def _open_lane(self, opened: Opened) -> None:
         for name in self._chunkers:
             self._busy_chunkers += 1
-            self._spawn(self._cut(self._lanes[opened.choice], name))
+            self._spawn(self._cut, self._lanes[opened.choice], name)
 
     def _may_read(self) -> bool:
         return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
@@ -194,14 +195,14 @@ class _GuardedStream:
         self._source_wakes.clear()
         await self._source_wakes.wait()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._group.create_task(self._report(work))
+    def _spawn(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+        task = self._group.create_task(self._report(pump, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _report(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         try:
-            await work
+            await pump(*args)
         except LockgateError as error:
             if self._failure is None:
                 self._failure = error

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public fakes of the five interfaces, and the contract tests that any implementation must pass.
+
+A fake is a script, not a patch: it does what its list says, records what it was asked, and can be told to wait.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from lockgate.core.chunks import ChunkAligner
+from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Message
+from lockgate.errors import InvalidRequest
+from lockgate.interfaces import Chunker, Detector
+
+Find = Callable[[str], Sequence[Detection]]
+
+CHUNKER_TEXTS = (
+    "One. Two! Three?",
+    "No terminator at all",
+    "  leading and trailing  ",
+    "Para one.\n\nPara two.\r\n\r\nPara three.",
+    "中文句子。下一句！",
+    "यह वाक्य है। दूसरा।",
+    "مرحبا؟ نعم.",
+    "👩‍👩‍👧 e\u0301clair. Done.",
+)
+
+
+class FixedChunker:
+    """Cuts after every `size` characters."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.calls = 0
+
+    async def cut(self, text: str) -> Sequence[Chunk]:
+        """All chunks of a complete text."""
+        self.calls += 1
+        return [
+            Chunk(at, min(at + self.size, len(text)), text[at : at + self.size])
+            for at in range(0, len(text), self.size)
+        ]
+
+    async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
+        """Chunks as soon as they are full."""
+        self.calls += 1
+        start, rest = 0, ""
+        async for frame in frames:
+            rest += frame.text
+            while len(rest) > self.size:
+                yield Chunk(start, start + self.size, rest[: self.size])
+                start, rest = start + self.size, rest[self.size :]
+        if rest:
+            yield Chunk(start, start + len(rest), rest)
+
+
+class ScriptedDetector:
+    """Reports what `find` says of each excerpt, `delay_s` later; records what it read and whether it was cancelled."""
+
+    def __init__(self, find: Find | None = None, *, delay_s: float = 0.0, error: Exception | None = None) -> None:
+        self.lookbehind_chars = 0
+        self.read_texts: list[str] = []
+        self.cancelled = 0
+        self._find = find or (lambda _text: ())
+        self._delay_s = delay_s
+        self._error = error
+
+    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> "ScriptedDetector":
+        """Takes no parameters."""
+        for name in params:
+            raise InvalidRequest(f"unknown parameter `{name}`, this detector takes none")
+        return self
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        """The scripted findings."""
+        try:
+            await asyncio.sleep(self._delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.read_texts += [excerpt.text for excerpt in excerpts]
+        if self._error is not None:
+            raise self._error
+        return [self._find(excerpt.text) for excerpt in excerpts]
+
+
+def find_word(word: str) -> Find:
+    """A `find` that reports every place of a word."""
+
+    def find(text: str) -> list[Detection]:
+        found, at = [], text.find(word)
+        while at >= 0:
+            found.append(Detection(at, at + len(word), word, "Word", "test", 1.0))
+            at = text.find(word, at + 1)
+        return found
+
+    return find
+
+
+class ScriptedModel:
+    """Says the given pieces, one frame each; records whether it was stopped before its end."""
+
+    def __init__(self, pieces: Sequence[str], *, pause_s: float = 0.0, error: Exception | None = None) -> None:
+        self.was_stopped = False
+        self.said = 0
+        self._pieces = pieces
+        self._pause_s = pause_s
+        self._error = error
+
+    async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+        """The script, whatever was asked."""
+        try:
+            for number, piece in enumerate(self._pieces):
+                await asyncio.sleep(self._pause_s)
+                self.said += 1
+                yield Frame(number, piece)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.was_stopped = True
+            raise
+        if self._error is not None:
+            raise self._error
+
+
+class ScriptedDataSource:
+    """Finds the given documents, best first."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self.questions: list[str] = []
+        self._documents = documents
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """The script, whatever was asked."""
+        self.questions.append(question)
+        return sorted(self._documents, key=lambda one: -one.score)[:limit]
+
+
+class MemorySessionStore:
+    """Keeps turns in this process."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, list[Message]] = {}
+
+    async def append(self, session: str, messages: Sequence[Message]) -> None:
+        """Add one turn."""
+        self._sessions.setdefault(session, []).extend(messages)
+
+    async def load(self, session: str) -> Sequence[Message]:
+        """All messages, oldest first."""
+        return tuple(self._sessions.get(session, ()))
+
+
+async def check_chunker(chunker: Chunker) -> None:
+    """The contract of a chunker: any cut of the text gives the chunks of the whole, and they can be aligned."""
+    for text in CHUNKER_TEXTS:
+        whole = list(await chunker.cut(text))
+        _check_alignment(text, whole)
+        for size in (1, 3, len(text)):
+            pieces = [text[at : at + size] for at in range(0, len(text), size)]
+            frames = ScriptedModel(pieces).generate((), {})
+            streamed = [chunk async for chunk in chunker.stream(frames)]
+            assert streamed == whole, f"cut by {size}: {streamed} is not {whole}"  # noqa: S101
+
+
+def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
+    aligner = ChunkAligner("chunker under test")
+    aligner.receive(text)
+    for chunk in chunks:
+        aligner.place(chunk)
+    aligner.finish()
+
+
+async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
+    """The contract of a detector: one list per excerpt, spans and texts that fit, the same again when asked again."""
+    reading = detector.accept(params, {})
+    excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, "Mail ana@example.org, pay 4111 1111 1111 1111.")]
+    first = await reading.read(excerpts)
+    assert len(first) == len(excerpts)  # noqa: S101
+    for excerpt, of_excerpt in zip(excerpts, first, strict=True):
+        for found in of_excerpt:
+            assert 0 <= found.start <= found.end <= len(excerpt.text)  # noqa: S101
+            assert found.text == excerpt.text[found.start : found.end]  # noqa: S101
+            assert 0.0 <= found.score <= 1.0  # noqa: S101
+    assert await reading.read(excerpts) == first  # noqa: S101
+    assert "`no_such_parameter`" in _refusal_of(detector, {**params, "no_such_parameter": 1})  # noqa: S101
+
+
+def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
+    try:
+        detector.accept(params, {})
+    except InvalidRequest as error:
+        return error.message
+    return "an unknown parameter was accepted"
