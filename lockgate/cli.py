@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockgate._version import __version__
-from lockgate.errors import ConfigError, LockgateError
+from lockgate.errors import ConfigError, LockgateError, RequestError
 
 EXIT_OK, EXIT_FOUND, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 
@@ -38,11 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ConfigError as error:
         code = _complain(str(error), EXIT_USAGE)
     except LockgateError as error:
-        code = _complain(error.message, EXIT_FAILED)
+        code = _complain(error.message, EXIT_USAGE if isinstance(error, RequestError) else EXIT_FAILED)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # whoever read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, ExceptionGroup) as error:
+        if isinstance(error, ExceptionGroup) and error.split(BrokenPipeError)[1]:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
         code = EXIT_FAILED
     sys.exit(code)
 
@@ -166,6 +168,7 @@ def _run_serve(options: argparse.Namespace) -> int:
 def _run_check(options: argparse.Namespace) -> int:
     from lockgate.assembly import open_gateway
     from lockgate.config.report import render_check
+    from lockgate.plugins import locate
 
     settings = _load(options)
 
@@ -174,7 +177,7 @@ def _run_check(options: argparse.Namespace) -> int:
             pass
 
     asyncio.run(open_once())
-    print(render_check(settings))
+    print(render_check(settings, locate))
     return EXIT_OK
 
 
@@ -184,7 +187,7 @@ def _run_detect(options: argparse.Namespace) -> int:
     if options.text not in (None, "-") and options.file:
         return _complain("give a text or a file, not both", EXIT_USAGE)
     requested = dict(_parse_detector(word) for word in options.detector or ["pii", "secrets"])
-    text = None if options.text == "-" else options.text
+    text = None if options.text in (None, "-") else os.fsencode(options.text).decode("utf-8", "replace")
     has_found = asyncio.run(detect(_load(options), requested, text=text, file=options.file, as_json=options.json))
     return EXIT_FOUND if has_found else EXIT_OK
 

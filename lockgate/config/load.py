@@ -137,7 +137,7 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Duplicate]]:
 
 
 def _invalid(path: Path, detail: str) -> ConfigFaults:
-    return ConfigFaults((UnusableFile(f"invalid config file: {detail}", source=str(path)),))
+    return ConfigFaults((UnusableFile(f"invalid config file: {path}: {detail}", source=str(path)),))
 
 
 def _expand(path: Path | None, environ: Mapping[str, str]) -> Path:

@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -37,17 +37,22 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/api/v2/text/completions-detection", ("text_contents",), ("text_contents", "text_generation")),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
+SERVED = frozenset({ENDPOINTS[3][0], STREAM_CONTENT})
 LATER_SECTIONS = ("models", "sources", "policies", "agents", "sessions", "callers")
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
 
 
-def render_check(settings: Settings) -> str:
-    """Everything that an operator wants to see before the start."""
+Locate = Callable[[str, str], str]
+
+
+def render_check(settings: Settings, locate: Locate | None = None) -> str:
+    """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from."""
     parts = [
         _render_table("", _list_basics(settings)),
         _render_table("Detectors", _list_detectors(settings)),
         _render_table("Chunkers", _list_chunkers(settings)),
+        _render_table("Embedded parts", _list_embedded(settings, locate) if locate else []),
         _render_table("Endpoints", _list_endpoints(settings)),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
@@ -130,12 +135,21 @@ def _list_chunkers(settings: Settings) -> list[tuple[str, ...]]:
     return [head, *rows]
 
 
+def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
+    used = {part.chunker_id for part in settings.detectors.values()}
+    detectors = [part.embedded for part in settings.detectors.values()]
+    chunkers = [part.embedded for name, part in settings.chunkers.items() if name in used]
+    rows = [("lockgate.detectors", name) for name in detectors if name]
+    rows += [("lockgate.chunkers", name) for name in chunkers if name]
+    return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
+
+
 def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("path", "input detectors", "output detectors")]
+    rows: list[tuple[str, ...]] = [("path", "served", "input detectors", "output detectors")]
     for path, inputs, outputs in ENDPOINTS:
         readers = [_name_readers(settings, inputs, path == STREAM_CONTENT)]
         readers.append(_name_readers(settings, outputs, path == V1_STREAM))
-        rows.append((path, *readers))
+        rows.append((path, "yes" if path in SERVED else "not yet", *readers))
     return rows
 
 

@@ -239,15 +239,13 @@ class Found(NamedTuple):
 
 
 def keep_best(found: list[Found]) -> list[Found]:
-    """In order of their start and without overlaps: the longer finding wins, then the higher score."""
+    """In order of their start, without those that lie inside a longer or surer one; half an overlap hides nothing."""
     if len(found) < 2:
         return found
     kept: list[Found] = []
     for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
-        if not kept or hit.start >= kept[-1].end:
+        if not kept or hit.end > kept[-1].end:
             kept.append(hit)
-        elif (hit.end - hit.start, hit.score) > (kept[-1].end - kept[-1].start, kept[-1].score):
-            kept[-1] = hit
     return kept
 
 

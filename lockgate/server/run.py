@@ -7,10 +7,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvicorn
 
@@ -43,13 +43,16 @@ class Bound(NamedTuple):
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(settings: Settings, then: Callable[[Sequence[Bound]], Awaitable[None]] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once everything listens."""
+Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
+
+
+def serve(settings: Settings, then: Then | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, then))
 
 
-async def _serve(settings: Settings, then: Callable[[Sequence[Bound]], Awaitable[None]] | None) -> None:
+async def _serve(settings: Settings, then: Then | None) -> None:
     for warning in settings.warnings:
         log_event(Event.WARNING, logging.WARNING, reason=warning)
     async with open_gateway(settings) as gateway:
@@ -63,9 +66,10 @@ async def _serve(settings: Settings, then: Callable[[Sequence[Bound]], Awaitable
                 for server, one in zip(servers, bound, strict=True):
                     group.create_task(server.serve(sockets=[one.socket]))
                     log_event(Event.LISTENING, port=one.listener.name, address=one.address)
-                if then is not None:
-                    await then(bound)
+                companion = group.create_task(then(bound)) if then else None
                 await asyncio.gather(*(server.stopped.wait() for server in servers))
+                if companion:
+                    companion.cancel()
     log_event(Event.STOPPED)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LineSplitter: bytes into lines of newline-delimited JSON, each of bounded length."""
 
+from collections.abc import Iterator
+
 from lockgate.errors import UnreadableBody
 
 
@@ -14,17 +16,16 @@ class LineSplitter:
         self._rest: list[bytes] = []
         self._size = 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes complete."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that these bytes complete; those before a line that is too long come first."""
         first, *others = data.split(b"\n")
         self._keep(first)
-        lines = []
         for part in others:
-            lines.append(b"".join(self._rest))
+            line = b"".join(self._rest)
             self._rest.clear()
             self._size = 0
+            yield line
             self._keep(part)
-        return lines
 
     def finish(self) -> list[bytes]:
         """The last line, if it had no line feed."""

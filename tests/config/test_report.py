@@ -36,7 +36,7 @@ def test_the_report_shows_where_each_part_runs(loader: Loader) -> None:
     assert "settings from     " in text
     assert "pii        text_contents    https://pii.internal:8443/pii   sentences" in text
     assert "sentences          grpc://chunker.internal:8085  pii" in text
-    assert "/api/v2/text/detection/generated                                   relevance        -" in text
+    assert "/api/v2/text/detection/generated                                   not yet  relevance        -" in text
     assert "api     0.0.0.0:8033  default" in text
     assert "Warnings" not in text
 
@@ -77,9 +77,9 @@ def test_whole_document_detectors_hold_or_trail(loader: Loader, keys: str, expec
 def test_a_refused_detector_is_not_listed_on_the_streams_that_refuse_it(loader: Loader) -> None:  # D-3, G-41
     shown = render_check(loader.load("detectors: {f: {embedded: format}}\ncompat: fms"))
     lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.startswith("  /api")}
-    assert lines["/api/v2/text/detection/stream-content"] == ["-", "-"]
-    assert lines["/api/v1/task/server-streaming-classification-with-text-generation"] == ["f", "-"]
-    assert lines["/api/v2/text/detection/content"] == ["f", "-"]
+    assert lines["/api/v2/text/detection/stream-content"] == ["yes", "-", "-"]
+    assert lines["/api/v1/task/server-streaming-classification-with-text-generation"][2:] == ["f", "-"]
+    assert lines["/api/v2/text/detection/content"] == ["yes", "f", "-"]
 
 
 def test_detectors_of_other_types_trail_or_serve_no_stream(loader: Loader) -> None:  # G-41, G-155

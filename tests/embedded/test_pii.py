@@ -245,6 +245,12 @@ def test_findings_come_in_order_and_do_not_overlap() -> None:
     assert all(left.end <= right.start for left, right in zip(hits, hits[1:], strict=False))
 
 
+def test_of_findings_that_overlap_in_part_none_hides_the_other() -> None:
+    hits = scan("+1 415 555 2671 4111 1111 1111 1111")  # the last group of the phone number completes a card number
+    assert [hit.detection for hit in hits] == ["PhoneNumber", "CreditCard"]
+    assert hits[1].start < hits[0].end
+
+
 def test_spans_count_code_points_whatever_stands_before() -> None:
     for prefix in ("é", "😀", "e\u0301", "\ud800", "漢字", "\U0010ffff", "ß"):
         text = f"{prefix * 3} 10.0.0.1 and {prefix} x@example.com"

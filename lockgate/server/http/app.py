@@ -15,7 +15,7 @@ from lockgate.telemetry import Event, log_event
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
-_UNLOGGED = frozenset({"/health", "/ready", "/info", "/docs", "/openapi.json"})
+_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/openapi.json"})  # answered however busy we are, not logged
 
 
 class App:
@@ -39,7 +39,7 @@ class App:
             return
         started = time.perf_counter()
         await self._attend(handler, exchange)
-        if exchange.path not in _UNLOGGED:
+        if exchange.path not in _LIGHT:
             _log_request(exchange, time.perf_counter() - started)
 
     async def _attend(self, handler: Handler, exchange: Exchange) -> None:
@@ -61,6 +61,9 @@ class App:
             exchange.unwatch()
 
     async def _admit(self, handler: Handler, exchange: Exchange) -> None:
+        if exchange.path in _LIGHT:
+            await handler(exchange)
+            return
         if self._permits <= 0:
             raise OverloadedError("too many requests at once, try again later")
         self._permits -= 1

@@ -1,24 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP connection: uvicorn's protocol, with the bounds that it leaves to others.
 
-Bounds the size of a request's head and the time that it may take, tells the exchange when the client has gone, and
-does not read for ever what a client still sends after it has been answered.
+Bounds the size of a request's head and the time that it may take, tells the exchange when the client has gone (also
+while nothing is read from it), and does not read for ever what a client still sends after it has been answered.
 """
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from lockgate.wire.guardrails import encode_error
 
 MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 30.0
 LINGER_S = 2.0
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b'content-length: 51\r\nconnection: close\r\n\r\n{"code":431,"details":"request head is too large"}\n'
-)
+LOOK_EVERY_S = 0.04
+
+
+class WatchedFlow(FlowControl):
+    """Looks after a client from which nothing is read: its end would otherwise be noticed only by reading on."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._look_out: asyncio.TimerHandle | None = None
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        if self._look_out is None:
+            self._look_again()
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self.stop_looking()
+
+    def stop_looking(self) -> None:
+        if self._look_out is not None:
+            self._look_out.cancel()
+            self._look_out = None
+
+    def _look(self) -> None:
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            self._transport.abort()
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._look_out = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
 
 class Connection(HttpToolsProtocol):
@@ -28,33 +62,43 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.on_leave: Callable[[], object] | None = None
         self._is_in_head = True
-        self._head_bytes = 0
+        self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self._flow = WatchedFlow(transport)
         self._arm(HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
+        self._flow.stop_looking()
         if self.on_leave is not None:
             self.on_leave()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_in_head:
-            self._head_bytes += len(data)
+        self._bytes_without_body += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+        if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "request head is too large")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.on_leave = None
         self.scope["lockgate.connection"] = self  # type: ignore[typeddict-unknown-key]
         if self._timer is None:
             self._arm(HEAD_TIMEOUT_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # what follows a body in chunks is not part of the head
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_body = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._disarm()
@@ -68,16 +112,25 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._disarm()
         self._is_in_head = True
-        self._head_bytes = 0
+        self._bytes_without_body = 0
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._is_in_head:  # the client still sends a body that nobody wants
+        if not self._is_in_head and self.cycle.response_complete:  # the client still sends a body that nobody wants
             self._arm(LINGER_S)
 
     def drop(self) -> None:
         """Cut the connection: the client does not take what we send."""
         self.transport.abort()
+
+    def _refuse(self, status: int, details: str) -> None:
+        """End the connection; with words, unless they would fall into an answer that has begun."""
+        cycle = self.cycle
+        if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
+            body = encode_error(status, details)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
 
     def _arm(self, seconds: float) -> None:
         self._disarm()
