@@ -9,7 +9,7 @@ from typing import Any
 
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.errors import reply_to
-from lockgate.server.http.exchange import ClientLeft, Exchange
+from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import Event, log_event
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -48,17 +48,17 @@ class App:
         exchange.watch(task)
         try:
             await self._admit(handler, exchange)
-        except ClientLeft:
-            exchange.has_left = True
         except asyncio.CancelledError:
             if not exchange.has_left:
                 raise
-            task.uncancel()
         except Exception as error:  # noqa: BLE001 - the last place to answer
             exchange.unwatch()
-            await self._answer_error(exchange, error)
+            if not exchange.has_left:
+                await self._answer_error(exchange, error)
         finally:
             exchange.unwatch()
+        if exchange.has_left and task.cancelling():
+            task.uncancel()
 
     async def _admit(self, handler: Handler, exchange: Exchange) -> None:
         if exchange.path in _LIGHT:
