@@ -6,10 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lockgate.config.load import ConfigFaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.release import Strategy
-from lockgate.errors import ConfigError
+from lockgate.errors import ConfigError, ConfigFaults
 from lockgate.interfaces import Chunker, Detector
 from lockgate.pipelines.guards import WHOLE_TEXT, Guard
 from lockgate.plugins import find_factory

@@ -15,7 +15,10 @@ LockgateError                 message, status hint
   OverloadedError             503: we refuse, try again after `retry_after_s`
   HeldTooMuch                 413: more text had to be held than the limit allows
   RequestTimedOut             504: the request's overall limit passed
-  ConfigError(source, key)    at start only
+  CannotListen                at start only: a port is taken
+  ConfigError(source, key)    at start only: a setting is wrong
+    UnusableFile              the file cannot be read, or is no YAML
+    ConfigFaults              everything that is wrong, at once
 
 A blocked text is a verdict, not an error. Misuse of a machine is a bug and raises a plain RuntimeError.
 """
@@ -128,3 +131,28 @@ class ConfigError(LockgateError):
     def __str__(self) -> str:
         where = f"{self.source}: {self.key}" if self.key else self.source
         return f"{where}: {self.message}"
+
+
+class UnusableFile(ConfigError):
+    """The file cannot be read or is not YAML: nothing else can be said."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ConfigFaults(ConfigError):
+    """Everything that is wrong with the settings, in a stable order."""
+
+    def __init__(self, faults: tuple[ConfigError, ...]) -> None:
+        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid configuration: {count}{lines}"
+        super().__init__(whole, source=faults[0].source, key=faults[0].key)
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class CannotListen(LockgateError):
+    """A port that we need is taken, or not ours to take."""

@@ -34,31 +34,10 @@ from lockgate.config.settings import (
     Settings,
 )
 from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
-from lockgate.errors import ConfigError
+from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 
 DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
-
-
-class ConfigFaults(ConfigError):
-    """Everything that is wrong with the settings, in a stable order."""
-
-    def __init__(self, faults: tuple[ConfigError, ...]) -> None:
-        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        lines = "".join(f"\n  {fault}" for fault in faults)
-        whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid configuration: {count}{lines}"
-        super().__init__(whole, source=faults[0].source, key=faults[0].key)
-        self.faults = faults
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class UnusableFile(ConfigError):
-    """The file cannot be read or is not YAML: nothing else can be said."""
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def load_settings(*, config_path: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:

@@ -17,17 +17,13 @@ import uvicorn
 from lockgate._version import __version__
 from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.settings import Listener, Settings
-from lockgate.errors import LockgateError
+from lockgate.errors import CannotListen
 from lockgate.server.http.app import App, Routes
 from lockgate.server.http.connection import Connection
 from lockgate.server.http.routes import api_routes, health_routes
 from lockgate.telemetry import Event, log_event
 
 _BACKLOG = 2048
-
-
-class CannotListen(LockgateError):
-    """A port that we need is taken or not ours."""
 
 
 class Bound(NamedTuple):

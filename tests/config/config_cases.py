@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.load import load_settings
 from lockgate.config.settings import Settings
+from lockgate.errors import ConfigFaults
 
 PII = "detectors: {pii: {embedded: pii}}\n"
 REMOTE = "{type: text_contents, service: {hostname: pii.internal}, chunker_id: sentence, default_threshold: 0.5}"

@@ -9,10 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.load import load_settings
 from lockgate.config.report import render_check, unserved
 from lockgate.config.schema import list_settings, options_of
 from lockgate.config.settings import Settings
+from lockgate.errors import ConfigFaults
 
 WORDS = sorted({part for item in list_settings() for part in item.path.split(".") if "<" not in part})
 VALUES = ["pii", "sentence", "text_contents", "whole_doc_chunker", "fms", "hold", "a.internal", "A_TOKEN", "http://a/"]

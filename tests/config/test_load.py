@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.load import load_settings
 from lockgate.config.settings import EMBEDDED_DEFAULT, EMBEDDED_DETECTORS, Settings
-from lockgate.errors import ConfigError
+from lockgate.errors import ConfigError, ConfigFaults
 from tests.config.config_cases import PII, Loader
 
 

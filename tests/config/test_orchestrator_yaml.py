@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.load import load_settings
 from lockgate.config.orchestrator_yaml import is_hostname
 from lockgate.config.settings import TlsSettings
+from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, REMOTE, Loader
 
 

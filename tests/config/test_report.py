@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.config.load import ConfigFaults, load_settings
+from lockgate.config.load import load_settings
 from lockgate.config.report import describe_streams, render_check, render_yaml, unserved
+from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, REMOTE, Loader
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
