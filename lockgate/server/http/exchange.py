@@ -71,6 +71,7 @@ class Exchange:
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
+                self.has_left = True
                 raise ClientLeft
             if message["body"]:
                 yield message["body"]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client of the HTTP benchmarks, a process of its own so that its CPU time does not count.
+
+`python -m benchmarks.client` reads one job as a line of JSON and prints one line of JSON when it is done:
+  requests   send `body` to `path` so many times over `connections` keep-alive connections
+  streams    the same with `lines`, one HTTP chunk each
+  hold       open `connections` streams, send the first line of each, print, and hold them until input ends
+"""
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from benchmarks.processes import HOST
+
+_LIMIT = 1 << 24
+_END = b"\r\n0\r\n\r\n"
+_SETTLE_S = 0.5
+
+
+class Client:
+    """Everything one job needs."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._port = int(job["port"])
+        self._head = f"POST {job['path']} HTTP/1.1\r\nhost: {HOST}\r\ncontent-type: {job['type']}\r\n".encode()
+        self._connections = int(job["connections"])
+        self._left = int(job.get("requests", 0))
+        self._body = str(job.get("body", "")).encode()
+        self._lines = [_as_chunk(line) for line in job.get("lines", ())]
+
+    async def run(self) -> float:
+        """All requests; the seconds that they took."""
+        started = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._connections):
+                group.create_task(self._work())
+        return time.perf_counter() - started
+
+    async def hold(self) -> None:
+        """Open streams that wait for more."""
+        writers = [(await self._connect())[1] for _ in range(self._connections)]
+        for writer in writers:
+            writer.write(self._head + b"transfer-encoding: chunked\r\n\r\n" + self._lines[0])
+        await asyncio.sleep(_SETTLE_S)
+        print("{}", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        for writer in writers:
+            writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(HOST, self._port, limit=_LIMIT)
+
+    async def _work(self) -> None:
+        reader, writer = await self._connect()
+        while self._left > 0:
+            self._left -= 1
+            await (self._stream(reader, writer) if self._lines else self._request(reader, writer))
+        writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._head + b"content-length: %d\r\n\r\n" % len(self._body) + self._body)
+        head = await _read_head(reader)
+        length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        await reader.readexactly(int(length))
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self._head + b"transfer-encoding: chunked\r\n\r\n")
+        for line in self._lines:
+            writer.write(line)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await _read_head(reader)
+        answer = await reader.readuntil(_END)
+        if b'"code":' in answer:
+            raise RuntimeError(answer.decode())
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200 "):
+        raise RuntimeError(head.decode())
+    return head
+
+
+def _as_chunk(line: str) -> bytes:
+    data = line.encode() + b"\n"
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+async def main() -> None:
+    """Read the job, do it."""
+    job = json.loads(sys.stdin.readline())
+    client = Client(job)
+    if job["kind"] == "hold":
+        await client.hold()
+    else:
+        print(json.dumps({"wall_s": await client.run()}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

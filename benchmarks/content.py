@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""detection/content with `sentence` and `pii`: CPU per request beside what its parts cost on their own."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import Effort, Row, best_cpu_s, micros, read_text
+from benchmarks.processes import HOST, Load, Server, load, open_floor, open_lockgate
+from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
+from lockgate.embedded.pii import open_pii_detector
+from lockgate.embedded.scanning import Scan
+from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.server.http.guardrails import CONTENT_PATH
+
+TARGET = 2.0
+_TEXTS = ("plain", "findings")
+_CONFIG = "detectors:\n  pii: {embedded: pii, chunker_id: sentence}\n"
+_JSON = "application/json"
+_CONNECTIONS = 8
+_CALLS = 200  # of a bare function in one round
+
+
+def measure_content(effort: Effort) -> list[Row]:
+    """Both texts: the floor, the bare functions, the endpoint."""
+    bodies = {name: json.dumps({"content": read_text(name), "detectors": {"pii": {}}}) for name in _TEXTS}
+    with tempfile.TemporaryDirectory() as folder, open_lockgate(_CONFIG, Path(folder)) as server:
+        answers = {f"/{name}": _ask(server, body) for name, body in bodies.items()}
+        with open_floor(answers, Path(folder)) as floor:
+            best, bare = _measure_in_turn(server, floor, bodies, effort)
+    return [row for name in _TEXTS for row in _rows(name, best, bare, effort.content_requests)]
+
+
+def _ask(server: Server, body: str) -> bytes:
+    connection = HTTPConnection(HOST, server.port, timeout=30)
+    connection.request("POST", CONTENT_PATH, body, {"content-type": _JSON})
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    if response.status != 200:
+        raise RuntimeError(answer.decode())
+    return answer
+
+
+def _measure_in_turn(
+    server: Server, floor: Server, bodies: Mapping[str, str], effort: Effort
+) -> tuple[dict[str, Load], dict[str, float]]:
+    """The best of each, all taking turns, so that a slow moment of the machine meets all alike."""
+    best: dict[str, Load] = {}
+    bare: dict[str, float] = {}
+    works = _build_bare()
+    for _ in range(effort.rounds):
+        for name, body in bodies.items():
+            for key, one, path in ((f"floor {name}", floor, f"/{name}"), (f"served {name}", server, CONTENT_PATH)):
+                taken = load(one, _job(path, body, effort.content_requests))
+                best[key] = min(best.get(key, taken), taken)
+        for name, taken_s in best_cpu_s(works, 1).items():
+            bare[name] = min(bare.get(name, taken_s), taken_s / _CALLS)
+    return best, bare
+
+
+def _job(path: str, body: str, requests: int) -> dict[str, Any]:
+    return {
+        "kind": "requests",
+        "path": path,
+        "type": _JSON,
+        "body": body,
+        "requests": requests,
+        "connections": _CONNECTIONS,
+    }
+
+
+def _build_bare() -> dict[str, Callable[[], None]]:
+    """The chunker machine and the detector's function, which reads the text in one piece or chunk by chunk."""
+    judge = load_stop_judge()
+    scan = asyncio.run(_open_scan())
+    works: dict[str, Callable[[], None]] = {}
+    for name in _TEXTS:
+        text = read_text(name)
+        chunks = cut(SentenceMachine(SENTENCE_MAX_CHARS, judge), text)
+        works[f"chunker {name}"] = partial(_cut_often, text, judge)
+        works[f"detector {name}"] = partial(_scan_often, scan, [text])
+        works[f"by chunk {name}"] = partial(_scan_often, scan, [chunk.text for chunk in chunks])
+    return works
+
+
+def _cut_often(text: str, judge: StopJudge) -> None:
+    for _ in range(_CALLS):
+        cut(SentenceMachine(SENTENCE_MAX_CHARS, judge), text)
+
+
+def _scan_often(scan: Scan, texts: Sequence[str]) -> None:
+    for _ in range(_CALLS):
+        for text in texts:
+            scan(text)
+
+
+async def _open_scan() -> Scan:
+    async with open_pii_detector({}) as detector:
+        return detector.accept({}, {})._scan  # the bare function is nobody's interface
+
+
+def _rows(name: str, best: Mapping[str, Load], bare: Mapping[str, float], requests: int) -> list[Row]:
+    floor, served = best[f"floor {name}"], best[f"served {name}"]
+    chunker, detector = bare[f"chunker {name}"], bare[f"detector {name}"]
+    parts = floor.cpu_s / requests + chunker + detector
+    by_chunk = parts - detector + bare[f"by chunk {name}"]
+    return [
+        Row(f"{name}: floor, CPU per request", micros(floor.cpu_s, requests), "us"),
+        Row(f"{name}: bare chunker", micros(chunker, 1), "us"),
+        Row(f"{name}: bare detector, text in one piece", micros(detector, 1), "us"),
+        Row(f"{name}: bare detector, sentence by sentence", micros(bare[f"by chunk {name}"], 1), "us"),
+        Row(f"{name}: detection/content, CPU per request", micros(served.cpu_s, requests), "us"),
+        Row(f"{name}: to the parts, detector sentence by sentence", served.cpu_s / requests / by_chunk, "x"),
+        Row(f"{name}: to floor + bare chunker + bare detector", served.cpu_s / requests / parts, "x", TARGET),
+        Row(f"{name}: floor, requests per second", requests / floor.wall_s, "1/s"),
+        Row(f"{name}: detection/content, requests per second", requests / served.wall_s, "1/s"),
+    ]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floor: bare handlers on Lockgate's own server stack, which decode the same JSON and encode as much.
+
+`python -m benchmarks.floor PORT ANSWERS` serves until SIGTERM. ANSWERS is a JSON file: path -> body to be encoded.
+"""
+
+import asyncio
+import json
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from benchmarks.processes import HOST
+from lockgate.server import run
+from lockgate.server.http.app import App, Handler, Routes
+from lockgate.server.http.exchange import Exchange
+from lockgate.telemetry import set_up_logging
+from lockgate.wire.guardrails import ContentAnswer, ContentEvent, ContentLine, ContentRequest
+from lockgate.wire.ndjson import LineSplitter
+
+STREAM_PATH = "/stream"
+_BODY_BYTES = 1_000_000
+_read_request = msgspec.json.Decoder(ContentRequest).decode
+_read_line = msgspec.json.Decoder(ContentLine).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def build_unary(answer: ContentAnswer) -> Handler:
+    """Decodes a request, encodes the answer."""
+
+    async def handle(exchange: Exchange) -> None:
+        _read_request(await exchange.read_json(_BODY_BYTES))
+        await exchange.answer_json(_encode(answer))
+
+    return handle
+
+
+async def stream(exchange: Exchange) -> None:
+    """Decodes each line, encodes one answer line for it."""
+    splitter, position = LineSplitter(_BODY_BYTES), 0
+    await exchange.start_stream([(b"content-type", b"application/x-ndjson")], lambda reply: b"")
+    async for piece in exchange.pieces():
+        for line in splitter.feed(piece):
+            start, position = position, position + len(_read_line(line).content)
+            await exchange.write(_encode(ContentEvent([], position, start)) + b"\n")
+    await exchange.end()
+
+
+def main(port: int, answers: Path) -> None:
+    """Serve, set up exactly as `lockgate serve -q` does."""
+    set_up_logging(style=None, level="INFO", is_quiet=True)
+    bodies = json.loads(answers.read_text(encoding="utf-8"))
+    routes: Routes = {STREAM_PATH: {"POST": stream}} | {
+        path: {"POST": build_unary(msgspec.json.decode(body, type=ContentAnswer))} for path, body in bodies.items()
+    }
+    config = run._configure(App(routes, max_streams=1000, timeout_s=600.0))
+    listening = socket.create_server((HOST, port), backlog=2048)
+    with asyncio.Runner(loop_factory=run._loop_factory()) as runner:
+        runner.run(uvicorn.Server(config).serve(sockets=[listening]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks run from end to end. How fast anything is stays their own business: no time is asserted here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SECTIONS = ("content", "core", "growth", "stream")
+_ALL_MET, _MISSED = 0, 1
+
+
+def test_a_quick_run_prints_every_section_and_writes_its_json(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--results", str(tmp_path)]
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert not ended.stderr
+    assert ended.returncode in (_ALL_MET, _MISSED)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == list(_SECTIONS)
+    for section in _SECTIONS:
+        result = json.loads((tmp_path / f"{section}.json").read_text(encoding="utf-8"))
+        assert f"\n{section}\n" in ended.stdout
+        for row in result["rows"]:
+            assert row["name"] in ended.stdout
+            assert row["verdict"] in (("",) if row["target"] is None else ("PASS", "FAIL"))
+
+
+@pytest.mark.parametrize("name", ["findings", "plain"])
+def test_each_text_is_one_kilobyte(name: str) -> None:
+    assert (_ROOT / "benchmarks" / "texts" / f"{name}.txt").stat().st_size == 1024
+
+
+def test_a_section_that_does_not_exist_is_named() -> None:
+    command = [sys.executable, "-m", "benchmarks", "nothing"]
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "no such section: nothing" in ended.stderr
