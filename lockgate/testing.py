@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from lockgate.core.chunks import ChunkAligner
+from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Message
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Chunker, Detector
@@ -163,8 +163,9 @@ async def check_chunker(chunker: Chunker) -> None:
 
 
 def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
-    aligner = ChunkAligner("chunker under test")
-    aligner.receive(text)
+    tape = Tape()
+    tape.append(Frame(0, text))
+    aligner = ChunkAligner("chunker under test", tape)
     for chunk in chunks:
         aligner.place(chunk)
     aligner.finish()

@@ -49,10 +49,14 @@ class Progress(NamedTuple):
 class _Desk:
     """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
 
-    __slots__ = ("answers", "asked", "before", "ends_at", "frontier", "open", "reader", "told", "waiting")
+    __slots__ = (
+        "answers", "asked", "before", "detector", "ends_at", "frontier", "look", "open", "reader", "told", "waiting",
+    )  # fmt: skip
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
+        self.detector = reader.detector
+        self.look = reader.lookbehind_chars
         self.waiting: deque[Chunk] = deque()
         self.open: dict[int, Ask] = {}
         self.answers: dict[int, tuple[Ask, Sequence[Sequence[Detection]]]] = {}
@@ -63,8 +67,8 @@ class _Desk:
         self.ends_at: int | None = None
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
-        before, look = self.before, self.reader.lookbehind_chars
-        self.before = (before + chunk.text)[-look:] if chunk.is_forced and look else ""
+        before = self.before
+        self.before = (before + chunk.text)[-self.look :] if chunk.is_forced and self.look else ""
         return Excerpt(chunk.text, before)
 
     def owes(self) -> bool:
@@ -91,9 +95,11 @@ class DetectionBatcher:
         """A chunk to be read by every detector of its chunker."""
         asks: list[Ask] = []
         for desk in self._by_chunker[chunker]:
-            desk.waiting.append(chunk)
-            if not self._is_whole:
-                self._ask(desk, asks)
+            if self._is_whole or desk.waiting or len(desk.open) >= self._max_open:
+                desk.waiting.append(chunk)
+            else:
+                is_plain = not (desk.before or chunk.is_forced)  # as nearly every chunk is
+                self._open(desk, (chunk,), (Excerpt(chunk.text) if is_plain else desk.excerpt(chunk),), asks)
         return asks
 
     def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
@@ -113,13 +119,16 @@ class DetectionBatcher:
         desk = self._desks[ask.detector]
         if desk.open.pop(ask.number, None) is None:
             raise RuntimeError(f"request {ask.number} to {ask.detector} is not open")
-        desk.answers[ask.number] = ask, findings
         asks: list[Ask] = []
         progress: list[Progress] = []
-        while (ready := desk.answers.pop(desk.told, None)) is not None:
-            desk.told += 1
-            progress.append(self._tell(desk, *ready))
-        self._ask(desk, asks)
+        if ask.number != desk.told:  # an earlier answer is still missing
+            desk.answers[ask.number] = ask, findings
+        else:
+            self._tell(desk, ask, findings, progress)
+            while desk.answers and (ready := desk.answers.pop(desk.told, None)) is not None:
+                self._tell(desk, *ready, progress)
+        if desk.waiting:
+            self._ask(desk, asks)
         if desk.ends_at is not None and not desk.owes():
             self._close(desk, progress)
         return asks, progress
@@ -135,31 +144,33 @@ class DetectionBatcher:
     def _ask(self, desk: _Desk, asks: list[Ask]) -> None:
         while desk.waiting and len(desk.open) < self._max_open:
             chunk = desk.waiting.popleft()
-            self._open(desk, (chunk,), asks)
+            self._open(desk, (chunk,), (desk.excerpt(chunk),), asks)
 
     def _ask_all(self, desk: _Desk, asks: list[Ask]) -> None:
         chunks = tuple(desk.waiting)
         desk.waiting.clear()
-        self._open(desk, chunks, asks)
+        self._open(desk, chunks, tuple([desk.excerpt(chunk) for chunk in chunks]), asks)
 
-    def _open(self, desk: _Desk, chunks: tuple[Chunk, ...], asks: list[Ask]) -> None:
-        excerpts = tuple([desk.excerpt(chunk) for chunk in chunks])
-        ask = Ask(desk.reader.detector, desk.asked, chunks, excerpts, self._choice)
-        desk.open[desk.asked] = ask
-        desk.asked += 1
+    def _open(self, desk: _Desk, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]) -> None:
+        number = desk.asked
+        ask = desk.open[number] = Ask(desk.detector, number, chunks, excerpts, self._choice)
+        desk.asked = number + 1
         asks.append(ask)
 
-    def _tell(self, desk: _Desk, ask: Ask, findings: Sequence[Sequence[Detection]]) -> Progress:
+    def _tell(self, desk: _Desk, ask: Ask, findings: Sequence[Sequence[Detection]], progress: list[Progress]) -> None:
         found: list[Detection] = []
+        desk.told += 1
+        look, frontier = desk.look, desk.frontier
         for number, chunk in enumerate(ask.chunks):
-            begin, look = desk.frontier, desk.reader.lookbehind_chars
-            end = chunk.end - look + 1 if chunk.is_forced and look else chunk.end
+            begin, end, is_reread = frontier, chunk.end, look and chunk.is_forced
+            if is_reread:
+                end -= look - 1
             if end > begin:
-                desk.frontier = end
+                frontier = end
             if number < len(findings) and findings[number]:  # a short answer means no findings for the rest
-                stop = desk.frontier if chunk.is_forced and look else None
-                found += _place(desk.reader, chunk, findings[number], begin, stop)
-        return Progress(ask.detector, desk.frontier, tuple(found))
+                found += _place(desk.reader, chunk, findings[number], begin, frontier if is_reread else None)
+        desk.frontier = frontier
+        progress.append(Progress(desk.detector, frontier, tuple(found)))
 
     def _close(self, desk: _Desk, progress: list[Progress]) -> None:
         if desk.ends_at is not None and desk.ends_at > desk.frontier:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ChunkAligner: ties a chunker's answers to the text that it was given.
+"""Tape: the text of a lane as its chunkers see it. ChunkAligner: ties a chunker's answers to that text.
 
 Decides whether a chunk may be believed. In a stream chunks must follow each other: white space may be left out
 between them, anything else that no detector would read, an overlap, or text that was never sent is the chunker's
@@ -7,83 +7,123 @@ fault, because cleared text may already have left. When the text is whole, nothi
 read, so gaps, overlaps and any order are fine; only text that does not match is a fault.
 """
 
-from collections import deque
-
-from lockgate.core.values import Chunk
+from lockgate.core.values import Chunk, Frame
 from lockgate.errors import BrokeProtocol
 
 
+class Tape:
+    """The frames that some chunker has not placed, stored once for all; each aligner keeps its own place in them."""
+
+    __slots__ = ("first", "frames", "received")
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.first = 0  # how many frames were forgotten
+        self.received = 0
+
+    def append(self, frame: Frame) -> None:
+        """Take in a frame with text."""
+        self.frames.append(frame)
+        self.received += len(frame.text)
+
+    def forget(self, before: int) -> None:
+        """No aligner needs the frames before that one any more."""
+        del self.frames[: before - self.first]
+        self.first = before
+
+    def join(self) -> str:
+        """The text of all frames."""
+        return "".join([frame.text for frame in self.frames])
+
+
 class ChunkAligner:
-    """One chunker's view of one text."""
+    """One chunker's view of one text: how much it was given, and how much it has placed."""
 
-    __slots__ = ("_chunker", "_head", "_is_whole", "_pieces", "placed", "received")
+    __slots__ = ("_chunker", "_head", "_is_whole", "_tape", "_whole", "given", "placed", "reached")
 
-    def __init__(self, chunker: str, *, is_whole: bool = False) -> None:
+    def __init__(self, chunker: str, tape: Tape, *, is_whole: bool = False) -> None:
         self._chunker = chunker
         self._is_whole = is_whole
-        self._pieces: deque[str] = deque()
-        self._head = 0  # characters of the first piece that are already placed
-        self.received = 0
+        self._tape = tape
+        self._whole: str | None = None
+        self._head = 0  # characters of the frame `reached` that are already placed
+        self.reached = 0  # the first frame that is not placed whole
+        self.given = 0  # frames that the chunker has taken
         self.placed = 0
 
-    def receive(self, text: str) -> None:
-        """More text has been given to the chunker."""
-        if text:
-            self._pieces.append(text)
-            self.received += len(text)
+    @property
+    def is_fed(self) -> bool:
+        """Whether the chunker has taken all there is."""
+        return self.given == self._tape.first + len(self._tape.frames)
 
-    def place(self, chunk: Chunk) -> list[Chunk]:
-        """The chunk, if it is one to read; an empty one is passed over unless the whole text is empty."""
-        if not 0 <= chunk.start <= chunk.end <= self.received:
-            raise self._fault(f"chunk {chunk.start}..{chunk.end} lies outside the {self.received} characters sent")
+    def feed(self) -> list[Frame]:
+        """The frames that the chunker has not yet taken."""
+        tape = self._tape
+        frames = tape.frames[self.given - tape.first :]
+        if frames:
+            self.given += len(frames)
+        return frames
+
+    def place(self, chunk: Chunk) -> bool:
+        """Whether the chunk is one to read: an empty one is passed over unless the whole text is empty."""
+        start, end, text, _ = chunk
+        received = self._tape.received
+        if not 0 <= start <= end <= received:
+            raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")
         if self._is_whole:
             self._match_anywhere(chunk)
-        else:
-            self._match_next(chunk)
-        return [chunk] if chunk.end > chunk.start or (self._is_whole and not self.received) else []
+            return end > start or not received
+        if start != self.placed:
+            self._skip(start)
+        if self._take(end - start) != text:
+            raise self._fault(f"chunk {start}..{end} is not the text that was sent")
+        self.placed = end
+        return end > start
 
     def finish(self) -> int:
         """The chunker has ended: the position up to which its chunks count, which is all that was sent."""
+        received = self._tape.received
         if not self._is_whole:
-            self._skip(self.received)
-        self.placed = self.received
-        self._pieces.clear()
-        return self.received
-
-    def _match_next(self, chunk: Chunk) -> None:
-        if chunk.start < self.placed:
-            raise self._fault(f"chunk {chunk.start}..{chunk.end} overlaps the one before, which ends at {self.placed}")
-        if chunk.start > self.placed:
-            self._skip(chunk.start)
-        if self._take(chunk.end - chunk.start) != chunk.text:
-            raise self._fault(f"chunk {chunk.start}..{chunk.end} is not the text that was sent")
-        self.placed = chunk.end
+            self._skip(received)
+        self.placed = received
+        self.reached = self._tape.first + len(self._tape.frames)
+        return received
 
     def _match_anywhere(self, chunk: Chunk) -> None:
-        if len(self._pieces) > 1:
-            self._pieces = deque(["".join(self._pieces)])
-        text = self._pieces[0] if self._pieces else ""
-        if text[chunk.start : chunk.end] != chunk.text:
+        if self._whole is None:
+            self._whole = self._tape.join()
+        if self._whole[chunk.start : chunk.end] != chunk.text:
             raise self._fault(f"chunk {chunk.start}..{chunk.end} is not the text that was sent")
         self.placed = max(self.placed, chunk.end)
 
     def _skip(self, upto: int) -> None:
+        if upto < self.placed:
+            raise self._fault(f"a chunk at {upto} overlaps the one before, which ends at {self.placed}")
         gap = self._take(upto - self.placed)
         if gap and not gap.isspace():
             raise self._fault(f"text at {self.placed}..{upto} is in no chunk")
         self.placed = upto
 
     def _take(self, length: int) -> str:
-        pieces, taken = self._pieces, []
+        frames, at, head = self._tape.frames, self.reached - self._tape.first, self._head
+        if not head and length and len(frames[at].text) == length:  # exactly one frame
+            self.reached += 1
+            return frames[at].text
+        taken = []
         while length > 0:
-            piece, head = pieces[0], self._head
-            part = piece[head : head + length]
+            text = frames[at].text
+            if not head and len(text) <= length:
+                part = text
+                at += 1
+            else:
+                part = text[head : head + length]
+                head += len(part)
+                if head == len(text):
+                    head = 0
+                    at += 1
             length -= len(part)
-            self._head += len(part)
-            if self._head == len(piece):
-                pieces.popleft()
-                self._head = 0
             taken.append(part)
+        self.reached, self._head = at + self._tape.first, head
         return taken[0] if len(taken) == 1 else "".join(taken)
 
     def _fault(self, reason: str) -> BrokeProtocol:

@@ -15,27 +15,27 @@ from lockgate.core.values import Frame, Span
 class FrameLog:
     """The unreleased end of one text, as frames."""
 
-    __slots__ = ("_frames", "_head_start", "received", "released")
+    __slots__ = ("_head_start", "frames", "received", "released")
 
     def __init__(self) -> None:
-        self._frames: deque[Frame] = deque()
+        self.frames: deque[Frame] = deque()
         self._head_start = 0
         self.received = 0
         self.released = 0
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return len(self.frames)
 
     def append(self, frame: Frame) -> None:
         """Take in one frame; its text follows what was received before."""
-        self._frames.append(frame)
+        self.frames.append(frame)
         self.received += len(frame.text)
 
     def release(self, upto: int) -> tuple[str, tuple[Frame, ...]]:
         """The text from the last release up to `upto`, and the frames whose last character it contains."""
         if not self.released <= upto <= self.received:
             raise RuntimeError(f"cannot release up to {upto}: released {self.released}, received {self.received}")
-        frames, texts, completed = self._frames, [], []
+        frames, texts, completed = self.frames, [], []
         position, start = self.released, self._head_start
         while frames:
             text = frames[0].text
@@ -52,7 +52,7 @@ class FrameLog:
     def cover(self, span: Span) -> list[Frame]:
         """The unreleased frames that have a character in the span."""
         found, start = [], self._head_start
-        for frame in self._frames:
+        for frame in self.frames:
             end = start + len(frame.text)
             if start >= span.end:
                 break

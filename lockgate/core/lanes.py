@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lockgate.core.batching import Ask, DetectionBatcher, Progress, Reader
-from lockgate.core.chunks import ChunkAligner
+from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.release import Release, ReleaseGate, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import HeldTooMuch
+
+_TRIM_CHARS = 4096
 
 
 class Opened(NamedTuple):
@@ -46,12 +48,15 @@ class LanePlan(NamedTuple):
 class Lane:
     """One text."""
 
-    __slots__ = ("_aligners", "_batcher", "_chunker_of", "_feeds", "_gate", "_is_finished", "_open", "_plan")
+    __slots__ = (
+        "_aligners", "_batcher", "_check_at", "_chunker_of", "_gate", "_is_finished", "_log", "_open", "_plan", "_tape",
+        "_trim_at",
+    )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
-        self._aligners = {name: ChunkAligner(name, is_whole=plan.is_whole) for name in plan.chunkers()}
-        self._feeds: dict[str, list[Frame]] = {name: [] for name in self._aligners}
+        self._tape = Tape()
+        self._aligners = {name: ChunkAligner(name, self._tape, is_whole=plan.is_whole) for name in plan.chunkers()}
         self._open = {*self._aligners, ""}  # chunkers that may still speak; "" is the source
         self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
         self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
@@ -61,7 +66,10 @@ class Lane:
             strategy=plan.strategy,
             choice=choice,
         )
+        self._log = self._gate.log
         self._is_finished = False
+        self._trim_at = _TRIM_CHARS
+        self._check_at = float("inf") if plan.max_held_chars is None else plan.max_held_chars
 
     @property
     def is_finished(self) -> bool:
@@ -86,20 +94,19 @@ class Lane:
         """A frame came from the source."""
         if "" not in self._open:
             raise RuntimeError("the source has ended")
-        if frame.text:
-            for name, aligner in self._aligners.items():
-                aligner.receive(frame.text)
-                self._feeds[name].append(frame)
-        releases = self._gate.receive(frame)
-        self._check_held()
-        return [*releases]
+        log = self._log
+        if frame.text and self._aligners:
+            self._tape.append(frame)
+            if self._tape.received >= self._trim_at:
+                self._trim()
+        outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend
+        if log.received + len(log.frames) > self._check_at:
+            self._check_held()
+        return outcomes
 
     def take_feed(self, chunker: str) -> list[Frame]:
         """The frames that the chunker has not yet been given."""
-        feed = self._feeds[chunker]
-        if feed:
-            self._feeds[chunker] = []
-        return feed
+        return self._aligners[chunker].feed()
 
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
@@ -108,10 +115,8 @@ class Lane:
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
-        outcomes: list[Outcome] = []
-        for placed in self._aligners[chunker].place(chunk):
-            outcomes += self._batcher.add(chunker, placed)
-        return outcomes
+        is_to_read = self._aligners[chunker].place(chunk)
+        return self._batcher.add(chunker, chunk) if is_to_read else []  # type: ignore[return-value]  # a new list
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """A chunker has ended after the source did."""
@@ -121,18 +126,25 @@ class Lane:
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""
-        asks, progress = self._batcher.answer(ask, findings)
-        return self._finish_if_done([*asks, *self._clear(progress)])
+        outcomes: list[Outcome]
+        outcomes, progress = self._batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
+        for detector, upto, detections in progress:
+            outcomes += self._gate.clear(detector, upto, detections)
+        return outcomes if self._open else self._finish_if_done(outcomes)
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return self._owes_answers() or any(self._feeds.values())
+        return self._owes_answers() or not all(aligner.is_fed for aligner in self._aligners.values())
 
     def may_read(self) -> bool:
         """Whether the source may be read on."""
-        if self._gate.held_chars <= self._plan.soft_held_chars and self._gate.held_frames <= self._plan.soft_held_chars:
+        log = self._log
+        if log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
             return True
-        return not any(self._batcher.owes(name) or self._feeds[self._chunker_of[name]] for name in self._gate.lowest())
+        return not any(
+            self._batcher.owes(name) or not self._aligners[self._chunker_of[name]].is_fed
+            for name in self._gate.lowest()
+        )
 
     def _owes_answers(self) -> bool:
         return any(self._batcher.owes(name) for name in self._chunker_of)
@@ -150,12 +162,22 @@ class Lane:
         return outcomes
 
     def _check_held(self) -> None:
-        limit = self._plan.max_held_chars
-        if limit is None or (self._gate.received <= limit and self._gate.held_frames <= limit):
-            return
-        read = min(self._batcher.frontiers().values(), default=self._gate.received)
-        if self._gate.received - read > limit or self._gate.held_frames > limit:
+        """No more than the limit may wait, of characters or of frames, which may be empty.
+
+        Nothing can be wrong before the limit's worth has come in behind what is read now: no need to look earlier.
+        """
+        limit = self._plan.max_held_chars or 0
+        read = min(self._batcher.frontiers().values(), default=self._log.received)
+        if self._log.received - read > limit or len(self._log.frames) > limit:
             raise HeldTooMuch(f"more than {limit} characters wait for a detector")
+        self._check_at = read + limit
+
+    def _trim(self) -> None:
+        """Forget what every chunker has placed, at most once per as much text as is left."""
+        tape, aligners = self._tape, self._aligners.values()
+        tape.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
+        left = tape.received - min(aligner.placed for aligner in aligners)
+        self._trim_at = tape.received + max(left, _TRIM_CHARS)
 
 
 class Lanes:
@@ -195,7 +217,10 @@ class Lanes:
 
     def may_read(self) -> bool:
         """Whether the source may be read on."""
-        return all(lane.may_read() for lane in self._lanes.values())
+        for lane in self._lanes.values():  # noqa: SIM110 - asked for every frame, and a loop is cheaper than all()
+            if not lane.may_read():
+                return False
+        return True
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""

@@ -48,7 +48,7 @@ class ReleaseGate:
     """One gate per text: frames and progress in, releases out."""
 
     __slots__ = (
-        "_choice", "_ends", "_frontiers", "_log", "_lowest", "_order", "_pending", "_reference", "_seen", "_trailing",
+        "_choice", "_ends", "_frontiers", "_lowest", "_order", "_pending", "_reference", "_seen", "_trailing", "log",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +67,7 @@ class ReleaseGate:
             self._ends = {name: deque() for name in self._frontiers}
         self._reference = -1
         self._lowest = 0
-        self._log = FrameLog()
+        self.log = FrameLog()
         self._pending: list[tuple[int, int, int, Detection]] = []
         self._seen = 0
         self._choice = choice
@@ -75,22 +75,22 @@ class ReleaseGate:
     @property
     def received(self) -> int:
         """Characters that came in."""
-        return self._log.received
+        return self.log.received
 
     @property
     def released(self) -> int:
         """Characters that have left."""
-        return self._log.released
+        return self.log.released
 
     @property
     def held_chars(self) -> int:
         """Characters that wait here."""
-        return self._log.received - self._log.released
+        return self.log.received - self.log.released
 
     @property
     def held_frames(self) -> int:
         """Frames of which something waits here."""
-        return len(self._log)
+        return len(self.log)
 
     def lowest(self) -> list[str]:
         """The holding detectors that have read least."""
@@ -98,9 +98,9 @@ class ReleaseGate:
 
     def receive(self, frame: Frame) -> list[Release]:
         """A frame of the model: it waits, unless nobody holds text or it adds no text to what has left."""
-        log = self._log
+        log = self.log
         log.append(frame)
-        if not self._frontiers or log.received == log.released:
+        if log.received == log.released or not self._frontiers:
             return [self._release(log.received)]
         return []
 
@@ -110,8 +110,8 @@ class ReleaseGate:
         if before is None:
             self._trailing[detector].extend(detections)
             return []
-        if not before <= upto <= self._log.received:
-            raise RuntimeError(f"{detector} cannot clear {upto}: it was at {before} of {self._log.received}")
+        if not before <= upto <= self.log.received:
+            raise RuntimeError(f"{detector} cannot clear {upto}: it was at {before} of {self.log.received}")
         if detections:
             self._keep(detector, before, upto, detections)
         if upto == before:
@@ -120,15 +120,15 @@ class ReleaseGate:
         if before == self._lowest:
             self._lowest = min(self._frontiers.values())
         if self._ends is None:
-            return [self._release(self._lowest)] if self._lowest > self._log.released else []
+            return [self._release(self._lowest)] if self._lowest > self.log.released else []
         self._ends[detector].append(upto)
         return self._release_references(self._ends)
 
     def finish(self) -> list[Release]:
         """Every holding detector has read everything and every trailing one has answered: the final release."""
-        if self._frontiers and self._lowest < self._log.received:
-            raise RuntimeError(f"{self.lowest()} read only {self._lowest} of {self._log.received} characters")
-        last = self._release(self._log.received, is_final=True)
+        if self._frontiers and self._lowest < self.log.received:
+            raise RuntimeError(f"{self.lowest()} read only {self._lowest} of {self.log.received} characters")
+        last = self._release(self.log.received, is_final=True)
         trailing = [found for of_detector in self._trailing.values() for found in of_detector]
         return [last._replace(detections=(*last.detections, *trailing))]
 
@@ -156,8 +156,8 @@ class ReleaseGate:
             self._reference = -1
 
     def _release(self, upto: int, *, is_final: bool = False) -> Release:
-        start = self._log.released
-        text, frames = self._log.release(upto)
+        start = self.log.released
+        text, frames = self.log.release(upto)
         found = self._take_pending(upto, is_final=is_final) if self._pending else ()
         return Release(start, upto, text, found, frames, self._choice, is_final)
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from lockgate.errors import BrokeProtocol
 
-_LINE_END = re.compile(rb"[\r\n]")
 _ANY_LINE_END = re.compile(r"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 
@@ -26,15 +25,15 @@ class SseParser:
     """Bytes in, events out. Any cut of the bytes gives the same events."""
 
     __slots__ = (
-        "_buffer", "_data", "_data_size", "_event", "_is_first_line", "_max_bytes", "_searched", "_service", "_skip_lf",
+        "_data", "_data_size", "_event", "_is_first_line", "_max_bytes", "_rest", "_rest_size", "_service", "_skip_lf",
     )  # fmt: skip
 
     def __init__(self, service: str = "model", *, max_event_bytes: int = 4 * 1024 * 1024) -> None:
         self._service = service
         self._max_bytes = max_event_bytes
-        self._buffer = bytearray()
-        self._searched = 0
-        self._skip_lf = False
+        self._rest: list[bytes] = []  # pieces of a line whose end has not come
+        self._rest_size = 0
+        self._skip_lf = False  # the last line ended in CR: an LF that follows belongs to it
         self._is_first_line = True
         self._data: list[bytes] = []
         self._data_size = 0
@@ -42,30 +41,40 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that these bytes complete."""
-        buffer = self._buffer
-        buffer += data
         events: list[SseEvent] = []
-        start = 0
-        while (found := _LINE_END.search(buffer, max(start, self._searched))) is not None:
-            end = found.start()
-            if self._skip_lf and end == start and buffer[end] == 0x0A:
-                self._skip_lf = False
+        if self._skip_lf or b"\r" in data:
+            data = self._with_one_line_end(data)
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest.clear()
+            self._rest_size = 0
+        for line in lines:
+            if line.startswith(b"data: "):  # nearly every line
+                self._is_first_line = False
+                self._keep(line[6:])
             else:
-                self._skip_lf = buffer[end] == 0x0D
-                self._take_line(bytes(buffer[start:end]), events)
-            start = end + 1
-            self._searched = start
-        if start:
-            del buffer[:start]
-        self._searched = len(buffer)
-        self._check_size(len(buffer))
+                self._take_line(line, events)
+        if rest:
+            self._rest.append(rest)
+            self._rest_size += len(rest)
+            self._check_size(self._rest_size)
         return events
 
     def finish(self) -> list[SseEvent]:
         """The end of the bytes: an event without its closing blank line is dropped, as the standard says."""
-        self._buffer.clear()
+        self._rest.clear()
         self._data.clear()
         return []
+
+    def _with_one_line_end(self, data: bytes) -> bytes:
+        """The bytes with LF for every line end."""
+        if data:
+            if self._skip_lf:
+                data = data.removeprefix(b"\n")
+            self._skip_lf = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
         if self._is_first_line:
@@ -75,18 +84,22 @@ class SseParser:
             self._dispatch(events)
             return
         name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-            self._data_size += len(value) + 1
-            self._check_size(self._data_size)
+            self._keep(value.removeprefix(b" "))
         elif name == b"event":
-            self._event = value
+            self._event = value.removeprefix(b" ")
+
+    def _keep(self, value: bytes) -> None:
+        self._data.append(value)
+        self._data_size += len(value) + 1
+        if self._data_size > self._max_bytes:
+            self._check_size(self._data_size)
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         if self._data:
-            data = b"\n".join(self._data).decode("utf-8", "replace")
-            events.append(SseEvent(data, self._event.decode("utf-8", "replace")))
+            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+            name = self._event.decode("utf-8", "replace") if self._event else ""
+            events.append(SseEvent(data.decode("utf-8", "replace"), name))
             self._data.clear()
             self._data_size = 0
         self._event = b""

@@ -3,16 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.core.chunks import ChunkAligner
-from lockgate.core.values import Chunk
+from lockgate.core.chunks import ChunkAligner, Tape
+from lockgate.core.values import Chunk, Frame
 from lockgate.errors import BrokeProtocol
 
 
 def _aligner(text: str, *, is_whole: bool = False, size: int = 3) -> ChunkAligner:
-    aligner = ChunkAligner("c", is_whole=is_whole)
+    tape = Tape()
     for start in range(0, len(text), size):
-        aligner.receive(text[start : start + size])
-    return aligner
+        tape.append(Frame(start, text[start : start + size]))
+    return ChunkAligner("c", tape, is_whole=is_whole)
 
 
 @given(st.text(alphabet="a b中😀\n", min_size=1, max_size=30), st.sets(st.integers(1, 29)), st.integers(1, 5))
@@ -21,7 +21,7 @@ def test_chunks_that_join_to_the_text_are_placed_whatever_the_frames(text: str, 
     borders = sorted({0, len(text)} | {cut for cut in cuts if cut < len(text)})
     for start, end in zip(borders, borders[1:], strict=False):
         chunk = Chunk(start, end, text[start:end])
-        assert aligner.place(chunk) == [chunk]
+        assert aligner.place(chunk)
     assert aligner.finish() == len(text)
 
 
@@ -45,7 +45,7 @@ def test_text_that_was_not_sent_is_the_chunkers_fault(text: str, said: str) -> N
     aligner = _aligner(text)
     chunk = Chunk(0, len(said), said)
     if text.startswith(said):
-        assert aligner.place(chunk) == [chunk]
+        assert aligner.place(chunk)
     else:
         with pytest.raises(BrokeProtocol, match="chunker `c`"):
             aligner.place(chunk)
@@ -60,20 +60,20 @@ def test_an_overlap_in_a_stream_is_the_chunkers_fault() -> None:
 
 def test_an_empty_chunk_is_passed_over() -> None:
     aligner = _aligner("abc")
-    assert aligner.place(Chunk(0, 0, "")) == []
-    assert aligner.place(Chunk(0, 3, "abc")) == [Chunk(0, 3, "abc")]
+    assert not aligner.place(Chunk(0, 0, ""))
+    assert aligner.place(Chunk(0, 3, "abc"))
 
 
 def test_an_empty_whole_text_is_still_read() -> None:
-    assert ChunkAligner("c", is_whole=True).place(Chunk(0, 0, "")) == [Chunk(0, 0, "")]
-    assert ChunkAligner("c").place(Chunk(0, 0, "")) == []
+    assert _aligner("", is_whole=True).place(Chunk(0, 0, ""))
+    assert not _aligner("").place(Chunk(0, 0, ""))
 
 
 def test_of_a_whole_text_chunks_may_overlap_leave_gaps_and_come_in_any_order() -> None:
     aligner = _aligner("abcdef", is_whole=True)
     for start, end in ((3, 5), (0, 4)):
         chunk = Chunk(start, end, "abcdef"[start:end])
-        assert aligner.place(chunk) == [chunk]
+        assert aligner.place(chunk)
     assert aligner.finish() == 6
     with pytest.raises(BrokeProtocol, match="not the text"):
         _aligner("abc", is_whole=True).place(Chunk(0, 2, "xy"))
@@ -83,3 +83,18 @@ def test_of_a_whole_text_chunks_may_overlap_leave_gaps_and_come_in_any_order() -
 def test_an_impossible_span_is_the_chunkers_fault(chunk: Chunk) -> None:
     with pytest.raises(BrokeProtocol, match="outside"):
         _aligner("abcdef").place(chunk)
+
+
+def test_frames_that_everybody_has_placed_are_forgotten_and_the_rest_is_still_there() -> None:
+    tape = Tape()
+    aligners = [ChunkAligner(name, tape) for name in "ab"]
+    for number in range(10):
+        tape.append(Frame(number, "xy"))
+    assert [frame.number for frame in aligners[0].feed()] == list(range(10))
+    for aligner in aligners:
+        aligner.place(Chunk(0, 7, "xyxyxyx"))
+    tape.forget(min(aligner.reached for aligner in aligners))
+    assert [frame.number for frame in tape.frames] == list(range(3, 10))
+    for aligner in aligners:
+        aligner.place(Chunk(7, 20, "yxyxyxyxyxyxy"))
+        assert aligner.finish() == 20

@@ -111,7 +111,7 @@ def the_rest_of_a_half_released_frame_is_lost(monkeypatch: pytest.MonkeyPatch) -
 
     def release(self: FrameLog, upto: int) -> tuple[str, tuple[Frame, ...]]:
         text, frames = honest(self, upto)
-        return (text[:-1], frames) if self._frames and self._head_start < upto else (text, frames)
+        return (text[:-1], frames) if self.frames and self._head_start < upto else (text, frames)
 
     monkeypatch.setattr(FrameLog, "release", release)
 
@@ -122,8 +122,8 @@ def frames_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def append(self: FrameLog, frame: Frame) -> None:
         honest(self, frame)
-        if len(self._frames) > 2:
-            self._frames[-1], self._frames[-2] = self._frames[-2], self._frames[-1]
+        if len(self.frames) > 2:
+            self.frames[-1], self.frames[-2] = self.frames[-2], self.frames[-1]
 
     monkeypatch.setattr(FrameLog, "append", append)
 
@@ -145,7 +145,7 @@ def a_frame_leaves_with_its_first_character(monkeypatch: pytest.MonkeyPatch) -> 
 
     def release(self: FrameLog, upto: int) -> tuple[str, tuple[Frame, ...]]:
         text, frames = honest(self, upto)
-        return (text, (*frames, self._frames[0])) if self._frames and self._head_start < upto else (text, frames)
+        return (text, (*frames, self.frames[0])) if self.frames and self._head_start < upto else (text, frames)
 
     monkeypatch.setattr(FrameLog, "release", release)
 
@@ -153,7 +153,7 @@ def a_frame_leaves_with_its_first_character(monkeypatch: pytest.MonkeyPatch) -> 
 @_bug(test_lanes.test_everything_leaves_in_the_end_and_each_choice_ends_once)
 def bytes_are_counted_for_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(self: FrameLog, frame: Frame) -> None:
-        self._frames.append(frame)
+        self.frames.append(frame)
         self.received += len(frame.text.encode())
 
     monkeypatch.setattr(FrameLog, "append", append)
@@ -174,11 +174,12 @@ def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch)
 def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Sequence[Sequence[Detection]]) -> Progress:
-        told = honest(self, desk, ask, found)
-        if not ask.number:
-            return told
-        return told._replace(detections=tuple(one._replace(start=one.start - 1) for one in told.detections))
+    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Any, progress: list[Progress]) -> None:
+        honest(self, desk, ask, found, progress)
+        if ask.number:
+            told = progress.pop()
+            moved = tuple(one._replace(start=one.start - 1) for one in told.detections)
+            progress.append(told._replace(detections=moved))
 
     monkeypatch.setattr(DetectionBatcher, "_tell", tell)
 
@@ -199,14 +200,15 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
 
 @_bug(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
 def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DetectionBatcher._ask
+    honest = DetectionBatcher.add
 
-    def ask(self: DetectionBatcher, desk: _Desk, asks: list[Ask]) -> None:
+    def add(self: DetectionBatcher, chunker: str, chunk: Chunk) -> list[Ask]:
         self._max_open += 1
-        honest(self, desk, asks)
+        asks = honest(self, chunker, chunk)
         self._max_open -= 1
+        return asks
 
-    monkeypatch.setattr(DetectionBatcher, "_ask", ask)
+    monkeypatch.setattr(DetectionBatcher, "add", add)
 
 
 @_bug(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
@@ -227,10 +229,10 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
 def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Sequence[Sequence[Detection]]) -> Progress:
-        told = honest(self, desk, ask, found)
+    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Any, progress: list[Progress]) -> None:
+        honest(self, desk, ask, found, progress)
         desk.frontier = ask.chunks[-1].end
-        return told._replace(upto=desk.frontier)
+        progress.append(progress.pop()._replace(upto=desk.frontier))
 
     monkeypatch.setattr(DetectionBatcher, "_tell", tell)
 
@@ -270,7 +272,7 @@ def released_frames_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def release(self: FrameLog, upto: int) -> tuple[str, tuple[Frame, ...]]:
         text, frames = honest(self, upto)
-        self._frames.extendleft(Frame(one.number, "") for one in frames[:1])
+        self.frames.extendleft(Frame(one.number, "") for one in frames[:1])
         return text, frames
 
     monkeypatch.setattr(FrameLog, "release", release)
@@ -287,7 +289,7 @@ def the_reference_is_the_first_answer_that_comes(monkeypatch: pytest.MonkeyPatch
 @_bug(test_chunks.test_a_gap_is_fine_exactly_when_it_is_white_space)
 def a_chunker_may_skip_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def skip(self: ChunkAligner, upto: int) -> None:
-        self._take(upto - self.placed)
+        self._take(upto - self.placed)  # whatever it is
         self.placed = upto
 
     monkeypatch.setattr(ChunkAligner, "_skip", skip)
@@ -295,11 +297,13 @@ def a_chunker_may_skip_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @_bug(test_chunks.test_text_that_was_not_sent_is_the_chunkers_fault)
 def a_chunks_text_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def match(self: ChunkAligner, chunk: Chunk) -> None:
-        self._take(chunk.end - chunk.start)
-        self.placed = chunk.end
+    honest = ChunkAligner.place
 
-    monkeypatch.setattr(ChunkAligner, "_match_next", match)
+    def place(self: ChunkAligner, chunk: Chunk) -> bool:
+        said = self._tape.join()[chunk.start : chunk.end]
+        return honest(self, chunk._replace(text=said))
+
+    monkeypatch.setattr(ChunkAligner, "place", place)
 
 
 @_bug(test_sse.test_any_cut_of_the_bytes_gives_the_same_events)
@@ -316,13 +320,13 @@ def a_line_feed_behind_a_carriage_return_counts_in_the_next_packet(monkeypatch: 
 
 @_bug(test_sse.test_only_cr_and_lf_end_a_line)
 def a_line_separator_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SseParser._take_line
+    honest = SseParser._keep
 
-    def take(self: SseParser, line: bytes, events: list[Any]) -> None:
-        for part in line.decode().splitlines() or [""]:
-            honest(self, part.encode(), events)
+    def keep(self: SseParser, value: bytes) -> None:
+        for part in value.decode().splitlines() or [""]:
+            honest(self, part.encode())
 
-    monkeypatch.setattr(SseParser, "_take_line", take)
+    monkeypatch.setattr(SseParser, "_keep", keep)
 
 
 @_bug(test_verdicts.test_a_mask_covers_every_span_whole_and_nothing_else_whatever_the_cuts)
