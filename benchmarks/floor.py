@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The floor: bare handlers on Lockgate's own server stack, which decode the same JSON and encode as much.
 
+Each answer is served twice: as it is, and under PARTS behind a call of the bare chunker and the bare detector function
+on the request's text. So the parts are measured where they work, between two requests and not in a loop of their own.
+
 `python -m benchmarks.floor PORT ANSWERS` serves until SIGTERM. ANSWERS is a JSON file: path -> body to be encoded.
 """
 
@@ -14,14 +17,19 @@ import msgspec
 import uvicorn
 
 from benchmarks.processes import HOST
+from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
+from lockgate.embedded.pii import open_pii_detector
+from lockgate.embedded.scanning import Scan
+from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
 from lockgate.server import run
-from lockgate.server.http.app import App, Handler, Routes
+from lockgate.server.http.app import App, Handler
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import set_up_logging
 from lockgate.wire.guardrails import ContentAnswer, ContentEvent, ContentLine, ContentRequest
 from lockgate.wire.ndjson import LineSplitter
 
 STREAM_PATH = "/stream"
+PARTS = "/parts"
 _BODY_BYTES = 1_000_000
 _read_request = msgspec.json.Decoder(ContentRequest).decode
 _read_line = msgspec.json.Decoder(ContentLine).decode
@@ -36,6 +44,24 @@ def build_unary(answer: ContentAnswer) -> Handler:
         await exchange.answer_json(_encode(answer))
 
     return handle
+
+
+def build_with_parts(answer: ContentAnswer, judge: StopJudge, scan: Scan) -> Handler:
+    """Decodes a request, cuts and scans its text with the bare functions, encodes the answer."""
+
+    async def handle(exchange: Exchange) -> None:
+        text = _read_request(await exchange.read_json(_BODY_BYTES)).content
+        cut(SentenceMachine(SENTENCE_MAX_CHARS, judge), text)
+        scan(text)
+        await exchange.answer_json(_encode(answer))
+
+    return handle
+
+
+async def open_scan() -> Scan:
+    """The detector's bare function."""
+    async with open_pii_detector({}) as detector:
+        return detector.accept({}, {}).scan
 
 
 async def stream(exchange: Exchange) -> None:
@@ -53,12 +79,16 @@ def main(port: int, answers: Path) -> None:
     """Serve, set up exactly as `lockgate serve -q` does."""
     set_up_logging(style=None, level="INFO", is_quiet=True)
     bodies = json.loads(answers.read_text(encoding="utf-8"))
-    routes: Routes = {STREAM_PATH: {"POST": stream}} | {
-        path: {"POST": build_unary(msgspec.json.decode(body, type=ContentAnswer))} for path, body in bodies.items()
-    }
-    config = run._configure(App(routes, max_streams=1000, timeout_s=600.0))
+    judge, scan = load_stop_judge(), asyncio.run(open_scan())
+    routes: dict[str, dict[str, Handler]] = {STREAM_PATH: {"POST": stream}}
+    for path, body in bodies.items():
+        answer = msgspec.json.decode(body, type=ContentAnswer)
+        routes[path] = {"POST": build_unary(answer)}
+        routes[PARTS + path] = {"POST": build_with_parts(answer, judge, scan)}
+    config = run.configure(App(routes, max_streams=1000, timeout_s=600.0))
+    run.spare_the_collector()
     listening = socket.create_server((HOST, port), backlog=2048)
-    with asyncio.Runner(loop_factory=run._loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=run.loop_factory()) as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[listening]))
 
 

@@ -102,6 +102,14 @@ class DetectionBatcher:
                 self._open(desk, (chunk,), (Excerpt(chunk.text) if is_plain else desk.excerpt(chunk),), asks)
         return asks
 
+    def add_all(self, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
+        """Chunks that came at once. Of a whole text they wait until the chunker has ended."""
+        if not self._is_whole:
+            return [ask for chunk in chunks for ask in self.add(chunker, chunk)]
+        for desk in self._by_chunker[chunker]:
+            desk.waiting.extend(chunks)
+        return []
+
     def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
         """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""
         asks: list[Ask] = []
@@ -149,7 +157,11 @@ class DetectionBatcher:
     def _ask_all(self, desk: _Desk, asks: list[Ask]) -> None:
         chunks = tuple(desk.waiting)
         desk.waiting.clear()
-        self._open(desk, chunks, tuple([desk.excerpt(chunk) for chunk in chunks]), asks)
+        if any([chunk.is_forced for chunk in chunks]):  # noqa: C419 - short, and a list is cheaper than a generator
+            excerpts = [desk.excerpt(chunk) for chunk in chunks]
+        else:
+            excerpts = [Excerpt(chunk.text) for chunk in chunks]
+        self._open(desk, chunks, tuple(excerpts), asks)
 
     def _open(self, desk: _Desk, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]) -> None:
         number = desk.asked

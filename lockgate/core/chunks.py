@@ -71,7 +71,10 @@ class ChunkAligner:
         if not 0 <= start <= end <= received:
             raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")
         if self._is_whole:
-            self._match_anywhere(chunk)
+            if self._whole is None:
+                self._whole = self._tape.join()
+            if self._whole[start:end] != text:
+                raise self._fault(f"chunk {start}..{end} is not the text that was sent")
             return end > start or not received
         if start != self.placed:
             self._skip(start)
@@ -88,13 +91,6 @@ class ChunkAligner:
         self.placed = received
         self.reached = self._tape.first + len(self._tape.frames)
         return received
-
-    def _match_anywhere(self, chunk: Chunk) -> None:
-        if self._whole is None:
-            self._whole = self._tape.join()
-        if self._whole[chunk.start : chunk.end] != chunk.text:
-            raise self._fault(f"chunk {chunk.start}..{chunk.end} is not the text that was sent")
-        self.placed = max(self.placed, chunk.end)
 
     def _skip(self, upto: int) -> None:
         if upto < self.placed:

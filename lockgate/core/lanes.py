@@ -118,6 +118,11 @@ class Lane:
         is_to_read = self._aligners[chunker].place(chunk)
         return self._batcher.add(chunker, chunk) if is_to_read else []  # type: ignore[return-value]  # a new list
 
+    def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
+        """All chunks of a whole text came at once."""
+        place = self._aligners[chunker].place
+        return self._batcher.add_all(chunker, [chunk for chunk in chunks if place(chunk)])  # type: ignore[return-value]
+
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """A chunker has ended after the source did."""
         asks, progress = self._batcher.end(chunker, self._aligners[chunker].finish())

@@ -271,6 +271,10 @@ class PiiScan:
         found = [hit for number in numbers for hit in self._find(number, page)]
         return detections(keep_best(found), text, "pii")
 
+    def may_find(self, text: str) -> bool:
+        """Whether any wanted form occurs."""
+        return any([self._wanted[number] for number in self._table.occurring(flatten(text))])  # noqa: C419 - mostly empty
+
     def _find(self, number: int, page: Page) -> Iterator[Found]:
         if number >= _FIRST_FORM:
             return find_form(FORMS[number - _FIRST_FORM], number, self._table, page)

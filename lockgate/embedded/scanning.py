@@ -125,24 +125,34 @@ def _expected(known: Sequence[str]) -> str:
 
 
 class ScanReading:
-    """One request's scan, applied to excerpts."""
+    """One request's scan, applied to excerpts.
+
+    A scan may offer `may_find(text)`, which is cheap and false only if no part of the text has a finding. Then many
+    excerpts are asked about at once, and looked at one by one only if there is something to see.
+    """
 
     def __init__(self, scan: Scan) -> None:
-        self._scan = scan
+        self.scan = scan
+        self._may_find: Callable[[str], bool] | None = getattr(scan, "may_find", None)
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        if sum(len(excerpt.text) + len(excerpt.before) for excerpt in excerpts) > INLINE_CHARS:
+        if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > INLINE_CHARS:
             return await asyncio.to_thread(self._read_all, excerpts)
         return self._read_all(excerpts)
 
     def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
+        if len(excerpts) > 1 and self._may_find is not None:
+            # A line feed is no part of a word, so that a word begins and ends where it does in the excerpt alone.
+            together = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
+            if not self._may_find(together):
+                return [[] for _ in excerpts]
         return [self._read_one(excerpt) for excerpt in excerpts]
 
     def _read_one(self, excerpt: Excerpt) -> list[Detection]:
         if not excerpt.before:
-            return self._scan(excerpt.text)
+            return self.scan(excerpt.text)
         shift = len(excerpt.before)
-        found = self._scan(excerpt.before + excerpt.text)
+        found = self.scan(excerpt.before + excerpt.text)
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
 
 

@@ -197,6 +197,10 @@ class SecretScan:
         found = [hit for number in self._table.occurring(page) for hit in self._find(number, page)]
         return detections(keep_best(found), text, "secret")
 
+    def may_find(self, text: str) -> bool:
+        """Whether any form occurs."""
+        return bool(self._table.occurring(flatten(text)))
+
     def _find(self, number: int, page: bytes) -> Iterator[Found]:
         form = FORMS[number]
 

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, Self, TypeVarTuple
 
 from lockgate.core.batching import Ask
@@ -80,6 +81,7 @@ class _GuardedStream:
         self._asks: dict[str, deque[Ask]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
         self._has_ended = False
@@ -89,7 +91,7 @@ class _GuardedStream:
         self._chunkers_wake = asyncio.Event()
 
     def start(self, source: AsyncGenerator[Frame, None]) -> None:
-        self._spawn(self._read_source, source)
+        self._launch(self._read_source, source)
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -99,6 +101,7 @@ class _GuardedStream:
         return self
 
     async def __anext__(self) -> Release:
+        await self._run_launched()
         while not self._outbox:
             if self._failure is not None:
                 raise self._failure
@@ -119,25 +122,26 @@ class _GuardedStream:
                 while not self._may_read():
                     await self._wait_at_source()
         except _SourceFailed as failed:
-            while self._busy_chunkers or self._lanes.can_go_on():
+            while not self._plan.is_whole and (self._busy_chunkers or self._lanes.can_go_on()):
                 await self._wait_at_source()
             raise failed.error from failed
         self._has_ended = True
         self._carry_out(self._lanes.end())
         self._chunkers_wake.set()
         self._reader_wakes.set()
+        await self._run_launched()
 
     async def _cut(self, lane: Lane, name: str) -> None:
         if self._plan.is_whole:
-            text = "".join([frame.text async for frame in self._feed(lane, name)])
-            for chunk in await self._chunkers[name].cut(text):
-                self._carry_out(lane.place(name, chunk))
+            text = "".join([frame.text for frame in lane.take_feed(name)])
+            self._carry_out(lane.place_all(name, await self._chunkers[name].cut(text)))
         else:
             frames = self._feed(lane, name)
             async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
                 async for chunk in chunks:
                     self._carry_out(lane.place(name, chunk))
         self._carry_out(lane.end_chunker(name))
+        await self._run_launched()
 
     async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
         while True:
@@ -176,7 +180,7 @@ class _GuardedStream:
                 self._asks[outcome.detector].append(outcome)
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1
-                    self._spawn(self._read, outcome.detector)
+                    self._launch(self._read, outcome.detector)
             else:
                 self._open_lane(outcome)
         self._source_wakes.set()
@@ -186,7 +190,7 @@ class _GuardedStream:
     def _open_lane(self, opened: Opened) -> None:
         for name in self._chunkers:
             self._busy_chunkers += 1
-            self._spawn(self._cut, self._lanes[opened.choice], name)
+            self._launch(self._cut, self._lanes[opened.choice], name)
 
     def _may_read(self) -> bool:
         return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
@@ -194,6 +198,23 @@ class _GuardedStream:
     async def _wait_at_source(self) -> None:
         self._source_wakes.clear()
         await self._source_wakes.wait()
+
+    # A stream's pumps are tasks. Of a whole text nothing can leave before all is read, so there the reader itself runs
+    # the pumps, one after the other where there is one, side by side where there are more: the same pumps, fewer tasks.
+
+    def _launch(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+        if self._plan.is_whole:
+            self._launched.append(partial(self._report, pump, *args))
+        else:
+            self._spawn(pump, *args)
+
+    async def _run_launched(self) -> None:
+        while self._launched:
+            first, *others = self._launched
+            self._launched.clear()
+            for other in others:
+                self._spawn(other)
+            await first()
 
     def _spawn(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         task = self._group.create_task(self._report(pump, *args))

@@ -348,6 +348,13 @@ _PIECES = st.sampled_from(
 TEXTS = st.text() | st.lists(_PIECES | _SURROGATES | st.text(max_size=3), max_size=60).map("".join)
 
 
+@given(st.lists(TEXTS, min_size=2, max_size=4))
+def test_excerpts_read_together_give_what_each_gives_alone(texts: list[str]) -> None:
+    for name in ("pii", "secrets"):
+        together = asyncio.run(READINGS[name].read([Excerpt(text) for text in texts]))
+        assert together == [asyncio.run(READINGS[name].read([Excerpt(text)]))[0] for text in texts]
+
+
 @pytest.mark.parametrize("name", READINGS)
 @given(text=TEXTS, before=st.text(max_size=64))
 def test_no_text_raises_and_every_finding_is_in_it(name: str, text: str, before: str) -> None:
