@@ -80,7 +80,7 @@ class _Marker:
     def show(self, release: Release) -> None:
         if not self._paint.is_on:
             for found in release.detections:
-                print(f"{found.start}-{found.end}\t{found.detector_id}\t{found.detection}\t{found.score:.2f}\t"
+                print(f"{found.start}-{found.end}\t{found.detector_id}\t{printable(found.detection)}\t{found.score:.2f}\t"
                       f"{printable(found.text)}", flush=True)  # fmt: skip
             return
         print(self._mark(release), end="\n" if release.is_final else "", flush=True)
@@ -101,7 +101,7 @@ class _Marker:
 
 
 def _label(found: Detection) -> tuple[int, int, str]:
-    return found.start, found.end, f"[{found.detection}]"
+    return found.start, found.end, f"[{printable(found.detection)}]"
 
 
 async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Frame, None]:
@@ -218,7 +218,7 @@ class Demo:
             place = self._paint(_DIM, f"[{release.start}..{release.end}]")
             print(f"{self._paint(_GREEN, 'out  ')} {self._paint(_GREEN, _shown(release.text))} {place}", flush=True)
         for found in release.detections:
-            words = f"{found.detection} {_shown(found.text)} by {found.detector_id}, score {found.score:.2f}"
+            words = f"{printable(found.detection)} {_shown(found.text)} by {found.detector_id}, score {found.score:.2f}"
             print(f"{self._paint(_RED, 'found')} {self._paint(_RED, words)}", flush=True)
 
     def _say_how_to_go_on(self, bound: Sequence[Bound]) -> None:

@@ -10,7 +10,7 @@ besides its text.
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Protocol
 from unicodedata import category
@@ -248,9 +248,10 @@ class MachineChunker:
             yield chunk
 
 
-def _slices(text: str) -> Iterator[str]:
-    for start in range(0, len(text), _SLICE_CHARS):
-        yield text[start : start + _SLICE_CHARS]
+def _slices(text: str) -> Sequence[str]:
+    if len(text) <= _SLICE_CHARS:  # as nearly every frame
+        return (text,)
+    return [text[start : start + _SLICE_CHARS] for start in range(0, len(text), _SLICE_CHARS)]
 
 
 def open_sentence_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lockgate.wire.guardrails import encode_error
 
@@ -61,6 +61,9 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's business
         super().__init__(*args, **kwargs)
         self.on_leave: Callable[[], object] | None = None
+        self._attended: RequestResponseCycle | None = (
+            None  # `cycle` is the newest, which may still wait in the pipeline
+        )
         self._is_in_head = True
         self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +77,9 @@ class Connection(HttpToolsProtocol):
         self._disarm()
         super().connection_lost(exc)
         self._flow.stop_looking()
+        if self._attended is not None:
+            self._attended.disconnected = True
+            self._attended.message_event.set()
         if self.on_leave is not None:
             self.on_leave()
 
@@ -118,6 +124,10 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._is_in_head and self.cycle.response_complete:  # the client still sends a body that nobody wants
             self._arm(LINGER_S)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's business
+        self._attended = cycle
+        super()._start_asgi_task(cycle, app)
 
     def drop(self) -> None:
         """Cut the connection: the client does not take what we send."""
