@@ -8,9 +8,10 @@ from typing import Any
 
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.release import Strategy
+from lockgate.core.values import WHOLE_TEXT_CHUNKER
 from lockgate.errors import ConfigError, ConfigFaults
 from lockgate.interfaces import Chunker, Detector
-from lockgate.pipelines.guards import WHOLE_TEXT, Guard
+from lockgate.pipelines.guards import Guard
 from lockgate.plugins import find_factory
 
 
@@ -67,7 +68,7 @@ class _Opener:
 
     async def _open_chunker(self, name: str) -> Chunker | None:
         if name not in self._chunkers:
-            chosen = None if name == WHOLE_TEXT else self._settings.chunkers.get(name)
+            chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
             embedded = name if chosen is None else chosen.embedded
             options = {} if chosen is None else chosen.options
             self._chunkers[name] = (

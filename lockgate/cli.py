@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,12 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(error.message, EXIT_USAGE if isinstance(error, RequestError) else EXIT_FAILED)
     except KeyboardInterrupt:
         code = 130
-    except (BrokenPipeError, ExceptionGroup) as error:
-        if isinstance(error, ExceptionGroup) and error.split(BrokenPipeError)[1]:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has gone
+    except Exception as error:  # noqa: BLE001 - the last place to speak
         code = EXIT_FAILED
+        if _is_about_output(error):  # whoever read our output has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            traceback.print_exc()
     sys.exit(code)
+
+
+def _is_about_output(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return error.split(BrokenPipeError)[1] is None
+    return isinstance(error, BrokenPipeError)
 
 
 def _complain(message: str, code: int) -> int:
@@ -150,16 +158,22 @@ def _load(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, impor
     return load_settings(config_path=getattr(options, "config_path", None), flags=flags, environ=os.environ)
 
 
-def _run_serve(options: argparse.Namespace) -> int:
+def _load_servable(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, imported when needed
+    """The settings, unless they name something that this version cannot serve: it must not be left out silently."""
     from lockgate.config.report import unserved
+
+    settings = _load(options)
+    if missing := unserved(settings):
+        names = "".join(f"\n  {name}" for name in missing)
+        sys.exit(_complain(f"this version cannot serve these settings of {settings.source} yet:{names}", EXIT_USAGE))
+    return settings
+
+
+def _run_serve(options: argparse.Namespace) -> int:
     from lockgate.server.run import serve
     from lockgate.telemetry import set_up_logging
 
-    settings = _load(options)
-    missing = unserved(settings)
-    if missing:
-        names = "".join(f"\n  {name}" for name in missing)
-        return _complain(f"this version cannot serve these settings of {settings.source} yet:{names}", EXIT_USAGE)
+    settings = _load_servable(options)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
     serve(settings)
     return EXIT_OK
@@ -208,7 +222,7 @@ def _run_demo(options: argparse.Namespace) -> int:
     from lockgate.telemetry import set_up_logging
     from lockgate.terminal import Demo
 
-    settings = _load(options)
+    settings = _load_servable(options)
     set_up_logging(style="console", level="WARNING", is_quiet=False)
     demo = Demo(pace_s=options.pace, is_once=options.once)
     serve(settings, demo.show)

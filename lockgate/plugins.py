@@ -4,8 +4,7 @@
 Built-in parts come in by the same door. Nothing is imported that the settings do not name.
 """
 
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lockgate.errors import ConfigError
@@ -22,11 +21,15 @@ GROUPS = (
 def find_factory(group: str, name: str) -> Any:  # noqa: ANN401 - the group says of what: interfaces.Factory[Detector], ...
     """The factory called `name` in the group, or at `module:attribute`."""
     if ":" in name:
-        return _import(name)
-    found = entry_points(group=group, name=name)
-    if not found:
+        place = EntryPoint(name, name, group)
+    elif found := entry_points(group=group, name=name):
+        place = next(iter(found))
+    else:
         raise ConfigError(f"no {_kind(group)} `{name}`; known: {_known(group)}", source="plugins", key=name)
-    return next(iter(found)).load()
+    try:
+        return place.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot load `{place.value}`: {error}", source="plugins", key=name) from error
 
 
 def locate(group: str, name: str) -> str:
@@ -36,14 +39,6 @@ def locate(group: str, name: str) -> str:
     for entry in entry_points(group=group, name=name):
         return entry.value
     return "not found"
-
-
-def _import(place: str) -> Any:  # noqa: ANN401
-    module, _, attribute = place.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot load `{place}`: {error}", source="plugins", key=place) from error
 
 
 def _kind(group: str) -> str:

@@ -7,16 +7,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lockgate.assembly import open_gateway
+from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.settings import Settings
 from lockgate.core.lanes import Lanes
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Detection, Frame
+from lockgate.errors import ConfigError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose_guards
 from lockgate.plugins import find_factory
@@ -54,6 +55,7 @@ async def detect(
     """Print what the detectors find; whether there was anything."""
     has_found = False
     async with open_gateway(settings) as gateway:
+        _check_local(settings, gateway, requested)
         guards = choose_guards(gateway.guards, requested, Rules())
         plan = plan_lanes(guards, strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
         show = _show_json if as_json else _Marker().show
@@ -62,6 +64,12 @@ async def detect(
                 has_found = has_found or bool(release.detections)
                 show(release)
     return has_found
+
+
+def _check_local(settings: Settings, gateway: Gateway, requested: Iterable[str]) -> None:
+    for name in requested:
+        if name in settings.detectors and name not in gateway.guards:
+            raise ConfigError("runs elsewhere, and this version cannot call it yet", source=settings.source, key=name)
 
 
 def _show_json(release: Release) -> None:
@@ -113,8 +121,6 @@ async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Fra
             async for frame in _read_pieces(source, _Progress(file)):
                 yield frame
     except OSError as error:
-        from lockgate.errors import ConfigError
-
         raise ConfigError(str(error.strerror), source=str(file or "standard input")) from error
 
 

@@ -13,7 +13,6 @@ from lockgate.config.schema import Path, options_of
 from lockgate.config.settings import (
     EMBEDDED_CHUNKERS,
     EMBEDDED_DETECTORS,
-    WHOLE_DOC_CHUNKER,
     ChunkerSettings,
     DetectorSettings,
     GenerationSettings,
@@ -24,6 +23,7 @@ from lockgate.config.settings import (
     Settings,
     TlsSettings,
 )
+from lockgate.core.values import WHOLE_TEXT_CHUNKER
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
@@ -53,9 +53,9 @@ def add_embedded_chunkers(draft: Draft) -> None:
     """The embedded chunkers are known under their own names; only whole_doc_chunker cannot be replaced (G-123)."""
     chunkers = draft.take_map(draft.tree.get("chunkers"), ("chunkers",))
     draft.tree["chunkers"] = chunkers
-    built_in = {"embedded": WHOLE_DOC_CHUNKER}
-    if chunkers.pop(WHOLE_DOC_CHUNKER, built_in) != built_in:
-        draft.warn(f"chunkers.{WHOLE_DOC_CHUNKER} is ignored: the built-in chunker of that name is used")
+    built_in = {"embedded": WHOLE_TEXT_CHUNKER}
+    if chunkers.pop(WHOLE_TEXT_CHUNKER, built_in) != built_in:
+        draft.warn(f"chunkers.{WHOLE_TEXT_CHUNKER} is ignored: the built-in chunker of that name is used")
     for name in EMBEDDED_CHUNKERS:
         chunkers.setdefault(name, {"embedded": name})
 
@@ -226,5 +226,5 @@ class _Reader:
 
 
 def _embedded_defaults(embedded: object) -> dict[str, Any]:
-    chunker = WHOLE_DOC_CHUNKER if embedded == "format" else "sentence"
+    chunker = WHOLE_TEXT_CHUNKER if embedded == "format" else "sentence"
     return {"type": "text_contents", "chunker_id": chunker, "default_threshold": 0.5}

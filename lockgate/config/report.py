@@ -11,13 +11,13 @@ import yaml
 
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
-    WHOLE_DOC_CHUNKER,
     ChunkerSettings,
     DetectorSettings,
     Secret,
     ServiceSettings,
     Settings,
 )
+from lockgate.core.values import WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
@@ -39,6 +39,16 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
 SERVED = frozenset({ENDPOINTS[3][0], STREAM_CONTENT})
 LATER_SECTIONS = ("models", "sources", "policies", "agents", "sessions", "callers")
+_NOT_YET_USED = (
+    "passthrough_headers",
+    "rewrite_forwarded_access_header",
+    "detector_concurrent_requests",
+    "chunker_concurrent_requests",
+    "start_up_health_check",
+    "upstreams",
+    "server.cors_origins",
+    "server.allowed_hosts",
+)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
 
@@ -57,7 +67,7 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
-        _render_table("Warnings", [(warning,) for warning in settings.warnings]),
+        _render_table("Warnings", [(warning,) for warning in (*settings.warnings, *without_effect(settings))]),
         _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
         "The resolved whole\n\n" + render_yaml(settings),
     ]
@@ -81,13 +91,27 @@ def unserved(settings: Settings) -> list[str]:
     return names + (["otlp.export"] if settings.otlp.export else [])
 
 
+def without_effect(settings: Settings) -> list[str]:
+    """Settings that were given and that nothing in this version looks at: nobody must think that they work."""
+    default = Settings()
+    given = [name for name in _NOT_YET_USED if _look_up(settings, name) != _look_up(default, name)]
+    return [f"`{name}` has no effect in this version" for name in given]
+
+
+def _look_up(settings: Settings, path: str) -> object:
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
 def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
     """Whether the detector holds text back on streams, or reports at their end (D-3)."""
     if detector.type == "text_context_doc":
         return "serves no stream"
     if detector.type != "text_contents":
         return f"trails on {OPENAI_STREAMS}"
-    if detector.chunker_id != WHOLE_DOC_CHUNKER:
+    if detector.chunker_id != WHOLE_TEXT_CHUNKER:
         return "holds on every stream"
     later = {"hold": "holds", "trail": "trails", None: "trails"}[settings.whole_document]
     if settings.compat == "fms":
@@ -158,7 +182,7 @@ def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bo
         name
         for name, part in settings.detectors.items()
         if part.type in types
-        and not (is_held_stream and settings.compat == "fms" and part.chunker_id == WHOLE_DOC_CHUNKER)
+        and not (is_held_stream and settings.compat == "fms" and part.chunker_id == WHOLE_TEXT_CHUNKER)
     ]
     return ", ".join(names) or "-"
 

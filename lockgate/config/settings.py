@@ -10,10 +10,11 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
 from lockgate.config.kinds import AnyKind, Section, SectionMap
+from lockgate.core.values import WHOLE_TEXT_CHUNKER
 
 Compat = Literal["none", "fms"]
 ReleaseStrategy = Literal["max_processed_index", "frontier"]
@@ -21,10 +22,9 @@ WholeDocument = Literal["hold", "trail"]
 DetectorType = Literal["text_contents", "text_generation", "text_chat", "text_context_doc"]
 
 EMBEDDED_DEFAULT = "embedded default"
-WHOLE_DOC_CHUNKER = "whole_doc_chunker"
-EMBEDDED_CHUNKERS = ("sentence", "paragraph", "word", WHOLE_DOC_CHUNKER)
+EMBEDDED_CHUNKERS = ("sentence", "paragraph", "word", WHOLE_TEXT_CHUNKER)
 EMBEDDED_DETECTORS = ("pii", "secrets", "regex", "keywords", "format")
-DETECTOR_TYPES = ("text_contents", "text_generation", "text_chat", "text_context_doc")
+DETECTOR_TYPES = get_args(DetectorType)
 
 
 class Secret:

@@ -145,6 +145,10 @@ class DetectionBatcher:
         """Whether the detector has text to read or to answer for."""
         return self._desks[detector].owes()
 
+    def backlog(self, chunker: str) -> int:
+        """How many of the chunker's chunks wait for one of its detectors, at most."""
+        return max([len(desk.waiting) for desk in self._by_chunker[chunker]])
+
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""
         return {name: desk.frontier for name, desk in self._desks.items()}

@@ -16,9 +16,10 @@ from lockgate.core.batching import Ask, DetectionBatcher, Progress, Reader
 from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.release import Release, ReleaseGate, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
-from lockgate.errors import HeldTooMuch
+from lockgate.errors import BrokeProtocol, HeldTooMuch
 
 _TRIM_CHARS = 4096
+_MAX_BACKLOG = 256  # chunks that wait for one detector
 
 
 class Opened(NamedTuple):
@@ -39,6 +40,7 @@ class LanePlan(NamedTuple):
     soft_held_chars: int = 65_536
     max_held_chars: int | None = 1_048_576
     is_whole: bool = False
+    max_choices: int = 128
 
     def chunkers(self) -> list[str]:
         """The distinct chunkers, in the order of their detectors."""
@@ -49,15 +51,16 @@ class Lane:
     """One text."""
 
     __slots__ = (
-        "_aligners", "_batcher", "_check_at", "_chunker_of", "_gate", "_is_finished", "_log", "_open", "_plan", "_tape",
-        "_trim_at",
+        "_aligners", "_batcher", "_check_at", "_chunker_of", "_gate", "_is_finished", "_is_source_open", "_log",
+        "_open", "_plan", "_tape", "_trim_at",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
         self._tape = Tape()
         self._aligners = {name: ChunkAligner(name, self._tape, is_whole=plan.is_whole) for name in plan.chunkers()}
-        self._open = {*self._aligners, ""}  # chunkers that may still speak; "" is the source
+        self._is_source_open = True
+        self._open = set(self._aligners)  # chunkers that may still speak
         self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
         self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
         self._gate = ReleaseGate(
@@ -81,18 +84,13 @@ class Lane:
         """Characters that wait at the gate."""
         return self._gate.held_chars
 
-    @property
-    def released(self) -> int:
-        """Characters that have left."""
-        return self._gate.released
-
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""
         return self._batcher.frontiers()
 
     def receive(self, frame: Frame) -> list[Outcome]:
         """A frame came from the source."""
-        if "" not in self._open:
+        if not self._is_source_open:
             raise RuntimeError("the source has ended")
         log = self._log
         if frame.text and self._aligners:
@@ -110,7 +108,7 @@ class Lane:
 
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
-        self._open.discard("")
+        self._is_source_open = False
         return self._finish_if_done([])
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
@@ -124,27 +122,31 @@ class Lane:
         return self._batcher.add_all(chunker, [chunk for chunk in chunks if place(chunk)])  # type: ignore[return-value]
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
-        """A chunker has ended after the source did."""
+        """A chunker has ended; it may not before the source has."""
+        if self._is_source_open:
+            raise BrokeProtocol(chunker, f"chunker `{chunker}`: ended before its text")
         asks, progress = self._batcher.end(chunker, self._aligners[chunker].finish())
         self._open.discard(chunker)
-        return self._finish_if_done([*asks, *self._clear(progress)])
+        return self._advance([*asks], progress)
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""
         outcomes: list[Outcome]
         outcomes, progress = self._batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
-        for detector, upto, detections in progress:
-            outcomes += self._gate.clear(detector, upto, detections)
-        return outcomes if self._open else self._finish_if_done(outcomes)
+        return self._advance(outcomes, progress)
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
         return self._owes_answers() or not all(aligner.is_fed for aligner in self._aligners.values())
 
+    def may_cut(self, chunker: str) -> bool:
+        """Whether the chunker may go on: not while many of its chunks wait for a detector."""
+        return self._batcher.backlog(chunker) < _MAX_BACKLOG
+
     def may_read(self) -> bool:
-        """Whether the source may be read on."""
+        """Whether the source may be read on. A whole text is read to its end before anything else begins."""
         log = self._log
-        if log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
+        if self._plan.is_whole or log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
             return True
         return not any(
             self._batcher.owes(name) or not self._aligners[self._chunker_of[name]].is_fed
@@ -154,14 +156,13 @@ class Lane:
     def _owes_answers(self) -> bool:
         return any(self._batcher.owes(name) for name in self._chunker_of)
 
-    def _clear(self, progress: Iterable[Progress]) -> list[Release]:
-        releases: list[Release] = []
+    def _advance(self, outcomes: list[Outcome], progress: Iterable[Progress]) -> list[Outcome]:
         for detector, upto, detections in progress:
-            releases += self._gate.clear(detector, upto, detections)
-        return releases
+            outcomes += self._gate.clear(detector, upto, detections)
+        return outcomes if self._open else self._finish_if_done(outcomes)
 
     def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
-        if not (self._open or self._is_finished or self._owes_answers()):
+        if not (self._is_source_open or self._open or self._is_finished or self._owes_answers()):
             self._is_finished = True
             outcomes += self._gate.finish()
         return outcomes
@@ -208,6 +209,8 @@ class Lanes:
         lane = self._lanes.get(frame.choice)
         if lane is not None:
             return lane.receive(frame)
+        if len(self._lanes) >= self._plan.max_choices:
+            raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
         lane = self._lanes[frame.choice] = Lane(self._plan, frame.choice)
         return [Opened(frame.choice), *lane.receive(frame)]
 

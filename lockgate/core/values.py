@@ -8,6 +8,8 @@ They are named tuples, not frozen dataclasses: just as immutable, and made in le
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+WHOLE_TEXT_CHUNKER = "whole_doc_chunker"  # its one chunk is the text; always there, under the name that contracts use
+
 
 class Span(NamedTuple):
     """A piece of a text: `start` belongs to it, `end` does not."""
@@ -32,11 +34,6 @@ class Chunk(NamedTuple):
     end: int
     text: str
     is_forced: bool = False
-
-    @property
-    def span(self) -> Span:
-        """The chunk's place in the text."""
-        return Span(self.start, self.end)
 
 
 class Excerpt(NamedTuple):

@@ -239,15 +239,14 @@ async def open_regex_detector(options: Mapping[str, Any]) -> AsyncIterator[Scann
     given = Params.of_options(options, PATTERN_PARAMS)
     default_ignore_case = given.flag("ignore_case", False)
     rules = read_patterns(given, MAX_CONFIGURED)
-    configured = compile_patterns(given, rules, default_ignore_case)
+    configured = {case: compile_patterns(given, rules, case) for case in (False, True)}
 
     def prepare(params: Params) -> Scan:
         ignore_case = params.flag("ignore_case", default_ignore_case)
         asked = compile_patterns(params, read_patterns(params, MAX_COUNT), ignore_case)
         if not rules and not asked:
             raise params.fault("patterns", "`patterns` is required")
-        same_case = ignore_case == default_ignore_case
-        return PatternScan((configured if same_case else compile_patterns(params, rules, ignore_case)) + asked)
+        return PatternScan(configured[ignore_case] + asked)
 
     yield ScanningDetector(prepare, PATTERN_PARAMS, LOOKBEHIND_CHARS)
 
@@ -362,13 +361,27 @@ def read_keywords(params: Params, max_count: int) -> list[str]:
     return [params.text("keywords", f"keywords[{at}]", entry, MAX_CHARS) for at, entry in enumerate(entries)]
 
 
+def _join_scans(*scans: Scan) -> Scan:
+    """What each of them finds; a finding of both counts once."""
+
+    def scan(text: str) -> list[Detection]:
+        found = {(hit.start, hit.end, str(hit.metadata)): hit for scan in scans for hit in scan(text)}
+        return sorted(found.values(), key=lambda hit: (hit.start, hit.end))
+
+    return scan
+
+
 @asynccontextmanager
 async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
     given = Params.of_options(options, KEYWORD_PARAMS)
     configured = read_keywords(given, MAX_CONFIGURED)
     default_case = given.flag("ignore_case", True)
     default_whole = given.flag("whole_words", True)
-    default = KeywordScan(configured, ignore_case=default_case, whole_words=default_whole)
+    scans = {
+        (case, whole): KeywordScan(configured, ignore_case=case, whole_words=whole)
+        for case in (False, True)
+        for whole in (False, True)
+    }
 
     def prepare(params: Params) -> Scan:
         asked = read_keywords(params, MAX_COUNT)
@@ -376,8 +389,9 @@ async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[Sc
             raise params.fault("keywords", "`keywords` is required")
         ignore_case = params.flag("ignore_case", default_case)
         whole_words = params.flag("whole_words", default_whole)
-        if not asked and (ignore_case, whole_words) == (default_case, default_whole):
-            return default
-        return KeywordScan(configured + asked, ignore_case=ignore_case, whole_words=whole_words)
+        scan = scans[ignore_case, whole_words]
+        if not asked:
+            return scan
+        return _join_scans(scan, KeywordScan(asked, ignore_case=ignore_case, whole_words=whole_words))
 
     yield ScanningDetector(prepare, KEYWORD_PARAMS, LOOKBEHIND_CHARS)

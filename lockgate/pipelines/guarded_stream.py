@@ -3,8 +3,8 @@
 
 Moves what the lanes (lockgate.core.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
 and brings chunks back, workers carry requests to detectors, and the reader takes releases. Nothing here decides what
-may leave. Every wait is on one of them, every buffer is bounded: by the lanes for held text, by a
-fixed number of releases that the reader has not taken, so a reader that does not read stops the source.
+may leave. Every wait is on one of them, every buffer is bounded: by the lanes for held text and for chunks that wait,
+by a fixed number of releases that the reader has not taken: then neither is the source read nor a detector asked.
 
 An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
 behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
@@ -87,7 +87,7 @@ class _GuardedStream:
         self._has_ended = False
         self._busy_chunkers = 0
         self._reader_wakes = asyncio.Event()
-        self._source_wakes = asyncio.Event()
+        self._moved = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
 
     def start(self, source: AsyncGenerator[Frame, None]) -> None:
@@ -109,21 +109,22 @@ class _GuardedStream:
                 raise StopAsyncIteration
             self._reader_wakes.clear()
             await self._reader_wakes.wait()
-        self._source_wakes.set()
+        self._moved.set()
         return self._outbox.popleft()
 
     # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
 
     async def _read_source(self, source: AsyncGenerator[Frame, None]) -> None:
         try:
-            async for frame in _telling_apart(source):
-                self._carry_out(self._lanes.receive(frame))
-                self._chunkers_wake.set()
-                while not self._may_read():
-                    await self._wait_at_source()
+            async with aclosing(_telling_apart(source)) as frames:
+                async for frame in frames:
+                    self._carry_out(self._lanes.receive(frame))
+                    self._chunkers_wake.set()
+                    while not self._may_read():
+                        await self._wait()
         except _SourceFailed as failed:
             while not self._plan.is_whole and (self._busy_chunkers or self._lanes.can_go_on()):
-                await self._wait_at_source()
+                await self._wait()
             raise failed.error from failed
         self._has_ended = True
         self._carry_out(self._lanes.end())
@@ -140,6 +141,8 @@ class _GuardedStream:
             async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
                 async for chunk in chunks:
                     self._carry_out(lane.place(name, chunk))
+                    while not lane.may_cut(name):
+                        await self._wait()
         self._carry_out(lane.end_chunker(name))
         await self._run_launched()
 
@@ -152,7 +155,7 @@ class _GuardedStream:
                 return
             if not frames:
                 self._busy_chunkers -= 1
-                self._source_wakes.set()
+                self._moved.set()
                 self._chunkers_wake.clear()
                 await self._chunkers_wake.wait()
                 self._busy_chunkers += 1
@@ -160,6 +163,9 @@ class _GuardedStream:
     async def _read(self, name: str) -> None:
         asks, read_chars = self._asks[name], 0
         while asks:
+            if len(self._outbox) >= _MAX_WAITING and not self._plan.is_whole:
+                await self._wait()
+                continue  # another worker may have taken the request
             ask = asks.popleft()
             findings = await self._readings[name].read(ask.excerpts)
             self._carry_out(self._lanes.answer(ask, findings))
@@ -183,7 +189,7 @@ class _GuardedStream:
                     self._launch(self._read, outcome.detector)
             else:
                 self._open_lane(outcome)
-        self._source_wakes.set()
+        self._moved.set()
         if self._watch is not None:
             self._watch(self._lanes)
 
@@ -195,12 +201,13 @@ class _GuardedStream:
     def _may_read(self) -> bool:
         return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
 
-    async def _wait_at_source(self) -> None:
-        self._source_wakes.clear()
-        await self._source_wakes.wait()
+    async def _wait(self) -> None:
+        """Until something has moved: a release was taken, an answer or a chunk came, a chunker took text."""
+        self._moved.clear()
+        await self._moved.wait()
 
     # A stream's pumps are tasks. Of a whole text nothing can leave before all is read, so there the reader itself runs
-    # the pumps, one after the other where there is one, side by side where there are more: the same pumps, fewer tasks.
+    # a pump where there is only one to run; several are tasks again. The same pumps, fewer tasks.
 
     def _launch(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         if self._plan.is_whole:
@@ -209,12 +216,13 @@ class _GuardedStream:
             self._spawn(pump, *args)
 
     async def _run_launched(self) -> None:
-        while self._launched:
-            first, *others = self._launched
-            self._launched.clear()
-            for other in others:
-                self._spawn(other)
-            await first()
+        while self._launched and self._failure is None:
+            launched, self._launched = self._launched, []
+            if len(launched) == 1:
+                await launched[0]()
+            else:
+                for one in launched:
+                    self._spawn(one)
 
     def _spawn(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         task = self._group.create_task(self._report(pump, *args))
@@ -236,7 +244,7 @@ class _SourceFailed(Exception):
         self.error = error
 
 
-async def _telling_apart(source: AsyncIterator[Frame]) -> AsyncIterator[Frame]:
+async def _telling_apart(source: AsyncIterator[Frame]) -> AsyncGenerator[Frame, None]:
     """The source's frames; its errors marked as its own, so that they are not taken for a detector's."""
     try:
         async for frame in source:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.core.batching import Reader
+from lockgate.core.values import WHOLE_TEXT_CHUNKER
 from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.interfaces import Chunker, Detector, Reading
-
-WHOLE_TEXT = "whole_doc_chunker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,10 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
         raise UnknownDetector(name)
     if guard.type not in rules.types:
         raise UnsuitableDetector(f"detector `{name}` is not supported by this endpoint", status=rules.unsuitable_status)
-    if guard.chunker_id == WHOLE_TEXT and not rules.allows_whole_text:
-        raise InvalidRequest(f"detector `{name}` uses chunker `{WHOLE_TEXT}`, which is not supported by this endpoint")
+    if guard.chunker_id == WHOLE_TEXT_CHUNKER and not rules.allows_whole_text:
+        raise InvalidRequest(
+            f"detector `{name}` uses chunker `{WHOLE_TEXT_CHUNKER}`, which is not supported by this endpoint"
+        )
     return guard
 
 
@@ -99,7 +100,7 @@ def _activate(guard: Guard, params: Mapping[str, Any], rules: Rules, headers: Ma
         guard,
         reading,
         float(threshold) if threshold is not None and _is_number(threshold) else guard.default_threshold,
-        holds=guard.chunker_id != WHOLE_TEXT or rules.whole_text_holds,
+        holds=guard.chunker_id != WHOLE_TEXT_CHUNKER or rules.whole_text_holds,
     )
 
 

@@ -17,6 +17,7 @@ import uvicorn
 
 from lockgate._version import __version__
 from lockgate.assembly import Gateway, open_gateway
+from lockgate.config.report import without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.http.app import App, Routes
@@ -50,7 +51,7 @@ def serve(settings: Settings, then: Then | None = None) -> None:
 
 
 async def _serve(settings: Settings, then: Then | None) -> None:
-    for warning in settings.warnings:
+    for warning in (*settings.warnings, *without_effect(settings)):
         log_event(Event.WARNING, logging.WARNING, reason=warning)
     async with open_gateway(settings) as gateway:
         spare_the_collector()
@@ -65,7 +66,8 @@ async def _serve(settings: Settings, then: Then | None) -> None:
                     group.create_task(server.serve(sockets=[one.socket]))
                     log_event(Event.LISTENING, port=one.listener.name, address=one.address)
                 companion = group.create_task(then(bound)) if then else None
-                await asyncio.gather(*(server.stopped.wait() for server in servers))
+                for server in servers:
+                    await server.stopped.wait()
                 if companion:
                     companion.cancel()
     log_event(Event.STOPPED)

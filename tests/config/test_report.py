@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.config.report import describe_streams, render_check, render_yaml, unserved
+from lockgate.config.report import describe_streams, render_check, render_yaml, unserved, without_effect
 from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, REMOTE, Loader
 
@@ -39,7 +39,7 @@ def test_the_report_shows_where_each_part_runs(loader: Loader) -> None:
     assert "sentences          grpc://chunker.internal:8085  pii" in text
     assert "/api/v2/text/detection/generated                                   not yet  relevance        -" in text
     assert "api     0.0.0.0:8033  default" in text
-    assert "Warnings" not in text
+    assert "unknown key" not in text
 
 
 def test_the_report_shows_warnings(loader: Loader) -> None:
@@ -129,3 +129,13 @@ otlp: {{export: [traces]}}
 
 def test_the_embedded_default_can_be_served_whole(loader: Loader) -> None:
     assert unserved(loader.load(None)) == []
+
+
+def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
+    settings = loader.load(f"{PII}passthrough_headers: [x-tenant]\nserver: {{cors_origins: ['*']}}")
+    assert without_effect(settings) == [
+        "`passthrough_headers` has no effect in this version",
+        "`server.cors_origins` has no effect in this version",
+    ]
+    assert "`passthrough_headers` has no effect" in render_check(settings)
+    assert without_effect(loader.load(PII)) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockgate.core.batching import Ask, Reader
 from lockgate.core.frames import merge_fields
-from lockgate.core.lanes import Lane, LanePlan
+from lockgate.core.lanes import Lane, LanePlan, Lanes
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Chunk, Frame
 from lockgate.errors import BrokeProtocol, HeldTooMuch
@@ -182,6 +182,36 @@ def test_frames_held_are_only_those_that_have_not_left(world: World, how: Strate
     player.play()
 
 
+@given(worlds(max_choices=1), SEEDS)
+def test_a_whole_text_gives_the_same_findings_in_any_order_of_chunkers_and_answers(world: World, seed: int) -> None:
+    turns = random.Random(seed)
+    lane = Lane(world.plan(Strategy.FRONTIER, is_whole=True, soft_held_chars=0))
+    outcomes = []
+    for frame in world.frames:
+        outcomes += lane.receive(frame)
+        assert lane.may_read()
+    outcomes += lane.end()
+    chunkers = list(world.chunkers)
+    turns.shuffle(chunkers)
+    for name in chunkers:
+        chunks = world.chunks(name, 0)
+        turns.shuffle(chunks)
+        assert lane.place_all(name, sorted(chunks)) == []
+        outcomes += lane.end_chunker(name)
+    keepers = {keeper.name: keeper for keeper in world.keepers}
+    while asks := [one for one in outcomes if isinstance(one, Ask)]:
+        ask = turns.choice(asks)
+        outcomes.remove(ask)
+        pairs = zip(ask.excerpts, ask.chunks, strict=True)
+        found = [world.detect(keepers[ask.detector], world.texts[0], excerpt, chunk) for excerpt, chunk in pairs]
+        outcomes += lane.answer(ask, found)
+    releases = [one for one in outcomes if isinstance(one, Release)]
+    assert "".join(release.text for release in releases) == world.texts[0]
+    assert Counter(
+        (one.detector_id, one.start, one.end) for release in releases for one in release.detections
+    ) == Counter((keeper.name, a, b) for keeper in world.keepers for a, b in world.expected(keeper, 0))
+
+
 def _drive(lane: Lane, pieces: int) -> None:
     """A long text through one lane: words, sentences of ten words, one whole."""
     position = 0
@@ -272,6 +302,31 @@ def test_a_chunker_that_skips_text_is_at_fault() -> None:
     lane.place("word", Chunk(0, 6, "secret"))
     with pytest.raises(BrokeProtocol, match="is in no chunk"):
         lane.end_chunker("word")
+
+
+def test_a_chunker_that_ends_before_its_text_is_at_fault() -> None:
+    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane.receive(Frame(0, "text"))
+    with pytest.raises(BrokeProtocol, match="ended before its text"):
+        lane.end_chunker("word")
+
+
+def test_a_model_of_endless_choices_is_at_fault() -> None:
+    lanes = Lanes(LanePlan((Reader("d", "word"),), max_choices=3))
+    for choice in range(3):
+        lanes.receive(Frame(choice, "x", choice))
+    with pytest.raises(BrokeProtocol, match="more than 3 choices"):
+        lanes.receive(Frame(3, "x", 3))
+
+
+def test_a_chunker_waits_while_many_of_its_chunks_wait_for_a_detector() -> None:
+    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane.receive(Frame(0, "x" * 1000))
+    placed = 0
+    while lane.may_cut("word"):
+        lane.place("word", Chunk(placed, placed + 1, "x"))
+        placed += 1
+    assert 256 <= placed < 300
 
 
 def test_a_frame_after_the_end_is_a_bug_of_the_caller() -> None:

@@ -94,10 +94,67 @@ async def test_a_trailing_detector_does_not_hold_the_stream() -> None:
     assert [one.start for one in releases[-1].detections] == [19]
 
 
+class _BrokenLater(ScriptedDetector):
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        if self.read_texts:
+            raise Unavailable("broken", "gone")
+        return await super().read(excerpts)
+
+
 async def test_an_error_of_a_detector_ends_the_stream_behind_what_has_left() -> None:
-    broken = ScriptedDetector(error=Unavailable("broken", "gone"))
+    guards = _guards(("ok", ScriptedDetector(), FixedChunker(4)), ("broken", _BrokenLater(), FixedChunker(8)))
+    texts: list[str] = []
     with pytest.raises(Unavailable):
-        await _run(_source(), _guards(("ok", ScriptedDetector(), FixedChunker(4)), ("broken", broken, FixedChunker(9))))
+        async with open_guarded_stream(_source(pause_s=0.002).generate((), {}), guards, plan_lanes(guards)) as releases:
+            async for release in releases:
+                texts.append(release.text)  # noqa: PERF401 - what came before the error is the point
+    assert "".join(texts) == TEXT[:8]
+
+
+async def test_of_a_whole_text_an_error_does_not_wait_for_a_slow_detector() -> None:
+    slow = ScriptedDetector(delay_s=30)
+    bad = ScriptedDetector(error=Unavailable("bad", "gone"))
+    with pytest.raises(Unavailable):
+        await detect_contents(TEXT, _guards(("slow", slow, FixedChunker(9)), ("bad", bad, FixedChunker(9))))
+    assert slow.cancelled == 1
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 1_100_000])
+async def test_a_whole_text_may_be_longer_than_any_mark(size: int) -> None:
+    detector = ScriptedDetector(find_word("needle"))
+    text = "x" * (size - 6) + "needle"
+    found = await detect_contents(text, _guards(("a", detector, FixedChunker(size)), ("b", detector, FixedChunker(7))))
+    assert ("a", size - 6) in [(one.detector_id, one.start) for one in found]
+
+
+async def test_a_chunker_that_ends_before_its_text_is_named() -> None:
+    class Lazy(FixedChunker):
+        async def stream(self, frames: object) -> AsyncGenerator[Chunk, None]:
+            yield Chunk(0, 4, "the ")
+
+    for model in (_source(pause_s=0.01), _source(pause_s=0.01, error=InvalidRequest("bad line"))):
+        with pytest.raises(BrokeProtocol, match="ended before its text"):
+            await _run(model, _guards(("d", ScriptedDetector(), Lazy(4))))
+
+
+async def test_a_reader_that_does_not_read_stops_detectors_and_chunkers_too() -> None:
+    detector = ScriptedDetector()
+    guards = _guards(("d", detector, FixedChunker(2)))
+    async with open_guarded_stream(
+        ScriptedModel(["ab" * 100_000]).generate((), {}), guards, plan_lanes(guards)
+    ) as releases:
+        await anext(releases)
+        await asyncio.sleep(0.1)
+        assert len(detector.read_texts) < 1000
+
+
+async def test_cancelling_a_whole_text_stops_its_detectors() -> None:
+    slow = ScriptedDetector(delay_s=30)
+    task = asyncio.create_task(detect_contents(TEXT, _guards(("d", slow, FixedChunker(9)))))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert (task.cancelled(), slow.cancelled) == (True, 1)
 
 
 async def test_an_error_of_the_source_lets_what_is_cut_leave_first() -> None:
