@@ -43,13 +43,14 @@ def build_document() -> dict[str, Any]:
         "paths": {
             CONTENT_PATH: _operation(
                 "detectContent", "Findings of every requested detector on a text, by where they start.",
-                _body(_JSON, names[ContentRequest]), _body(_JSON, names[ContentAnswer]), names[ErrorAnswer],
+                _body(_JSON, names[ContentRequest]), _body(_JSON, names[ContentAnswer]), _errors(names[ErrorAnswer]),
             ),
             STREAM_CONTENT_PATH: _operation(
                 "streamContent",
                 "One line of text in, one line out for each part that every requested detector has read. Full duplex: "
                 "answers come while the request is still being sent. An error after the start is the last line.",
-                _body(_NDJSON, names[ContentLine]), _body(_NDJSON, names[ContentEvent]), names[ErrorAnswer],
+                _body(_NDJSON, names[ContentLine]), _body(_NDJSON, names[ContentEvent]),
+                _errors(names[ErrorAnswer], "415", "503"),
             ),
             "/health": {"get": {"operationId": "health", "responses": {"200": {"description": "the process is up"}}}},
             "/ready": {"get": {"operationId": "ready", "responses": {"200": {"description": "requests are taken"}}}},
@@ -62,10 +63,15 @@ def _body(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {kind: {"schema": schema}}
 
 
+def _errors(schema: dict[str, Any], *codes: str) -> dict[str, Any]:
+    """Those that may come as a status; without codes, all."""
+    content = _body(_JSON, schema)
+    return {code: {"description": _ERRORS[code], "content": content} for code in codes or _ERRORS}
+
+
 def _operation(
-    name: str, description: str, request: dict[str, Any], answer: dict[str, Any], error: dict[str, Any]
+    name: str, description: str, request: dict[str, Any], answer: dict[str, Any], errors: dict[str, Any]
 ) -> dict[str, Any]:
-    errors = {code: {"description": text, "content": _body(_JSON, error)} for code, text in _ERRORS.items()}
     return {
         "post": {
             "operationId": name,
