@@ -82,6 +82,8 @@ class Connection(HttpToolsProtocol):
             self._attended.message_event.set()
         if self.on_leave is not None:
             self.on_leave()
+            self.on_leave = None
+        self._let_go()
 
     def data_received(self, data: bytes) -> None:
         self._bytes_without_body += len(data)
@@ -141,6 +143,13 @@ class Connection(HttpToolsProtocol):
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+    def _let_go(self) -> None:
+        """Break the circles that we are part of: memory is free at once, not when the collector next comes by."""
+        if self.scope is not None:
+            self.scope.pop("lockgate.connection", None)  # type: ignore[typeddict-item]
+        self._attended = None
+        self.cycle = None  # type: ignore[assignment]
 
     def _arm(self, seconds: float) -> None:
         self._disarm()

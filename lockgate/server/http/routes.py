@@ -2,7 +2,7 @@
 """The tables of routes: what each port answers."""
 
 from lockgate.assembly import Gateway
-from lockgate.server.http.app import Handler, Routes
+from lockgate.server.http.app import Endpoint, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
 from lockgate.server.http.guardrails import CONTENT_PATH, STREAM_CONTENT_PATH, GuardrailsRoutes
 from lockgate.server.http.health import HealthRoutes, api_health, api_ready
@@ -11,7 +11,7 @@ from lockgate.server.http.health import HealthRoutes, api_health, api_ready
 def api_routes(gateway: Gateway) -> Routes:
     """The API port."""
     guardrails = GuardrailsRoutes(gateway)
-    routes: dict[str, dict[str, Handler]] = {
+    routes: dict[str, dict[str, Endpoint]] = {
         CONTENT_PATH: {"POST": guardrails.detect_content},
         STREAM_CONTENT_PATH: {"POST": guardrails.stream_content},
     }
