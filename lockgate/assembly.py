@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """open_gateway(settings): the one place where parts are chosen, opened and closed."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -80,8 +81,41 @@ class _Opener:
 
     async def _open(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
         try:
-            return await self._stack.enter_async_context(find_factory(group, name)(options))
+            return await self._stack.enter_async_context(_build(group, name, options))
         except ConfigError as error:
-            place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
-            self.faults.append(ConfigError(error.message, source=self._settings.source, key=place))
+            self.faults.append(_move(error, self._settings, key))
             return None
+
+
+@asynccontextmanager
+async def _build(group: str, name: str, options: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """A part, opened; whatever goes wrong in somebody else's factory is a fault of the settings that name it."""
+    async with AsyncExitStack() as stack:
+        try:
+            part = await stack.enter_async_context(find_factory(group, name)(options))
+        except ConfigError:
+            raise
+        except Exception as error:
+            message = f"`{name}` cannot be opened: {type(error).__name__}: {error}"
+            raise ConfigError(message, source="plugins", key=name) from error
+        yield part
+
+
+def try_part(group: str, name: str, options: Mapping[str, Any]) -> ConfigError | None:
+    """Open a part and close it again: what is wrong with it, if anything."""
+
+    async def open_once() -> None:
+        async with _build(group, name, options):
+            pass
+
+    try:
+        asyncio.run(open_once())
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _move(error: ConfigError, settings: Settings, key: str) -> ConfigError:
+    """The fault of a part, at its place in the settings."""
+    place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
+    return ConfigError(error.message, source=settings.source, key=place)

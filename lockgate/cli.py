@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -147,7 +148,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="stop after the sample instead of serving on")
 
 
-def _load(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, imported when needed
+def _load(options: argparse.Namespace, *, is_trial: bool = False) -> Any:  # noqa: ANN401 - Settings, imported when needed
+    """The settings. If something is wrong with them, the parts are tried too, so that every fault is told at once."""
     from lockgate.config.load import load_settings
 
     flags = {
@@ -155,7 +157,16 @@ def _load(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, impor
         for name, value in vars(options).items()
         if name.startswith("set:") and value is not None
     }
-    return load_settings(config_path=getattr(options, "config_path", None), flags=flags, environ=os.environ)
+    load = partial(load_settings, config_path=getattr(options, "config_path", None), flags=flags, environ=os.environ)
+    try:
+        settings = load()
+    except ConfigError:
+        is_trial = True
+    if is_trial:
+        from lockgate.assembly import try_part
+
+        settings = load(try_part=try_part)
+    return settings
 
 
 def _load_servable(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, imported when needed
@@ -180,17 +191,10 @@ def _run_serve(options: argparse.Namespace) -> int:
 
 
 def _run_check(options: argparse.Namespace) -> int:
-    from lockgate.assembly import open_gateway
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
 
-    settings = _load(options)
-
-    async def open_once() -> None:
-        async with open_gateway(settings):
-            pass
-
-    asyncio.run(open_once())
+    settings = _load(options, is_trial=True)
     print(render_check(settings, locate))
     return EXIT_OK
 

@@ -6,7 +6,7 @@ Reads one file and nothing else; opens no socket, imports no plugin, and does no
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,20 @@ from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
 
+TryPart = Callable[[str, str, Mapping[str, Any]], ConfigError | None]
 
-def load_settings(*, config_path: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Settings:
-    """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given."""
+
+def load_settings(
+    *,
+    config_path: Path | None,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    try_part: TryPart | None = None,
+) -> Settings:
+    """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given.
+
+    `try_part` opens an embedded part on trial: what is wrong with its name or options is then reported with the rest.
+    """
     draft = _start_draft(config_path, environ)
     rename_old_keys(draft)
     add_embedded_chunkers(draft)
@@ -51,6 +62,8 @@ def load_settings(*, config_path: Path | None, flags: Mapping[str, Any], environ
     blame_unknown(draft, unknown)
     found = read_fields(draft, Settings, draft.tree, (), special=SPECIAL_KEYS)
     found |= read_orchestrator_sections(draft)
+    if try_part is not None:
+        _try_parts(draft, found, try_part)
     check_router(draft, found.get("router", RouterSettings()))
     found["data_dir"] = _expand(found.get("data_dir"), environ)
     found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
@@ -59,6 +72,16 @@ def load_settings(*, config_path: Path | None, flags: Mapping[str, Any], environ
     if draft.faults:
         raise ConfigFaults(_in_order(draft))
     return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
+
+
+def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:
+    for section in ("chunkers", "detectors"):
+        for name, part in found[section].items():
+            is_embedded = part is not None and part.embedded
+            error = try_part(f"lockgate.{section}", part.embedded, part.options) if is_embedded else None
+            if error is not None:
+                place = ("options", error.key) if error.source == "options" else ("embedded",)
+                draft.blame((section, name, *place), error.message)
 
 
 def _in_order(draft: Draft) -> tuple[ConfigError, ...]:

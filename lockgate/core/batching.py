@@ -7,7 +7,8 @@ in any order and count in text order. In a stream a request carries one chunk; o
 Where a chunker was forced to cut in the middle of running text, a finding may lie across the cut. A detector that
 looks back then reads the end of the chunk before once more, so the chunk before counts as read only up to there;
 each finding belongs to the chunk that is responsible for its first character, and is reported once. The very first
-character seen by looking back belongs to the chunk before, as what seems to begin there may begin earlier.
+character seen by looking back belongs to the chunk before, as what seems to begin there may begin earlier: such a
+finding counts from the next character on, unless the chunk before has reported it.
 """
 
 from collections import deque
@@ -50,7 +51,18 @@ class _Desk:
     """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
 
     __slots__ = (
-        "answers", "asked", "before", "detector", "ends_at", "frontier", "look", "open", "reader", "told", "waiting",
+        "answers",
+        "asked",
+        "before",
+        "detector",
+        "ends_at",
+        "frontier",
+        "look",
+        "open",
+        "reader",
+        "reported",
+        "told",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, reader: Reader) -> None:
@@ -64,6 +76,7 @@ class _Desk:
         self.told = 0
         self.frontier = 0
         self.before = ""
+        self.reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
         self.ends_at: int | None = None
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
@@ -183,8 +196,12 @@ class DetectionBatcher:
                 end -= look - 1
             if end > begin:
                 frontier = end
+            placed: list[Detection] = []
             if number < len(findings) and findings[number]:  # a short answer means no findings for the rest
-                found += _place(desk.reader, chunk, findings[number], begin, frontier if is_reread else None)
+                placed = _place(desk, chunk, findings[number], begin, frontier if is_reread else None)
+                found += placed
+            if look:
+                desk.reported = tuple(placed) if is_reread else ()
         desk.frontier = frontier
         progress.append(Progress(desk.detector, frontier, tuple(found)))
 
@@ -194,18 +211,20 @@ class DetectionBatcher:
             progress.append(Progress(desk.reader.detector, desk.frontier, ()))
 
 
-def _place(
-    reader: Reader, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None
-) -> list[Detection]:
+def _place(desk: _Desk, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None) -> list[Detection]:
     """The findings that this chunk is responsible for, with spans in the whole text.
 
     One that starts before the chunk was seen by looking back: it counts from `begin`, where the chunk before stopped.
     One that starts at `stop` or later will be seen again by the next chunk.
     """
     placed = []
-    for found in keep(findings, reader.threshold):
-        start = found.start + chunk.start
-        if (found.start < 0 and start < begin) or (stop is not None and start >= stop):
+    for found in keep(findings, desk.reader.threshold):
+        start, end, text = found.start + chunk.start, found.end + chunk.start, found.text
+        if stop is not None and start >= stop:
             continue
-        placed.append(found._replace(start=start, end=found.end + chunk.start, detector_id=reader.detector))
+        if found.start < 0 and start < begin:
+            if end <= begin or any(one.start <= start and end <= one.end for one in desk.reported):
+                continue
+            start, text = begin, text[begin - start :]
+        placed.append(found._replace(start=start, end=end, text=text, detector_id=desk.detector))
     return placed

@@ -20,6 +20,7 @@ from lockgate.embedded.scanning import (
     Params,
     Scan,
     ScanningDetector,
+    at_most,
     encode_utf8,
     shown,
 )
@@ -28,6 +29,7 @@ MAX_COUNT = 64
 MAX_CHARS = 1_000
 MAX_CONFIGURED = 10_000
 MAX_PATTERN_MEM = 2 << 20
+MAX_ASKED_STEPS = 200_000  # what one character may cost, all patterns of a request together
 """Bytes per pattern for its program and its states; 64 patterns of a request stay below 128 MiB."""
 
 # --- Patterns -------------------------------------------------------------------------------------------------
@@ -85,14 +87,20 @@ def _read_score(params: Params, place: str, score: object) -> float:
     return float(score)
 
 
-def compile_patterns(params: Params, rules: Iterable[PatternRule], ignore_case: bool) -> list[CompiledRule]:
+def compile_patterns(
+    params: Params, rules: Iterable[PatternRule], ignore_case: bool, max_steps: int | None = None
+) -> list[CompiledRule]:
+    """The patterns, which together may need no more than `max_steps` per character in the worst case."""
     options = _engine_options(ignore_case)
-    compiled = []
+    compiled, steps = [], 0
     for rule in rules:
         try:
             compiled.append(CompiledRule(rule, re2.compile(rule.pattern, options)))
         except (re2.error, UnicodeEncodeError) as error:
             raise params.fault("patterns", _describe(rule, error)) from None
+        steps += compiled[-1].regex.programsize
+        if max_steps is not None and steps > max_steps:
+            raise params.fault("patterns", f"too complex from pattern {rule.number} on: use fewer or simpler patterns")
     return compiled
 
 
@@ -216,15 +224,16 @@ class PatternScan:
 
     def __init__(self, rules: Sequence[CompiledRule]) -> None:
         self._rules = rules
+        self.weight = 1 + sum(rule.regex.programsize for rule in rules) // 100
 
     def __call__(self, text: str) -> list[Detection]:
         data = encode_utf8(text)
         is_ascii = len(data) == len(text)
-        found = [
+        found = at_most(
             _pattern_hit(rule, text, start, end)
             for rule, regex in self._rules
             for start, end in _char_spans(_matches(regex, data), data, is_ascii)
-        ]
+        )
         found.sort(key=lambda hit: (hit.start, hit.end))
         return found
 
@@ -243,7 +252,7 @@ async def open_regex_detector(options: Mapping[str, Any]) -> AsyncIterator[Scann
 
     def prepare(params: Params) -> Scan:
         ignore_case = params.flag("ignore_case", default_ignore_case)
-        asked = compile_patterns(params, read_patterns(params, MAX_COUNT), ignore_case)
+        asked = compile_patterns(params, read_patterns(params, MAX_COUNT), ignore_case, MAX_ASKED_STEPS)
         if not rules and not asked:
             raise params.fault("patterns", "`patterns` is required")
         return PatternScan(configured[ignore_case] + asked)
@@ -309,11 +318,11 @@ class KeywordScan:
 
     def __call__(self, text: str) -> list[Detection]:
         folded = self._fold(text)
-        found = [
+        found = at_most(
             _keyword_hit(keyword, text, start)
             for keyword in self._occurring(folded)
             for start in self._places(keyword.needle, folded)
-        ]
+        )
         found.sort(key=lambda hit: (hit.start, hit.end))
         return found
 

@@ -9,6 +9,7 @@ know which findings in an overlap count: the caller does.
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 import re2
@@ -19,6 +20,9 @@ from lockgate.errors import ConfigError, InvalidRequest, LockgateError
 LOOKBEHIND_CHARS = 64
 INLINE_CHARS = 16_000
 """More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
+
+MAX_FINDINGS = 10_000
+"""More findings than this in one request are refused: they help nobody, and a short request could ask for millions."""
 
 Scan = Callable[[str], list[Detection]]
 Fault = Callable[[str, str], LockgateError]
@@ -124,19 +128,33 @@ def _expected(known: Sequence[str]) -> str:
     return f"expected {listed(known)}" if known else "this detector takes none"
 
 
+def too_many() -> InvalidRequest:
+    return InvalidRequest(f"more than {MAX_FINDINGS} findings in one text, ask for less")
+
+
+def at_most(found: Iterable[Detection]) -> list[Detection]:
+    """The findings, unless they are too many; the search stops there."""
+    taken = list(islice(found, MAX_FINDINGS + 1))
+    if len(taken) > MAX_FINDINGS:
+        raise too_many()
+    return taken
+
+
 class ScanReading:
     """One request's scan, applied to excerpts.
 
     A scan may offer `may_find(text)`, which is cheap and false only if no part of the text has a finding. Then many
-    excerpts are asked about at once, and looked at one by one only if there is something to see.
+    excerpts are asked about at once, and looked at one by one only if there is something to see. It may also state its
+    `weight`: how much dearer than usual it is, so that it leaves the event loop earlier.
     """
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
         self._may_find: Callable[[str], bool] | None = getattr(scan, "may_find", None)
+        self._inline_chars = INLINE_CHARS // getattr(scan, "weight", 1)
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > INLINE_CHARS:
+        if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > self._inline_chars:
             return await asyncio.to_thread(self._read_all, excerpts)
         return self._read_all(excerpts)
 
@@ -146,7 +164,13 @@ class ScanReading:
             together = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
             if not self._may_find(together):
                 return [[] for _ in excerpts]
-        return [self._read_one(excerpt) for excerpt in excerpts]
+        findings, count = [], 0
+        for excerpt in excerpts:
+            findings.append(self._read_one(excerpt))
+            count += len(findings[-1])
+            if count > MAX_FINDINGS:
+                raise too_many()
+        return findings
 
     def _read_one(self, excerpt: Excerpt) -> list[Detection]:
         if not excerpt.before:

@@ -21,8 +21,8 @@ from lockgate.core.batching import Ask
 from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Frame
-from lockgate.errors import LockgateError
-from lockgate.pipelines.guards import ActiveGuard
+from lockgate.errors import LockgateError, RequestError
+from lockgate.pipelines.guards import ActiveGuard, refuse
 
 Watch = Callable[[Lanes], object]
 Args = TypeVarTuple("Args")
@@ -167,7 +167,10 @@ class _GuardedStream:
                 await self._wait()
                 continue  # another worker may have taken the request
             ask = asks.popleft()
-            findings = await self._readings[name].read(ask.excerpts)
+            try:
+                findings = await self._readings[name].read(ask.excerpts)
+            except RequestError as error:
+                raise refuse(name, error) from error
             self._carry_out(self._lanes.answer(ask, findings))
             read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
             if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams

@@ -93,15 +93,18 @@ def _activate(guard: Guard, params: Mapping[str, Any], rules: Rules, headers: Ma
     try:
         reading = guard.detector.accept(rest, headers)
     except RequestError as error:
-        raise InvalidRequest(
-            f"detector request failed for `{guard.id}`: {error.message}", status=error.status
-        ) from error
+        raise refuse(guard.id, error) from error
     return ActiveGuard(
         guard,
         reading,
         float(threshold) if threshold is not None and _is_number(threshold) else guard.default_threshold,
         holds=guard.chunker_id != WHOLE_TEXT_CHUNKER or rules.whole_text_holds,
     )
+
+
+def refuse(detector: str, error: RequestError) -> InvalidRequest:
+    """What a detector says against a request, as the caller reads it."""
+    return InvalidRequest(f"detector request failed for `{detector}`: {error.message}", status=error.status)
 
 
 def _is_number(value: object) -> bool:

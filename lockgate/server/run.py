@@ -74,10 +74,9 @@ async def _serve(settings: Settings, then: Then | None) -> None:
 
 
 def spare_the_collector() -> None:
-    """What is loaded at start stays; a request makes few cycles, so that looking for them may be rarer."""
+    """What is loaded at start stays: it need not be searched for garbage again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 def bind_all(settings: Settings) -> list[Bound]:
@@ -94,7 +93,7 @@ def bind_all(settings: Settings) -> list[Bound]:
             except OSError as error:
                 if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
-                log_event(Event.PORT_LEFT_CLOSED, logging.WARNING, name_=listener.name, port=listener.port)
+                log_event(Event.PORT_LEFT_CLOSED, logging.WARNING, listener=listener.name, port=listener.port)
     except CannotListen:
         for one in bound:
             one.socket.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from lockgate.core.batching import Ask, DetectionBatcher, Progress, Reader, _Desk
+from lockgate.core.batching import Ask, DetectionBatcher, Progress, _Desk
 from lockgate.core.chunks import ChunkAligner
 from lockgate.core.frames import FrameLog
 from lockgate.core.lanes import Lane, Lanes
@@ -241,11 +241,9 @@ def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockgate.core import batching
 
-    def place(
-        reader: Reader, chunk: Chunk, found: Sequence[Detection], _begin: int, _stop: int | None
-    ) -> list[Detection]:
+    def place(desk: _Desk, chunk: Chunk, found: Sequence[Detection], *_: object) -> list[Detection]:
         moved = [one._replace(start=one.start + chunk.start, end=one.end + chunk.start) for one in found]
-        return [one._replace(detector_id=reader.detector) for one in moved if one.score >= reader.threshold]
+        return [one._replace(detector_id=desk.detector) for one in moved if one.score >= desk.reader.threshold]
 
     monkeypatch.setattr(batching, "_place", place)
 

@@ -228,3 +228,20 @@ def test_a_long_list_finds_the_same_places_as_a_short_one_when_words_do_not_coun
     for keyword in ("cat", "x", "東京", "s"):
         short = by_keywords(text, keywords=[keyword], whole_words=False)
         assert short == by_keywords(text, {"keywords": [*padding, keyword], "whole_words": False}) != []
+
+
+def test_more_findings_than_anybody_can_use_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="more than 10000 findings"):
+        by_regex("x" * 200, patterns=["x"] * 64)
+    with pytest.raises(InvalidRequest, match="more than 10000 findings"):
+        by_keywords("x" * 12_000, keywords=["x"], whole_words=False)
+
+
+def test_patterns_that_are_too_complex_together_are_refused() -> None:
+    patterns = [f"(x|y|w){{1,900}}[a-z]{{1,900}}{number}" for number in range(64)]
+    assert refusal(patterns=patterns).startswith("too complex from pattern ")
+
+
+def test_keywords_of_operator_and_caller_are_both_found_and_each_place_once() -> None:
+    hits = by_keywords("red green Red", {"keywords": ["red"]}, keywords=["green", "red"])
+    assert texts(hits) == ["red", "green", "Red"]

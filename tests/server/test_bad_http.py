@@ -214,3 +214,27 @@ async def test_clients_that_dawdle_with_their_head_do_not_keep_others_waiting(se
         assert time.monotonic() - started < 1.0
         await idle.send(build_request("POST", CONTENT, BODY))
         assert (await idle.read_answer()).body == NOTHING
+
+
+async def test_a_wish_for_another_protocol_does_not_cost_the_body(server: ServerProcess) -> None:
+    """Clients that would rather speak HTTP/2 send this with their first request."""
+    wish = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
+    answer = await call(server.api_port, CONTENT, BODY, headers={**JSON_TYPE, **wish})
+    assert (answer.status, answer.body) == (200, NOTHING)
+
+
+@pytest.mark.parametrize("head", [{"x-long": "y" * 70_000}, {f"x-{number}": "y" * 20 for number in range(4_000)}])
+async def test_a_complete_head_that_is_too_large_is_refused_too(server: ServerProcess, head: dict[str, str]) -> None:
+    answer = await call(server.api_port, "/health", method="GET", headers=head)
+    assert (answer.status, answer.body) == (431, b'{"code":431,"details":"request head is too large"}')
+    assert await answers_still(server)
+
+
+async def test_a_stream_tells_a_client_that_asks_to_go_on(server: ServerProcess) -> None:
+    async with connect(server.api_port) as client:
+        await client.start_stream({**NDJSON_TYPE, "Expect": "100-continue"})
+        assert (await client.read_head()).status == 100
+        await client.send_chunk(build_line(detectors={"pii": {}}, content="Hello. "))
+        await client.send(b"0\r\n\r\n")
+        answer = await client.read_answer()
+    assert (answer.status, len(answer.lines())) == (200, 1)

@@ -50,8 +50,8 @@ class App:
         try:
             await self._admit(endpoint, exchange)
         except asyncio.CancelledError as error:
-            if not exchange.has_left:
-                raise
+            if not exchange.has_left:  # the process ends now, whatever is under way
+                exchange.drop()
             _forget(error)
         except Exception as error:  # noqa: BLE001 - the last place to answer
             exchange.unwatch()
@@ -60,7 +60,7 @@ class App:
             _forget(error)
         finally:
             exchange.unwatch()
-        if exchange.has_left and task.cancelling():
+        if task.cancelling():
             task.uncancel()
 
     async def _admit(self, endpoint: Endpoint, exchange: Exchange) -> None:

@@ -6,6 +6,7 @@ while nothing is read from it), and does not read for ever what a client still s
 """
 
 import asyncio
+import re
 import select
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 30.0
 LINGER_S = 2.0
 LOOK_EVERY_S = 0.04
+_UPGRADE = re.compile(rb"(?i)\r\nupgrade:[^\r\n]*")
 
 
 class WatchedFlow(FlowControl):
@@ -55,15 +57,26 @@ class WatchedFlow(FlowControl):
         self._look_out = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
 
+def _without_upgrade(data: bytes) -> bytes:
+    """The head of a request without the wish to speak another protocol, which we do not.
+
+    Some clients ask for HTTP/2 in this way with every first request, and go on in HTTP/1.1 if they do not get it. The
+    parser would take the body for the other protocol. Where the header is torn in two packets it is not seen.
+    """
+    if b"pgrade:" not in data and b"PGRADE:" not in data:
+        return data
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + end + rest
+
+
 class Connection(HttpToolsProtocol):
     """A connection that an exchange can ask to be told of its end."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's business
         super().__init__(*args, **kwargs)
         self.on_leave: Callable[[], object] | None = None
-        self._attended: RequestResponseCycle | None = (
-            None  # `cycle` is the newest, which may still wait in the pipeline
-        )
+        # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
+        self._attended: RequestResponseCycle | None = None
         self._is_in_head = True
         self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -87,7 +100,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._bytes_without_body += len(data)
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._is_in_head else data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, "request head is too large")
 
@@ -110,6 +123,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm()
+        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > MAX_HEAD_BYTES:
+            self._refuse(431, "request head is too large")
+            raise ValueError("stops the parser")
         self._is_in_head = False
         try:
             super().on_headers_complete()
@@ -137,6 +153,8 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int, details: str) -> None:
         """End the connection; with words, unless they would fall into an answer that has begun."""
+        if self.transport.is_closing():
+            return
         cycle = self.cycle
         if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
             body = encode_error(status, details)

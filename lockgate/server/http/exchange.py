@@ -22,13 +22,14 @@ class ClientLeft(Exception):
 class Exchange:
     """One request and its answer."""
 
-    __slots__ = ("_end_with_error", "_receive", "_scope", "_send", "has_left", "status")
+    __slots__ = ("_end_with_error", "_first_message", "_receive", "_scope", "_send", "has_left", "status")
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         self._scope = scope
         self._receive = receive
         self._send = send
         self._end_with_error: Callable[[ErrorReply], bytes] | None = None
+        self._first_message: Any = None
         self.status = 0
         self.has_left = False
 
@@ -69,7 +70,7 @@ class Exchange:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The request body as it arrives."""
         while True:
-            message = await self._receive()
+            message, self._first_message = self._first_message or await self._receive(), None
             if message["type"] != "http.request":
                 self.has_left = True
                 raise ClientLeft
@@ -103,7 +104,12 @@ class Exchange:
         await self.answer(status, body, _JSON)
 
     async def start_stream(self, headers: Headers, end_with_error: Callable[[ErrorReply], bytes]) -> None:
-        """Begin an answer whose body follows by `write`; an error becomes its last piece."""
+        """Begin an answer whose body follows by `write`; an error becomes its last piece.
+
+        A client that asked whether it may send its body takes an answer for a no, so it is told to go on first.
+        """
+        if self.header(b"expect"):
+            self._first_message = await self._receive()
         self._end_with_error = end_with_error
         await self._start(200, headers)
 

@@ -12,13 +12,14 @@ from lockgate.core.values import Frame
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
-from lockgate.pipelines.guards import Rules, choose_guards
+from lockgate.pipelines.guards import ActiveGuard, Rules, choose_guards
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire.guardrails import (
     CONTENT_LINE,
     CONTENT_REQUEST,
     ContentLine,
+    DetectorMap,
     encode_answer,
     encode_error,
     encode_line,
@@ -29,6 +30,7 @@ from lockgate.wire.shapes import Shape
 CONTENT_PATH = "/api/v2/text/detection/content"
 STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
 _NDJSON = "application/x-ndjson"
+_FEW_VALUES = 4
 T = TypeVar("T")
 
 
@@ -56,7 +58,7 @@ class GuardrailsRoutes:
             raise InvalidRequest("`content` is required")
         if not request.detectors:
             raise InvalidRequest("`detectors` is required")
-        guards = choose_guards(self._gateway.guards, request.detectors, self._unary_rules)
+        guards = await self._choose(request.detectors, self._unary_rules)
         await exchange.answer_json(encode_answer(await detect_contents(request.content, guards)))
 
     async def stream_content(self, exchange: Exchange) -> None:
@@ -67,7 +69,7 @@ class GuardrailsRoutes:
         await exchange.start_stream(headers, _encode_error_line)
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
-            guards = choose_guards(self._gateway.guards, first.detectors or {}, self._stream_rules)
+            guards = await self._choose(first.detectors or {}, self._stream_rules)
             plan = plan_lanes(
                 guards,
                 strategy=self._gateway.strategy(Strategy.MAX_PROCESSED_INDEX),
@@ -79,6 +81,13 @@ class GuardrailsRoutes:
                     if release.text or release.detections:
                         await exchange.write(encode_line(release, is_relative=self._is_fms))
         await exchange.end()
+
+    async def _choose(self, requested: DetectorMap, rules: Rules) -> tuple[ActiveGuard, ...]:
+        """The guards of a request, off the loop where it brings many patterns to prepare."""
+        lists = [value for params in requested.values() for value in params.values() if isinstance(value, list)]
+        if any(len(one) > _FEW_VALUES for one in lists):
+            return await asyncio.to_thread(choose_guards, self._gateway.guards, requested, rules)
+        return choose_guards(self._gateway.guards, requested, rules)
 
 
 async def _decode(shape: Shape[T], body: bytes) -> T:
