@@ -94,7 +94,7 @@ async def test_when_the_client_leaves_its_detector_is_cancelled_at_once(
     gone = time.monotonic()
     client.close()
     assert await wait_for_step(watched, "cancelled") - gone < NOTICED_S
-    wait_until(lambda: watched.server.open_files() == files, 2.0, "the closing of the connection")
+    wait_until(lambda: watched.server.open_files() <= files, 2.0, "the closing of the connection")
     wait_until(lambda: len(watched.server.events("client_left")) == left + 1, 2.0, "the event in the log")
     assert all(step != "ended" for step, _ in read_diary(watched.diary))
 
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_in_its_head_or_body_leaves_nothing_behind(se
     for start in starts * 10:
         async with connect(server.api_port) as client:
             await client.send(start)
-    wait_until(lambda: server.open_files() == files, 2.0, "the closing of all connections")
+    wait_until(lambda: server.open_files() <= files, 2.0, "the closing of all connections")
     assert (await detect(server.api_port, {"content": "x", "detectors": {"pii": {}}})).status == 200
 
 
@@ -163,7 +163,7 @@ async def test_a_client_that_does_not_read_is_dropped_when_its_time_is_up(narrow
                 await asyncio.wait_for(client.send_chunk(line), 1.0)
         except (ConnectionError, TimeoutError):
             pass
-        wait_until(lambda: narrow.open_files() == files, 5.0, "the end of the connection")
+        wait_until(lambda: narrow.open_files() <= files, 5.0, "the end of the connection")
     assert (await call(narrow.api_port, CONTENT, b'{"content":"x","detectors":{"pii":{}}}')).status == 200
 
 
@@ -178,5 +178,5 @@ async def test_fifty_clients_that_leave_midway_leave_nothing_behind(server: Serv
                 await client.reader.readline()
 
     await asyncio.gather(*(leave(number) for number in range(50)))
-    wait_until(lambda: server.open_files() == files, 3.0, "the closing of all connections")
+    wait_until(lambda: server.open_files() <= files, 3.0, "the closing of all connections")
     assert (await stream(server.api_port, {"detectors": {"pii": {}}, "content": "x"})).status == 200
