@@ -134,7 +134,8 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
         "--detector",
         action="append",
         metavar="ID[=JSON]",
-        help='a detector and its parameters: -d pii, -d \'regex={"patterns":["x+"]}\'; default: pii and secrets',
+        help='a detector and its parameters: -d pii, -d \'regex={"patterns":["x+"]}\'; '
+        "default: those of the config file, else pii and secrets",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per released part")
     _add_settings(parser)
@@ -200,13 +201,16 @@ def _run_check(options: argparse.Namespace) -> int:
 
 
 def _run_detect(options: argparse.Namespace) -> int:
+    from lockgate.config.settings import EMBEDDED_DEFAULT
     from lockgate.terminal import detect
 
     if options.text not in (None, "-") and options.file:
         return _complain("give a text or a file, not both", EXIT_USAGE)
-    requested = dict(_parse_detector(word) for word in options.detector or ["pii", "secrets"])
+    settings = _load(options)
+    own = list(settings.detectors) if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
+    requested = dict(_parse_detector(word) for word in options.detector or own)
     text = None if options.text in (None, "-") else os.fsencode(options.text).decode("utf-8", "replace")
-    has_found = asyncio.run(detect(_load(options), requested, text=text, file=options.file, as_json=options.json))
+    has_found = asyncio.run(detect(settings, requested, text=text, file=options.file, as_json=options.json))
     return EXIT_FOUND if has_found else EXIT_OK
 
 

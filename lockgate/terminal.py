@@ -87,7 +87,7 @@ class _Marker:
 
     def show(self, release: Release) -> None:
         if not self._paint.is_on:
-            for found in release.detections:
+            for found in sorted(release.detections, key=lambda one: one.start):
                 print(f"{found.start}-{found.end}\t{found.detector_id}\t{printable(found.detection)}\t{found.score:.2f}\t"
                       f"{printable(found.text)}", flush=True)  # fmt: skip
             return

@@ -70,6 +70,7 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Warnings", [(warning,) for warning in (*settings.warnings, *without_effect(settings))]),
         _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
         "The resolved whole\n\n" + render_yaml(settings),
+        '`lockgate serve` would refuse these settings: see "Not served by this version".' if unserved(settings) else "",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -92,10 +93,14 @@ def unserved(settings: Settings) -> list[str]:
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """Settings that were given and that nothing in this version looks at: nobody must think that they work."""
+    """Settings that were given and do nothing, or leave a detector without a word: nobody must think that they work."""
     default = Settings()
     given = [name for name in _NOT_YET_USED if _look_up(settings, name) != _look_up(default, name)]
-    return [f"`{name}` has no effect in this version" for name in given]
+    mute = [name for name, part in settings.detectors.items() if part.default_threshold > 1]
+    return [
+        *[f"`{name}` has no effect in this version" for name in given],
+        *[f"`detectors.{name}.default_threshold` is above 1, which no score can reach" for name in mute],
+    ]
 
 
 def _look_up(settings: Settings, path: str) -> object:

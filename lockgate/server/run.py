@@ -2,6 +2,7 @@
 """Runs the servers of a process: binds the ports, serves until told to stop, lets requests finish."""
 
 import asyncio
+import ctypes
 import errno
 import gc
 import logging
@@ -26,6 +27,7 @@ from lockgate.server.http.routes import api_routes, health_routes
 from lockgate.telemetry import Event, log_event
 
 _BACKLOG = 2048
+_IDLE_TICKS = 20  # of a tenth of a second
 
 
 class Bound(NamedTuple):
@@ -119,7 +121,9 @@ def _bind(listener: Listener) -> socket.socket:
 
 def _describe(error: OSError, listener: Listener) -> str:
     number = error.errno or 0
-    return f"{os.strerror(number) if number > 0 else error} (os error {number}) on {listener.host}:{listener.port}"
+    words = f"{os.strerror(number) if number > 0 else error} (os error {number}) on {listener.host}:{listener.port}"
+    flag = {"api": "--http-port or HTTP_PORT", "health": "--health-http-port or HEALTH_HTTP_PORT"}.get(listener.name)
+    return f"{words}; {flag} chooses another" if flag else words
 
 
 def _build_app(gateway: Gateway, routes: Routes) -> App:
@@ -142,15 +146,31 @@ def configure(app: App) -> uvicorn.Config:
     )
 
 
+def give_memory_back() -> None:
+    """What a busy time has left behind goes back to the system."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the C library is glibc
+    if trim is not None:
+        trim(0)
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.servers = []
         self.stopped = asyncio.Event()
+        self._tidied_at = 0  # requests served when memory was last given back
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:  # one place listens to signals: _stopping
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        state = self.server_state
+        if counter % _IDLE_TICKS == 0 and not state.tasks and state.total_requests > self._tidied_at:
+            self._tidied_at = state.total_requests
+            give_memory_back()
+        return await super().on_tick(counter)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -183,7 +203,7 @@ def _stopping(servers: Sequence[_Server]) -> Iterator[None]:
 def _warn_if_open(bound: Sequence[Bound]) -> None:
     hosts = {one.listener.host for one in bound if not _is_loopback(one.listener.host)}
     if hosts:
-        reason = f"everybody who reaches {', '.join(sorted(hosts))} may call: no callers are configured"
+        reason = f"everybody who reaches {', '.join(sorted(hosts))} may call; `server.host: 127.0.0.1` closes it"
         log_event(Event.WARNING, logging.WARNING, reason=reason)
 
 

@@ -30,7 +30,8 @@ def test_a_port_that_was_asked_for_and_is_taken_ends_the_start(tmp_path: Path, v
         server = ServerProcess(tmp_path, variables={variable: str(port)})
         assert server.process.wait(20) == 3
     assert server.error_path.read_text() == (
-        f"lockgate: failed to run server: io error: Address already in use (os error 98) on 127.0.0.1:{port}\n"
+        f"lockgate: failed to run server: io error: Address already in use (os error 98) on 127.0.0.1:{port}; "
+        f"--{variable.lower().replace('_', '-')} or {variable} chooses another\n"
     )
     assert server.events("listening") == []
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.server.http_client import STREAM, build_head, build_line, call, connect, stream
-from tests.server.processes import ServerProcess
+from tests.server.processes import ServerProcess, wait_until
 
 
 def error(code: int, details: str) -> bytes:
@@ -178,3 +178,12 @@ async def test_too_many_requests_at_once_are_refused_at_the_door_while_health_is
         assert (await call(narrow.api_port, "/health", method="GET")).status == 200
     await asyncio.sleep(0.1)
     assert (await stream(narrow.api_port, FIRST)).body.startswith(RELEASED)
+
+
+async def test_the_log_tells_what_a_stream_ended_with(server: ServerProcess) -> None:
+    before = len(server.events("request"))
+    answer = await stream(server.api_port, {"detectors": {"nobody": {}}, "content": "x"})
+    assert answer.lines()[-1]["code"] == 404
+    wait_until(lambda: len(server.events("request")) > before, 2.0, "the event in the log")
+    event = server.events("request")[-1]
+    assert (event["status"], event["code"]) == (200, 404)

@@ -32,11 +32,13 @@ class App:
         methods = self._routes.get(exchange.path)
         if methods is None:
             await exchange.answer(404)
+            _log_request(exchange, 0.0)
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
             await exchange.answer(405, b"", (b"allow", allowed.encode()))
+            _log_request(exchange, 0.0)
             return
         started = time.perf_counter()
         await self._attend(endpoint, exchange)
@@ -106,5 +108,6 @@ def _log_request(exchange: Exchange, seconds: float) -> None:
         method=exchange.method,
         path=exchange.path,
         status=status,
+        **({"code": exchange.error_code} if exchange.error_code else {}),
         duration_ms=round(seconds * 1000, 2),
     )

@@ -22,7 +22,7 @@ class ClientLeft(Exception):
 class Exchange:
     """One request and its answer."""
 
-    __slots__ = ("_end_with_error", "_first_message", "_receive", "_scope", "_send", "has_left", "status")
+    __slots__ = ("_end_with_error", "_first_message", "_receive", "_scope", "_send", "error_code", "has_left", "status")
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         self._scope = scope
@@ -31,6 +31,7 @@ class Exchange:
         self._end_with_error: Callable[[ErrorReply], bytes] | None = None
         self._first_message: Any = None
         self.status = 0
+        self.error_code = 0
         self.has_left = False
 
     @property
@@ -123,6 +124,7 @@ class Exchange:
 
     async def fail(self, reply: ErrorReply) -> None:
         """Answer with an error, or end a stream with it."""
+        self.error_code = reply.status
         if self._end_with_error is not None:
             await self.write(self._end_with_error(reply))
             await self.end()
