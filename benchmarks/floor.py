@@ -61,7 +61,7 @@ def build_with_parts(answer: ContentAnswer, judge: StopJudge, scan: Scan) -> End
 async def open_scan() -> Scan:
     """The detector's bare function."""
     async with open_pii_detector({}) as detector:
-        return detector.accept({}, {}).scan
+        return detector.accept({}, ()).scan
 
 
 async def stream(exchange: Exchange) -> None:

@@ -6,6 +6,9 @@ LockgateError                 message, status hint
     InvalidRequest            422: the request breaks a rule
     UnsuitableDetector        400: a detector cannot serve this endpoint
     UnknownDetector           404: no such detector
+    UnknownModel              404: no backend for the model
+    Unauthorized              401: the caller is not known
+    TooManyRequests           429: the caller has used up its share, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body cannot be taken at all
   UpstreamError(service)      they are wrong
     Unavailable               503: not reachable
@@ -59,6 +62,31 @@ class UnknownDetector(RequestError):
 
     def __init__(self, detector_id: str) -> None:
         super().__init__(f"detector `{detector_id}` not found")
+
+
+class UnknownModel(RequestError):
+    """No backend is configured for the model that a request names."""
+
+    status = 404
+
+    def __init__(self, what: str, model: str) -> None:
+        super().__init__(f"{what} request failed for `{model}`: model not found: {model}")
+
+
+class Unauthorized(RequestError):
+    """The caller gave no key, or one that nobody has."""
+
+    status = 401
+
+
+class TooManyRequests(RequestError):
+    """The caller has used up its share for now."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class UnreadableBody(RequestError):

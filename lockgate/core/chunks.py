@@ -66,7 +66,7 @@ class ChunkAligner:
 
     def place(self, chunk: Chunk) -> bool:
         """Whether the chunk is one to read: an empty one is passed over unless the whole text is empty."""
-        start, end, text, _ = chunk
+        start, end, text = chunk.start, chunk.end, chunk.text
         received = self._tape.received
         if not 0 <= start <= end <= received:
             raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")

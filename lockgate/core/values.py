@@ -5,7 +5,7 @@ They are named tuples, not frozen dataclasses: just as immutable, and made in le
 (docs/decisions/0001-values-are-named-tuples.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 WHOLE_TEXT_CHUNKER = "whole_doc_chunker"  # its one chunk is the text; always there, under the name that contracts use
@@ -28,12 +28,16 @@ class Frame(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What a detector reads. `is_forced`: the chunker had to cut where the text does not end."""
+    """What a detector reads. `is_forced`: the chunker had to cut where the text does not end.
+
+    `inputs` are the numbers of the first and the last frame that belong to it, where the chunker tells them.
+    """
 
     start: int
     end: int
     text: str
     is_forced: bool = False
+    inputs: tuple[int, int] | None = None
 
 
 class Excerpt(NamedTuple):
@@ -55,6 +59,48 @@ class Detection(NamedTuple):
     detector_id: str = ""
     evidence: tuple[Mapping[str, Any], ...] = ()
     metadata: Mapping[str, Any] | None = None
+
+
+class Conversation(NamedTuple):
+    """A chat as a reviewer reads it: its messages and the tools that were offered, in the caller's own words."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+
+
+class Generated(NamedTuple):
+    """A prompt and what a model made of it."""
+
+    prompt: str
+    text: str
+
+
+class Claim(NamedTuple):
+    """A text and the context that it is compared with; `context_type` is `docs` or `url`."""
+
+    content: str
+    context_type: str
+    context: Sequence[str]
+
+
+Subject = Conversation | Generated | Claim
+
+
+class Generation(NamedTuple):
+    """What a backend is asked to generate. `body` is in the backend's own words; `kind` names its endpoint, if any."""
+
+    model: str
+    body: Mapping[str, Any]
+    headers: Sequence[tuple[str, str]] = ()
+    kind: str = ""
+
+
+class Health(NamedTuple):
+    """How a service is. `code` is an HTTP status."""
+
+    status: str
+    code: int = 200
+    reason: str | None = None
 
 
 class Document(NamedTuple):

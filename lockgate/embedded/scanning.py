@@ -16,6 +16,7 @@ import re2
 
 from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import ConfigError, InvalidRequest, LockgateError
+from lockgate.interfaces import Headers
 
 LOOKBEHIND_CHARS = 64
 INLINE_CHARS = 16_000
@@ -188,7 +189,7 @@ class ScanningDetector:
         self._prepare = prepare
         self._known = known
 
-    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> ScanReading:
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> ScanReading:
         return ScanReading(self._prepare(Params.of_request(params, self._known)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from lockgate.core.batching import Reader
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
 from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector
-from lockgate.interfaces import Chunker, Detector, Reading
+from lockgate.interfaces import Chunker, Detector, Headers, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ def choose_guards(
     guards: Mapping[str, Guard],
     requested: Mapping[str, Mapping[str, Any]],
     rules: Rules,
-    headers: Mapping[str, str] | None = None,
+    headers: Headers = (),
 ) -> tuple[ActiveGuard, ...]:
     """The guards that a request asks for, in its order. Every detector is checked before any reads a parameter."""
     if rules.checks_threshold:
         check_thresholds(requested)
     chosen = [_find(guards, name, rules) for name in requested]
-    return tuple(_activate(guard, requested[guard.id], rules, headers or {}) for guard in chosen)
+    return tuple(_activate(guard, requested[guard.id], rules, headers) for guard in chosen)
 
 
 def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:
@@ -87,7 +87,7 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
     return guard
 
 
-def _activate(guard: Guard, params: Mapping[str, Any], rules: Rules, headers: Mapping[str, str]) -> ActiveGuard:
+def _activate(guard: Guard, params: Mapping[str, Any], rules: Rules, headers: Headers) -> ActiveGuard:
     threshold = params.get("threshold")
     rest = {name: params[name] for name in sorted(params) if name != "threshold"}
     try:

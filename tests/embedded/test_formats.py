@@ -19,7 +19,7 @@ from lockgate.errors import ConfigError, InvalidRequest
 async def _scan(text: str, params: dict[str, Any], options: dict[str, Any]) -> list[Detection]:
     async with open_format_detector(options) as detector:
         assert detector.lookbehind_chars == 0
-        (hits,) = await detector.accept(params, {}).read([Excerpt(text)])
+        (hits,) = await detector.accept(params, ()).read([Excerpt(text)])
         return list(hits)
 
 

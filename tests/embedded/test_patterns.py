@@ -15,7 +15,7 @@ from lockgate.errors import ConfigError, InvalidRequest
 
 async def _scan(factory: Any, text: str, params: dict[str, Any], options: dict[str, Any]) -> list[Detection]:
     async with factory(options) as detector:
-        (hits,) = await detector.accept(params, {}).read([Excerpt(text)])
+        (hits,) = await detector.accept(params, ()).read([Excerpt(text)])
         return list(hits)
 
 

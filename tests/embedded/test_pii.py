@@ -29,7 +29,7 @@ async def _opened(context: AbstractAsyncContextManager[ScanningDetector]) -> Sca
 
 
 def _reading(params: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> ScanReading:
-    return asyncio.run(_opened(open_pii_detector(options or {}))).accept(params, {})
+    return asyncio.run(_opened(open_pii_detector(options or {}))).accept(params, ())
 
 
 WIDE = _reading({"regions": REGIONS})
@@ -307,15 +307,15 @@ def _every_reading() -> dict[str, ScanReading]:
     async def open_all() -> dict[str, ScanReading]:
         patterns = {"patterns": [r"[a-z]+@[a-z]+", r"a.*b|a", r"\d{3}-\d{4}", r"\bx*\b"]}
         readings = {
-            "pii": (await _opened(open_pii_detector({}))).accept({"regions": REGIONS}, {}),
-            "secrets": (await _opened(open_secrets_detector({}))).accept({}, {}),
-            "regex": (await _opened(open_regex_detector(patterns))).accept({}, {}),
+            "pii": (await _opened(open_pii_detector({}))).accept({"regions": REGIONS}, ()),
+            "secrets": (await _opened(open_secrets_detector({}))).accept({}, ()),
+            "regex": (await _opened(open_regex_detector(patterns))).accept({}, ()),
             "keywords": (await _opened(open_keywords_detector({"keywords": ["a", "1 1", "日本", "--"]}))).accept(
-                {}, {}
+                {}, ()
             ),
         }
         formats = await _opened(open_format_detector({}))
-        return readings | {name: formats.accept({"format": name}, {}) for name in ("json", "xml", "yaml")}
+        return readings | {name: formats.accept({"format": name}, ()) for name in ("json", "xml", "yaml")}
 
     return asyncio.run(open_all())
 

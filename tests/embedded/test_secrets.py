@@ -34,7 +34,7 @@ def jwt(header: dict[str, str]) -> str:
 
 async def _open(options: dict[str, Any], params: dict[str, Any]) -> ScanReading:
     async with open_secrets_detector(options) as detector:
-        return detector.accept(params, {})
+        return detector.accept(params, ())
 
 
 READING = asyncio.run(_open({}, {}))

@@ -32,7 +32,7 @@ def _guards(*posts: tuple[str, Detector, Chunker], trailing: Sequence[str] = ())
     active = []
     for name, detector, chunker in posts:
         guard = Guard(name, "text_contents", detector, f"c{id(chunker)}", chunker, 0.5)
-        reading = detector.accept({}, {})
+        reading = detector.accept({}, ())
         active.append(ActiveGuard(guard, reading, 0.5, name not in trailing))
     return active
 

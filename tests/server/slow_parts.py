@@ -10,6 +10,7 @@ from typing import Any
 
 from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import InvalidRequest
+from lockgate.interfaces import Headers
 
 
 class SlowDetector:
@@ -21,7 +22,7 @@ class SlowDetector:
         self._delay_s = delay_s
         self._diary = diary
 
-    def accept(self, params: Mapping[str, Any], headers: Mapping[str, str]) -> "SlowDetector":
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> "SlowDetector":
         for name in params:
             raise InvalidRequest(f"unknown parameter `{name}`, this detector takes none")
         return self
