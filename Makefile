@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
-.PHONY: help install demo test lint format bench soak lock clean
+.PHONY: help install demo test lint format bench bench-peers soak protos lock clean
 help:
 	@echo "make demo     watch a text pass the gate, then try the API (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests"
 	@echo "make install  only set up .venv"
-	@echo "make bench    CPU and memory beside a floor of the same run"
+	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
+	@echo "make protos   renew the generated code of lockgate/wire/protos"
 
 install: $(STAMP)
 
@@ -46,8 +47,19 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers
+
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
+
+PROTOS := lockgate/wire/protos
+protos: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)/*.proto
+	sed -i.bak -e '1i\'$$'\n''# SPDX-License-Identifier: Apache-2.0' \
+		-e 's/^from google.protobuf import descriptor_pool .*/from lockgate.wire.protos import POOL as _POOL/' \
+		-e 's/_descriptor_pool\.Default()/_POOL/' $(PROTOS)/*_pb2.py $(PROTOS)/*_pb2.pyi
+	rm $(PROTOS)/*.bak
 
 lock: $(STAMP)
 	$(BIN)/python -m pip install -q pip-tools

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.chat import measure_chat
 from benchmarks.content import measure_content
 from benchmarks.core import measure_core, measure_growth
-from benchmarks.measuring import FULL, QUICK, Effort, Row, render, write_json
+from benchmarks.measuring import FULL, QUICK, RESULTS, Effort, Row, render, write_json
 from benchmarks.stream import measure_stream
 
 _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
@@ -16,8 +17,8 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "growth": measure_growth,
     "content": measure_content,
     "stream": measure_stream,
+    "chat": measure_chat,
 }
-_RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
@@ -25,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a few seconds; the figures mean little")
-    parser.add_argument("--results", type=Path, default=_RESULTS, metavar="DIR", help="where the JSON files go")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the JSON files go")
     options = parser.parse_args()
     unknown = set(options.sections) - set(_SECTIONS)
     if unknown:

@@ -2,7 +2,7 @@
 """The client of the HTTP benchmarks, a process of its own so that its CPU time does not count.
 
 `python -m benchmarks.client` reads one job as a line of JSON and prints one line of JSON when it is done:
-  requests   send `body` to `path` so many times over `connections` keep-alive connections
+  requests   send `body` to `path` so many times over `connections` keep-alive connections; answers may be streams
   streams    the same with `lines`, one HTTP chunk each
   hold       open `connections` streams, send the first line of each, print, and hold them until input ends
 """
@@ -17,6 +17,7 @@ from benchmarks.processes import HOST
 
 _LIMIT = 1 << 24
 _END = b"\r\n0\r\n\r\n"
+_DONE = b"data: [DONE]"
 _SETTLE_S = 0.5
 
 
@@ -64,7 +65,10 @@ class Client:
         writer.write(self._head + b"content-length: %d\r\n\r\n" % len(self._body) + self._body)
         head = await _read_head(reader)
         length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-        await reader.readexactly(int(length))
+        if length:
+            await reader.readexactly(int(length))
+        elif _DONE not in (answer := await reader.readuntil(_END)) or b"event: error" in answer:
+            raise RuntimeError(answer.decode())
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._head + b"transfer-encoding: chunked\r\n\r\n")

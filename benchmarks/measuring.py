@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 TEXTS = Path(__file__).parent / "texts"
+RESULTS = Path(__file__).parent / "results"
 _MICRO = 1e6
 
 
 class Row(NamedTuple):
-    """One line of the table. With a target, the value must not exceed it."""
+    """One line of the table. With a target, the value must not exceed it, or must reach it if `is_minimum`."""
 
     name: str
     value: float
     unit: str
     target: float | None = None
+    is_minimum: bool = False
 
     @property
     def verdict(self) -> str:
         """PASS or FAIL where there is a target."""
         if self.target is None:
             return ""
-        return "PASS" if self.value <= self.target else "FAIL"
+        is_met = self.value >= self.target if self.is_minimum else self.value <= self.target
+        return "PASS" if is_met else "FAIL"
 
 
 class Effort(NamedTuple):
@@ -38,15 +41,41 @@ class Effort(NamedTuple):
     content_requests: int
     stream_requests: int
     open_streams: int
+    chat_requests: int
+    chat_streams: int
+    pace_ms: int
 
 
-FULL = Effort(rounds=5, frames=10_000, content_requests=1_000, stream_requests=40, open_streams=200)
-QUICK = Effort(rounds=1, frames=500, content_requests=20, stream_requests=2, open_streams=5)
+FULL = Effort(
+    rounds=5,
+    frames=10_000,
+    content_requests=1_000,
+    stream_requests=40,
+    open_streams=200,
+    chat_requests=100,
+    chat_streams=64,
+    pace_ms=10,
+)
+QUICK = Effort(
+    rounds=1,
+    frames=500,
+    content_requests=20,
+    stream_requests=2,
+    open_streams=5,
+    chat_requests=4,
+    chat_streams=2,
+    pace_ms=1,
+)
 
 
 def read_text(name: str) -> str:
     """One of the texts of about 1 KB."""
     return (TEXTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def read_answer() -> list[str]:
+    """The model's answer in its 200 tokens; the file has one JSON string a line, since tokens may be line ends."""
+    return [json.loads(line) for line in read_text("answer").splitlines()]
 
 
 def best_cpu_s(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -76,7 +105,7 @@ def render(section: str, rows: Sequence[Row]) -> str:
     """The rows as a table."""
     lines = [f"\n{section}"]
     for row in rows:
-        target = "" if row.target is None else f"<= {row.target:,.1f}"
+        target = "" if row.target is None else f"{'>=' if row.is_minimum else '<='} {row.target:,.1f}"
         lines.append(f"  {row.name:<64}{row.value:>12,.2f} {row.unit:<6}{target:>12}  {row.verdict}".rstrip())
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 HOST = "127.0.0.1"
 _ROOT = Path(__file__).resolve().parents[1]
-_START_S = 30.0
+_START_S = 60.0
 _STOP_S = 10.0
 _CLIENT_S = 300.0
 _SCHEDULED = 2  # CPUCLOCK_SCHED: time on a processor, user and system together, of all threads
@@ -47,9 +47,10 @@ def open_lockgate(config: str, folder: Path) -> Iterator[Server]:
     """`lockgate serve` with these settings, without a log."""
     path = folder / "config.yaml"
     path.write_text(config, encoding="utf-8")
-    port, health_port = _free_port(), _free_port()
+    port, health_port = free_port(), free_port()
     ports = ["--http-port", str(port), "--health-http-port", str(health_port)]
-    with _running(["lockgate", "serve", "-q", "--host", HOST, "--config-path", str(path), *ports], port) as server:
+    command = ["lockgate", "serve", "-q", "--host", HOST, "--config-path", str(path), *ports]
+    with running(_python(*command), port) as server:
         yield server
 
 
@@ -58,8 +59,24 @@ def open_floor(answers: Mapping[str, bytes], folder: Path) -> Iterator[Server]:
     """The bare handlers, which give these answers by path."""
     path = folder / "answers.json"
     path.write_text(json.dumps({name: body.decode() for name, body in answers.items()}), encoding="utf-8")
-    port = _free_port()
-    with _running(["benchmarks.floor", str(port), str(path)], port) as server:
+    port = free_port()
+    with running(_python("benchmarks.floor", str(port), str(path)), port) as server:
+        yield server
+
+
+@contextmanager
+def open_upstream() -> Iterator[Server]:
+    """The scripted model and detector."""
+    port = free_port()
+    with running(_python("benchmarks.upstream", str(port)), port) as server:
+        yield server
+
+
+@contextmanager
+def open_relay(upstream: Server) -> Iterator[Server]:
+    """The least that can stand before the scripted model."""
+    port = free_port()
+    with running(_python("benchmarks.relay", str(port), str(upstream.port)), port) as server:
         yield server
 
 
@@ -97,14 +114,19 @@ def _client(server: Server, job: Mapping[str, Any]) -> Iterator[tuple[IO[str], I
 
 
 @contextmanager
-def _running(module: Sequence[str], port: int) -> Iterator[Server]:
-    command = [sys.executable, "-m", *module]
-    with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+def running(command: Sequence[str], port: int, **options: Any) -> Iterator[Server]:  # noqa: ANN401 - those of Popen
+    """A server that this command starts, once it listens on the port."""
+    quiet: dict[str, Any] = {"cwd": _ROOT, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet | options) as process:
         try:
             _wait_for(port, process)
             yield Server(process.pid, port)
         finally:
             _stop(process)
+
+
+def _python(*module: str) -> list[str]:
+    return [sys.executable, "-m", *module]
 
 
 def _stop(process: "subprocess.Popen[Any]") -> None:
@@ -129,7 +151,8 @@ def _wait_for(port: int, process: "subprocess.Popen[Any]") -> None:
     raise RuntimeError("the server did not start")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

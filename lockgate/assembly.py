@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""open_gateway(settings): the one place where parts are chosen, opened and closed."""
+"""open_gateway(settings): the one place where parts are chosen, opened and closed.
+
+Parts that run here come from plugins, services from clients; what the settings do not name is not imported.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from lockgate.config.settings import DetectorSettings, Settings
+from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
 from lockgate.core.release import Strategy
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
 from lockgate.errors import ConfigError, ConfigFaults
-from lockgate.interfaces import Chunker, Detector
-from lockgate.pipelines.guards import Guard
+from lockgate.interfaces import Backend, Chunker, Probe
+from lockgate.pipelines.guards import CONTENTS, Guard
 from lockgate.plugins import find_factory
 
 
@@ -22,6 +25,9 @@ class Gateway:
 
     settings: Settings
     guards: Mapping[str, Guard]
+    generation: Backend | None = None
+    openai: Backend | None = None
+    probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
 
     @property
     def is_fms(self) -> bool:
@@ -38,13 +44,19 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
-    """Opens every part that runs here and that the settings name; closes them in reverse order."""
+    """Opens every part that the settings name; closes them in reverse order."""
     async with AsyncExitStack() as stack:
         opener = _Opener(settings, stack)
+        generation = await opener.open_generation()
+        openai = await opener.open_openai()
+        chunkers = [name for name, part in settings.chunkers.items() if part.service is not None]
+        for name in dict.fromkeys([*chunkers, *(part.chunker_id for part in settings.detectors.values())]):
+            await opener.open_chunker(name)
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
-        yield Gateway(settings, {guard.id: guard for guard in guards if guard is not None})
+        kept = {guard.id: guard for guard in guards if guard is not None}
+        yield Gateway(settings, kept, generation, openai, opener.probes)
 
 
 class _Opener:
@@ -54,30 +66,58 @@ class _Opener:
         self._settings = settings
         self._stack = stack
         self._chunkers: dict[str, Chunker | None] = {}
+        self.probes: dict[str, Probe | None] = {}
         self.faults: list[ConfigError] = []
 
-    async def open_guard(self, name: str, detector: DetectorSettings) -> Guard | None:
-        chunker = await self._open_chunker(detector.chunker_id)
-        if detector.embedded is None:
+    async def open_generation(self) -> Backend | None:
+        chosen = self._settings.generation
+        if chosen is None:
             return None
-        opened: Detector | None = await self._open(
-            "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
-        )
-        if opened is None or chunker is None:
+        backend: Backend | None = await self._call("generation", _open_generation(chosen), "generation.service")
+        return backend
+
+    async def open_openai(self) -> Backend | None:
+        chosen = self._settings.openai
+        if chosen is None:
+            return None
+        from lockgate.clients.openai import open_openai_client
+
+        backend: Backend | None = await self._call("openai", open_openai_client(chosen), "openai.service")
+        return backend
+
+    async def open_chunker(self, name: str) -> None:
+        chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
+        if chosen is not None and chosen.service is not None:
+            self._chunkers[name] = await self._call(name, _open_chunker(name, chosen), f"chunkers.{name}.service")
+            return
+        embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
+        options = {} if chosen is None else chosen.options
+        self._chunkers[name] = await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        if chosen is not None:
+            self.probes[name] = None
+
+    async def open_guard(self, name: str, detector: DetectorSettings) -> Guard | None:
+        chunker = self._chunkers.get(detector.chunker_id)
+        if detector.embedded is None:
+            from lockgate.clients.detector import open_detector_client
+
+            opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
+        else:
+            opened = await self._open("lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}")
+            self.probes[name] = None
+        if opened is None or (chunker is None and detector.type == CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
 
-    async def _open_chunker(self, name: str) -> Chunker | None:
-        if name not in self._chunkers:
-            chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
-            embedded = name if chosen is None else chosen.embedded
-            options = {} if chosen is None else chosen.options
-            self._chunkers[name] = (
-                None
-                if embedded is None
-                else await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
-            )
-        return self._chunkers[name]
+    async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:  # noqa: ANN401
+        """A client of a service, opened; it is also asked for the service's health."""
+        try:
+            client = await self._stack.enter_async_context(opening)
+        except ConfigError as error:
+            self.faults.append(ConfigError(error.message, source=self._settings.source, key=key))
+            return None
+        self.probes[name] = client
+        return client
 
     async def _open(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
         try:
@@ -85,6 +125,23 @@ class _Opener:
         except ConfigError as error:
             self.faults.append(_move(error, self._settings, key))
             return None
+
+
+def _open_generation(chosen: GenerationSettings) -> AbstractAsyncContextManager[Any]:
+    if chosen.provider == "tgis":
+        from lockgate.clients.tgis import open_tgis_client
+
+        return open_tgis_client(chosen.service)
+    from lockgate.clients.caikit_nlp import open_caikit_nlp_client
+
+    return open_caikit_nlp_client(chosen.service)
+
+
+def _open_chunker(name: str, chosen: ChunkerSettings) -> AbstractAsyncContextManager[Any]:
+    from lockgate.clients.chunker import open_chunker_client
+
+    assert chosen.service is not None  # noqa: S101 - the caller has looked
+    return open_chunker_client(name, chosen.service)
 
 
 @asynccontextmanager

@@ -97,6 +97,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         ("--host", "server.host", "LOCKGATE_SERVER__HOST", "address to bind"),
         ("--http-port", "server.http_port", "HTTP_PORT", "API port, default 8033"),
         ("--health-http-port", "server.health_port", "HEALTH_HTTP_PORT", "health port, default 8034"),
+        ("--workers", "server.workers", "LOCKGATE_SERVER__WORKERS", "processes that serve the API, default 1"),
         ("--log-format", "log.format", "LOG_FORMAT", "full, compact, pretty, console or json"),
         ("--tls-cert-path", "server.tls.cert_path", "TLS_CERT_PATH", "server certificate chain (PEM)"),
         ("--tls-key-path", "server.tls.key_path", "TLS_KEY_PATH", "server private key (PEM)"),

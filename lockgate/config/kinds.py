@@ -170,6 +170,19 @@ def choice(*words: str, is_case_kept: bool = True) -> Kind:
     return Kind(" | ".join(words), parse, is_text=True)
 
 
+def word_or_map(*words: str) -> Kind:
+    """One of a few words, or a map that says it part by part; whoever knows the parts checks which word may stand."""
+
+    def parse(value: object) -> str | dict[str, Any]:
+        if isinstance(value, str):
+            return value
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise ValueError(f"must be one of {', '.join(words)}, or a map, not {describe(value)}")
+
+    return Kind(f"{' | '.join(words)} | map", parse)
+
+
 def words_of(*words: str) -> Kind:
     """A list of some of these words, in any case."""
     one = choice(*words, is_case_kept=False)

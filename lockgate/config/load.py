@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lockgate.config.callers import read_callers
 from lockgate.config.draft import Check, Draft, read_fields
 from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
 from lockgate.config.kinds import describe
@@ -22,6 +23,7 @@ from lockgate.config.orchestrator_yaml import (
     rename_old_keys,
 )
 from lockgate.config.otlp import resolve_otlp
+from lockgate.config.policies import read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
@@ -60,8 +62,10 @@ def load_settings(
     lay_flags(draft, flags)
     add_embedded_chunkers(draft)  # again: a variable or a flag may have set `chunkers` as a whole
     blame_unknown(draft, unknown)
-    found = read_fields(draft, Settings, draft.tree, (), special=SPECIAL_KEYS)
+    found = read_fields(draft, Settings, draft.tree, (), special=(*SPECIAL_KEYS, "policies", "callers"))
     found |= read_orchestrator_sections(draft)
+    found["policies"] = read_policies(draft, found["detectors"])
+    found["callers"] = read_callers(draft)
     if try_part is not None:
         _try_parts(draft, found, try_part)
     check_router(draft, found.get("router", RouterSettings()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     ChunkerSettings,
@@ -37,14 +38,8 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/api/v2/text/completions-detection", ("text_contents",), ("text_contents", "text_generation")),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
-SERVED = frozenset({ENDPOINTS[3][0], STREAM_CONTENT})
-LATER_SECTIONS = ("models", "sources", "policies", "agents", "sessions", "callers")
+LATER_SECTIONS = ("models", "sources", "agents", "sessions")
 _NOT_YET_USED = (
-    "passthrough_headers",
-    "rewrite_forwarded_access_header",
-    "detector_concurrent_requests",
-    "chunker_concurrent_requests",
-    "start_up_health_check",
     "upstreams",
     "server.cors_origins",
     "server.allowed_hosts",
@@ -63,9 +58,11 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Detectors", _list_detectors(settings)),
         _render_table("Chunkers", _list_chunkers(settings)),
         _render_table("Embedded parts", _list_embedded(settings, locate) if locate else []),
+        _render_table("Policies", _list_policies(settings)),
         _render_table("Endpoints", _list_endpoints(settings)),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
+        _render_table("Callers", _list_callers(settings)),
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
         _render_table("Warnings", [(warning,) for warning in (*settings.warnings, *without_effect(settings))]),
         _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
@@ -83,13 +80,9 @@ def render_yaml(settings: Settings) -> str:
 
 def unserved(settings: Settings) -> list[str]:
     """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
-    names = [f"detectors.{name}.service" for name, part in settings.detectors.items() if part.service]
-    names += [f"chunkers.{name}.service" for name, part in settings.chunkers.items() if part.service]
-    names += [key for key in ("generation", "openai") if getattr(settings, key) is not None]
-    names += [key for key in LATER_SECTIONS if getattr(settings, key)]
-    names += ["server.tls"] if settings.server.tls.cert_path else []
+    names = [key for key in LATER_SECTIONS if getattr(settings, key)]
     names += [f"server.{key}" for key in ("playground", "trace") if getattr(settings.server, key)]
-    return names + (["otlp.export"] if settings.otlp.export else [])
+    return names
 
 
 def without_effect(settings: Settings) -> list[str]:
@@ -173,13 +166,35 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 
 
+def _list_policies(settings: Settings) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("name", *SECTION_TYPES, "if a detector fails")]
+    for name, policy in settings.policies.items():
+        cells = [_describe_readers(policy, section) for section in SECTION_TYPES]
+        rows.append((name, *cells, "pass, with a warning" if policy.passes_failures else "fail"))
+    return rows if settings.policies else []
+
+
+def _describe_readers(policy: PolicySettings, section: str) -> str:
+    names = ", ".join(getattr(policy, section))
+    return f"{policy.actions().get(section, 'annotate')}: {names}" if names else "-"
+
+
 def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("path", "served", "input detectors", "output detectors")]
     for path, inputs, outputs in ENDPOINTS:
         readers = [_name_readers(settings, inputs, path == STREAM_CONTENT)]
         readers.append(_name_readers(settings, outputs, path == V1_STREAM))
-        rows.append((path, "yes" if path in SERVED else "not yet", *readers))
+        rows.append((path, _describe_service_of(settings, path), *readers))
     return rows
+
+
+def _describe_service_of(settings: Settings, path: str) -> str:
+    """Whether an endpoint is served, and if not, which section would make it so."""
+    if "completions-detection" in path and settings.openai is None:
+        return "needs `openai`"
+    if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:
+        return "needs `generation`"
+    return "yes"
 
 
 def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bool) -> str:
@@ -209,6 +224,15 @@ def _list_listeners(settings: Settings) -> list[tuple[str, ...]]:
     return [(item.name, f"{item.host}:{item.port}", asked[item.is_asked_for]) for item in there]
 
 
+def _list_callers(settings: Settings) -> list[tuple[str, ...]]:
+    head = ("name", "key from", "at once", "per minute")
+    rows = [
+        (one.name, one.key_env, str(one.max_streams or "any"), str(one.requests_per_minute or "any"))
+        for one in settings.callers.values()
+    ]
+    return [head, *rows] if rows else []
+
+
 def _describe_place(part: DetectorSettings | ChunkerSettings) -> str:
     if part.service is None:
         return f"embedded {part.embedded}"
@@ -234,6 +258,8 @@ def _fields(part: object) -> Iterable[tuple[str, Any]]:
 
 def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:  # noqa: ANN401 - any YAML value
     """Plain values for YAML; what was left out stays out, below the top."""
+    if isinstance(value, PolicySettings):
+        return {name: _keep_entries(item, name) for name, item in value.as_keys().items()}
     if dataclasses.is_dataclass(value):
         value = dict(_fields(value))
     if isinstance(value, Mapping):
@@ -246,3 +272,10 @@ def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:  # noqa: ANN
     if isinstance(value, Secret) or (isinstance(value, str) and key != "api_token" and _SECRET_KEY.search(key)):
         return MASK
     return _CREDENTIALS.sub(f"{MASK}@", value) if isinstance(value, str) else value
+
+
+def _keep_entries(value: object, key: str) -> Any:  # noqa: ANN401 - any YAML value
+    """Plain values for YAML; in a policy, a detector without parameters stays."""
+    if isinstance(value, Mapping):
+        return {name: _to_plain(item, name) for name, item in value.items()}
+    return _to_plain(value, key)

@@ -10,11 +10,14 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
 from lockgate.config.kinds import AnyKind, Section, SectionMap
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
+
+if TYPE_CHECKING:
+    from lockgate.config.policies import PolicySettings
 
 Compat = Literal["none", "fms"]
 ReleaseStrategy = Literal["max_processed_index", "frontier"]
@@ -211,15 +214,21 @@ class SourceKeys:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyKeys:
-    """The known keys of one policy; the map itself is kept."""
+    """One policy as the file says it; `lockgate.config.policies` makes it a PolicySettings."""
 
-    input: Mapping[str, Any] | None = option(kinds.MAP, "detectors of what the user says", None)
-    documents: Mapping[str, Any] | None = option(kinds.MAP, "detectors of retrieved documents", None)
-    output: Mapping[str, Any] | None = option(kinds.MAP, "detectors of what the model says", None)
-    grounding: Mapping[str, Any] | None = option(kinds.MAP, "detectors that compare answer and documents", None)
-    on_finding: str | None = option(kinds.TEXT, "what happens to text with a finding", None)
-    fallback: str | None = option(kinds.TEXT, "text that replaces a blocked one", None)
-    on_detector_failure: str | None = option(kinds.TEXT, "what happens when a detector fails", None)
+    input: Mapping[str, Any] = option(kinds.MAP, "detectors of what the user says, by id", dict, "{}")
+    documents: Mapping[str, Any] = option(kinds.MAP, "detectors of retrieved documents, by id", dict, "{}")
+    output: Mapping[str, Any] = option(kinds.MAP, "detectors of what the model says, by id", dict, "{}")
+    grounding: Mapping[str, Any] = option(kinds.MAP, "detectors that compare answer and documents, by id", dict, "{}")
+    on_finding: str | Mapping[str, Any] = option(
+        kinds.word_or_map("annotate", "mask", "stop", "block"),
+        "what happens to text with a finding; the map says it for `input`, `documents` and `output`",
+        "annotate",
+    )
+    fallback: str = option(kinds.TEXT, "what stands in place of text that was withheld", "This answer was withheld.")
+    on_detector_failure: str = option(
+        kinds.choice("fail", "pass"), "pass: text that a failed detector has not read leaves, with a warning", "fail"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,12 +254,14 @@ class SessionKeys:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class CallerKeys:
-    """The known keys of one caller; the map itself is kept."""
+class CallerSettings:
+    """Somebody who may call. `name` is that of its entry, `key` the value of the variable that `key_env` names."""
 
-    key_env: str | None = option(kinds.TEXT, "name of the environment variable that holds the key", None)
-    max_streams: int | None = option(kinds.POSITIVE, "streams open at once", None)
-    requests_per_minute: int | None = option(kinds.POSITIVE, "requests per minute", None)
+    name: str
+    key: Secret
+    key_env: str = option(kinds.TEXT, "name of the environment variable that holds the key")
+    max_streams: int | None = option(kinds.POSITIVE, "requests open at once; beyond it: 429", None)
+    requests_per_minute: int | None = option(kinds.POSITIVE, "requests in any minute; beyond it: 429", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -289,6 +300,10 @@ class ServerSettings:
         kinds.TEXTS, "host names besides loopback for playground and trace", (), "[]"
     )
     tls: ServerTlsSettings = option(Section(ServerTlsSettings), "TLS of the API port", ServerTlsSettings)
+    workers: int = option(kinds.whole(1, 512), "processes that serve the API port", 1)
+    shutdown_timeout_s: float | None = option(
+        kinds.DURATION, "seconds that requests may still take once a stop is asked for", None, "10 with TLS, else 30"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -407,10 +422,10 @@ class Settings:
     chunker_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per chunker and request", 5)
     models: Mapping[str, Any] = option(SectionMap(ModelKeys, is_plain=True), "models by id", dict)
     sources: Mapping[str, Any] = option(SectionMap(SourceKeys, is_plain=True), "data sources by id", dict)
-    policies: Mapping[str, Any] = option(SectionMap(PolicyKeys, is_plain=True), "policies by id", dict)
+    policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
     agents: Mapping[str, Any] = option(SectionMap(AgentKeys, is_plain=True), "agents by id", dict)
     sessions: Mapping[str, Any] = option(Section(SessionKeys, is_plain=True), "where sessions are kept", dict)
-    callers: Mapping[str, Any] = option(SectionMap(CallerKeys, is_plain=True), "callers by name", dict)
+    callers: Mapping[str, CallerSettings] = option(SectionMap(CallerSettings), "callers by name", empty_map)
     upstreams: Mapping[str, Any] = option(Section(UpstreamKeys, is_plain=True), "who may be called", dict)
     server: ServerSettings = option(Section(ServerSettings), "where we listen", ServerSettings)
     limits: LimitSettings = option(Section(LimitSettings), "how much we take on", LimitSettings)

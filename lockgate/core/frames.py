@@ -15,13 +15,14 @@ from lockgate.core.values import Frame, Span
 class FrameLog:
     """The unreleased end of one text, as frames."""
 
-    __slots__ = ("_head_start", "frames", "received", "released")
+    __slots__ = ("_head_start", "first", "frames", "last", "received", "released")
 
     def __init__(self) -> None:
         self.frames: deque[Frame] = deque()
         self._head_start = 0
         self.received = 0
         self.released = 0
+        self.first = self.last = 0  # numbers of the first and the last frame whose text the latest release holds
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -37,9 +38,13 @@ class FrameLog:
             raise RuntimeError(f"cannot release up to {upto}: released {self.released}, received {self.received}")
         frames, texts, completed = self.frames, [], []
         position, start = self.released, self._head_start
+        if frames:
+            self.first = frames[0].number
         while frames:
             text = frames[0].text
             end = start + len(text)
+            if text and start < upto:
+                self.last = frames[0].number
             if end > upto:
                 texts.append(text[position - start : upto - start])
                 break

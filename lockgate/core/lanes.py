@@ -32,7 +32,10 @@ Outcome = Ask | Opened | Release
 
 
 class LanePlan(NamedTuple):
-    """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once."""
+    """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
+
+    `feeds_empty`: the chunkers are given frames without text too.
+    """
 
     readers: tuple[Reader, ...]
     strategy: Strategy = Strategy.FRONTIER
@@ -41,6 +44,7 @@ class LanePlan(NamedTuple):
     max_held_chars: int | None = 1_048_576
     is_whole: bool = False
     max_choices: int = 128
+    feeds_empty: bool = False
 
     def chunkers(self) -> list[str]:
         """The distinct chunkers, in the order of their detectors."""
@@ -51,8 +55,8 @@ class Lane:
     """One text."""
 
     __slots__ = (
-        "_aligners", "_batcher", "_check_at", "_chunker_of", "_gate", "_is_finished", "_is_source_open", "_log",
-        "_open", "_plan", "_tape", "_trim_at",
+        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_is_finished", "_is_source_open",
+        "_log", "_open", "_plan", "_tape", "_trim_at",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
@@ -71,6 +75,7 @@ class Lane:
         )
         self._log = self._gate.log
         self._is_finished = False
+        self._claims: list[tuple[int, tuple[int, int]]] = []  # chunk end, the frames that its chunker names
         self._trim_at = _TRIM_CHARS
         self._check_at = float("inf") if plan.max_held_chars is None else plan.max_held_chars
 
@@ -93,18 +98,23 @@ class Lane:
         if not self._is_source_open:
             raise RuntimeError("the source has ended")
         log = self._log
-        if frame.text and self._aligners:
+        if self._aligners and (frame.text or self._plan.feeds_empty):
             self._tape.append(frame)
             if self._tape.received >= self._trim_at:
                 self._trim()
         outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend
         if log.received + len(log.frames) > self._check_at:
             self._check_held()
-        return outcomes
+        return outcomes + self.end() if frame.is_last else outcomes
 
     def take_feed(self, chunker: str) -> list[Frame]:
         """The frames that the chunker has not yet been given."""
         return self._aligners[chunker].feed()
+
+    @property
+    def is_source_open(self) -> bool:
+        """Whether more text may come."""
+        return self._is_source_open
 
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
@@ -114,6 +124,8 @@ class Lane:
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
         is_to_read = self._aligners[chunker].place(chunk)
+        if chunk.inputs is not None and is_to_read:
+            self._claims.append((chunk.end, chunk.inputs))
         return self._batcher.add(chunker, chunk) if is_to_read else []  # type: ignore[return-value]  # a new list
 
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
@@ -159,7 +171,15 @@ class Lane:
     def _advance(self, outcomes: list[Outcome], progress: Iterable[Progress]) -> list[Outcome]:
         for detector, upto, detections in progress:
             outcomes += self._gate.clear(detector, upto, detections)
+        if self._claims:
+            outcomes = [self._name_inputs(one) if isinstance(one, Release) else one for one in outcomes]
         return outcomes if self._open else self._finish_if_done(outcomes)
+
+    def _name_inputs(self, release: Release) -> Release:
+        """The release with the frames that the chunkers name for the chunks in it."""
+        named = [inputs for end, inputs in self._claims if end <= release.end]
+        self._claims = [claim for claim in self._claims if claim[0] > release.end]
+        return release._replace(inputs=(min(named)[0], max(last for _, last in named))) if named else release
 
     def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
         if not (self._is_source_open or self._open or self._is_finished or self._owes_answers()):
@@ -217,7 +237,7 @@ class Lanes:
     def end(self) -> list[Outcome]:
         """The source has ended well."""
         self._is_ended = True
-        return [outcome for lane in self._lanes.values() for outcome in lane.end()]
+        return [outcome for lane in self._lanes.values() if lane.is_source_open for outcome in lane.end()]
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""

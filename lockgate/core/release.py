@@ -33,7 +33,11 @@ class Strategy(Enum):
 
 
 class Release(NamedTuple):
-    """Text that may leave, with its findings and the frames that it completes. `is_final`: nothing follows."""
+    """Text that may leave, with its findings and the frames that it completes. `is_final`: nothing follows.
+
+    `inputs` are the numbers of the first and the last frame that it was made of, as the chunkers tell them, else as
+    the text lies.
+    """
 
     start: int
     end: int
@@ -42,6 +46,7 @@ class Release(NamedTuple):
     frames: tuple[Frame, ...] = ()
     choice: int = 0
     is_final: bool = False
+    inputs: tuple[int, int] = (0, 0)
 
 
 class ReleaseGate:
@@ -159,7 +164,7 @@ class ReleaseGate:
         start = self.log.released
         text, frames = self.log.release(upto)
         found = self._take_pending(upto, is_final=is_final) if self._pending else ()
-        return Release(start, upto, text, found, frames, self._choice, is_final)
+        return Release(start, upto, text, found, frames, self._choice, is_final, (self.log.first, self.log.last))
 
     def _take_pending(self, upto: int, *, is_final: bool) -> tuple[Detection, ...]:
         taken = []

@@ -19,12 +19,16 @@ class Span(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One message of the model stream: its number in the stream, its text, its choice, and what else it carried."""
+    """One message of the model stream: its number in the stream, its text, its choice, and what else it carried.
+
+    `is_last`: no more text follows in this choice, though others may go on.
+    """
 
     number: int
     text: str
     choice: int = 0
     fields: Mapping[str, Any] | None = None
+    is_last: bool = False
 
 
 class Chunk(NamedTuple):

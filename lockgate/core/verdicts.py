@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policy says about findings: pass, warn, mask or block.
+"""What policy says about findings: annotate, mask, stop or block a text; flag, mask or drop a document.
 
-Decides which findings count and what becomes of the text that they cover. A finding arrives once, with the first
-released text that overlaps it, so a mask that reaches beyond that text is carried into the next. Does not decide
-when text leaves: that is the gate's.
+Decides what of a text may still be read once something was found in it, and what a finding may tell when its text is
+hidden. Where text is replaced (stop, block) the fallback takes the place of everything that has not left yet; they
+differ only in the release that brings the finding: `stop` lets the part before the first finding leave, `block`
+nothing. So of an answer that is judged whole, `stop` shows the clean beginning and `block` only the fallback.
+
+A finding arrives once, with the first released text that overlaps it or earlier; what it covers beyond that text is
+remembered. Does not decide when text leaves: that is the gate's. Does not know what stands behind a verdict: whoever
+asks closes the model and says that the answer was filtered.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lockgate.core.values import Detection, Span
+from lockgate.core.values import Detection
 
 MASK_CHARACTER = "█"
 
@@ -18,25 +23,33 @@ MASK_CHARACTER = "█"
 class Action(IntEnum):
     """What to do with text that has a finding, from mild to strict."""
 
-    PASS = 0
-    WARN = 1
-    MASK = 2
+    ANNOTATE = 0
+    MASK = 1
+    STOP = 2
     BLOCK = 3
 
 
-class Policy(NamedTuple):
-    """A finding counts if its score reaches the threshold."""
+class DocumentAction(IntEnum):
+    """What to do with a retrieved document that has a finding, from mild to strict."""
 
-    action: Action
-    threshold: float = 0.0
+    FLAG = 0
+    MASK = 1
+    DROP = 2
 
 
 class Verdict(NamedTuple):
-    """The text that may leave, and the findings that count."""
+    """The text that may leave, and the findings as they may be told. `is_blocked`: nothing of the text follows."""
 
-    action: Action
     text: str
-    detections: tuple[Detection, ...]
+    detections: tuple[Detection, ...] = ()
+    is_blocked: bool = False
+
+
+_AS_TEXT = {
+    DocumentAction.FLAG: Action.ANNOTATE,
+    DocumentAction.MASK: Action.MASK,
+    DocumentAction.DROP: Action.BLOCK,
+}
 
 
 def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, ...]:
@@ -45,36 +58,68 @@ def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, 
 
 
 class Judge:
-    """Applies one policy to the releases of one text, in order."""
+    """Applies one action to the releases of one text, in order."""
 
-    __slots__ = ("_is_blocked", "_masked_upto", "_policy")
+    __slots__ = ("_action", "_ahead", "_fallback", "_is_blocked")
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._masked_upto = 0
+    def __init__(self, action: Action, fallback: str = "") -> None:
+        self._action = action
+        self._fallback = fallback
         self._is_blocked = False
+        self._ahead: list[tuple[int, int]] = []  # what findings cover beyond the last release
 
-    def judge(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
+    def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
-        action, threshold = self._policy
-        found = keep(detections, threshold)
-        if action is Action.BLOCK and (found or self._is_blocked):
-            self._is_blocked = True
-            return Verdict(Action.BLOCK, "", found)
-        if action is Action.MASK:
-            masked = self._mask(start, text, found)
-            return Verdict(Action.MASK if masked != text else Action.PASS, masked, found)
-        return Verdict(action if found else Action.PASS, text, found)
+        if self._action is Action.ANNOTATE or not (detections or self._ahead or self._is_blocked):
+            return Verdict(text, tuple(detections))
+        hidden = tuple([hide(found) for found in detections])
+        if self._action is Action.MASK:
+            return Verdict(self._mask(start, text, detections), hidden)
+        return Verdict(self._replace(start, text, detections), hidden, is_blocked=True)
 
-    def _mask(self, start: int, text: str, found: Sequence[Detection]) -> str:
-        spans = [Span(start, self._masked_upto), *(Span(one.start, one.end) for one in found)]
-        parts, position, end = [], start, start + len(text)
-        for span in sorted(spans):
-            low, high = max(span.start, position), min(span.end, end)
+    def _mask(self, start: int, text: str, detections: Sequence[Detection]) -> str:
+        spans = sorted([*self._ahead, *[(found.start, found.end) for found in detections]])
+        parts: list[str] = []
+        position, end = start, start + len(text)
+        for first, last in spans:
+            low, high = max(first, position), min(last, end)
             if low < high:
-                parts.append(text[position - start : low - start])
-                parts.append(MASK_CHARACTER * (high - low))
+                parts += text[position - start : low - start], MASK_CHARACTER * (high - low)
                 position = high
-        self._masked_upto = max(span.end for span in spans)
-        parts.append(text[position - start :])
-        return "".join(parts)
+        self._ahead = [span for span in spans if span[1] > end]
+        return "".join([*parts, text[position - start :]]) if parts else text
+
+    def _replace(self, start: int, text: str, detections: Sequence[Detection]) -> str:
+        if self._is_blocked:
+            return ""
+        self._is_blocked = True
+        first = min([found.start for found in detections])
+        clean = text[: max(first - start, 0)] if self._action is Action.STOP else ""
+        return clean + self._fallback
+
+
+def judge_whole(text: str, detections: Sequence[Detection], action: Action, fallback: str = "") -> Verdict:
+    """The verdict on a text that is complete and of which nothing has left."""
+    return Judge(action, fallback).judge(0, text, detections)
+
+
+def judge_document(text: str, detections: Sequence[Detection], action: DocumentAction) -> Verdict:
+    """The verdict on a retrieved document; one that is dropped has no text and `is_blocked`."""
+    return judge_whole(text, detections, _AS_TEXT[action])
+
+
+def hide(found: Detection) -> Detection:
+    """The finding without what was found: span, kind and score stay, so does metadata that does not repeat the text."""
+    metadata = _hide_word(found.metadata, found.text.casefold()) if found.metadata and found.text else found.metadata
+    return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata)
+
+
+def _hide_word(value: Any, word: str) -> Any:  # noqa: ANN401 - any JSON value
+    """The value without the strings that have the word in them: a rule may be named by the keyword that it found."""
+    if isinstance(value, str):
+        return MASK_CHARACTER * len(value) if word in value.casefold() else value
+    if isinstance(value, Mapping):
+        return {key: _hide_word(item, word) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hide_word(item, word) for item in value]
+    return value

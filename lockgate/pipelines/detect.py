@@ -1,24 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detections on a text that is complete: a stream of one frame through the guarded stream."""
+"""Detections on what is complete: contents, as a stream through the guarded stream; and what reviewers read whole."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import NamedTuple
 
-from lockgate.core.values import Detection, Frame
+from lockgate.core.values import Detection, Frame, Subject
+from lockgate.core.verdicts import keep
+from lockgate.errors import LockgateError, RequestError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
-from lockgate.pipelines.guards import ActiveGuard
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview, refuse
 
 
-async def detect_contents(text: str, guards: Sequence[ActiveGuard]) -> list[Detection]:
+class Slice(NamedTuple):
+    """A piece of a text that is read on its own, and where it starts."""
+
+    start: int
+    text: str
+
+
+async def detect_contents(text: str, guards: Sequence[ActiveGuard], max_open: int = 5) -> list[Detection]:
     """All findings, by where they start; of equal starts in the order of the detectors."""
+    return await detect_slices([Slice(0, text)], guards, max_open)
+
+
+async def detect_slices(slices: Sequence[Slice], guards: Sequence[ActiveGuard], max_open: int = 5) -> list[Detection]:
+    """The findings in slices of a text, with their place in that text."""
+    plan = plan_lanes(guards, max_open=max_open, max_held_chars=None, is_whole=True, feeds_empty=True)
     found: list[Detection] = []
-    async with open_guarded_stream(
-        _one_frame(text), guards, plan_lanes(guards, max_held_chars=None, is_whole=True)
-    ) as stream:
+    async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
         async for release in stream:
             found += release.detections
+    found = list(_move_back(found, slices))
     found.sort(key=lambda one: one.start)
     return found
 
 
-async def _one_frame(text: str) -> AsyncGenerator[Frame, None]:
-    yield Frame(0, text)
+async def review_all(reviews: Sequence[ActiveReview], subject: Subject, max_open: int = 5) -> list[Detection]:
+    """The findings of all reviewers, in the order of the reviewers."""
+    if len(reviews) == 1:
+        return await _review(reviews[0], subject)
+    permits = asyncio.Semaphore(max_open)
+
+    async def review(one: ActiveReview) -> list[Detection]:
+        async with permits:
+            return await _review(one, subject)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(review(one)) for one in reviews]
+    except ExceptionGroup as failures:
+        raise _first_of(failures) from failures
+    return [found for task in tasks for found in task.result()]
+
+
+async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
+    name = active.guard.id
+    try:
+        found = await active.review.review(subject)
+    except RequestError as error:
+        raise refuse(name, error) from error
+    return [one._replace(detector_id=name) for one in keep(found, active.threshold)]
+
+
+def _first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    ours = failures.subgroup(LockgateError)
+    first: BaseException = ours or failures
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+async def _one_frame_each(slices: Iterable[Slice]) -> AsyncGenerator[Frame, None]:
+    for number, piece in enumerate(slices):
+        yield Frame(number, piece.text)
+
+
+def _move_back(found: Iterable[Detection], slices: Sequence[Slice]) -> Iterable[Detection]:
+    """The findings with spans in the text that the slices come from, not in the slices joined."""
+    if len(slices) == 1:
+        shift = slices[0].start
+        return [one._replace(start=one.start + shift, end=one.end + shift) for one in found] if shift else found
+    shifts: list[tuple[int, int]] = []
+    joined = 0
+    for piece in slices:
+        shifts.append((joined, piece.start - joined))
+        joined += len(piece.text)
+    moved = []
+    for one in found:
+        shift = next(shift for begin, shift in reversed(shifts) if one.start >= begin or begin == 0)
+        moved.append(one._replace(start=one.start + shift, end=one.end + shift))
+    return moved

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVarTuple
 from lockgate.core.batching import Ask
 from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
 from lockgate.core.release import Release, Strategy
-from lockgate.core.values import Frame
+from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import LockgateError, RequestError
 from lockgate.pipelines.guards import ActiveGuard, refuse
 
@@ -38,10 +38,13 @@ def plan_lanes(
     max_open: int = 4,
     max_held_chars: int | None = 1_048_576,
     is_whole: bool = False,
+    feeds_empty: bool = False,
 ) -> LanePlan:
-    """The plan of a stream that these guards watch."""
+    """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
     readers = tuple(guard.reader for guard in guards)
-    return LanePlan(readers, strategy, max_open, max_held_chars=max_held_chars, is_whole=is_whole)
+    return LanePlan(
+        readers, strategy, max_open, max_held_chars=max_held_chars, is_whole=is_whole, feeds_empty=feeds_empty
+    )
 
 
 @asynccontextmanager
@@ -77,21 +80,27 @@ class _GuardedStream:
         self._plan = plan
         self._lanes = Lanes(plan)
         self._readings = {active.guard.id: active.reading for active in guards}
-        self._chunkers = {active.guard.chunker_id: active.guard.chunker for active in guards}
+        self._chunkers = {
+            active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
+        }
         self._asks: dict[str, deque[Ask]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._source: AsyncGenerator[Frame, None] | None = None
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
-        self._has_ended = False
         self._busy_chunkers = 0
+        self._permits = asyncio.Semaphore(plan.max_open) if plan.is_whole else None
         self._reader_wakes = asyncio.Event()
         self._moved = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
 
     def start(self, source: AsyncGenerator[Frame, None]) -> None:
-        self._launch(self._read_source, source)
+        if self._plan.readers:
+            self._launch(self._read_source, source)
+        else:
+            self._source = source  # nothing is held: the reader reads it
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -101,6 +110,8 @@ class _GuardedStream:
         return self
 
     async def __anext__(self) -> Release:
+        if self._source is not None:
+            await self._read_on(self._source)
         await self._run_launched()
         while not self._outbox:
             if self._failure is not None:
@@ -111,6 +122,17 @@ class _GuardedStream:
             await self._reader_wakes.wait()
         self._moved.set()
         return self._outbox.popleft()
+
+    async def _read_on(self, source: AsyncGenerator[Frame, None]) -> None:
+        """Read an unguarded source until something may leave, which is at once."""
+        while not self._outbox:
+            try:
+                frame = await anext(source)
+            except StopAsyncIteration:
+                self._source = None
+                self._carry_out(self._lanes.end())
+                return
+            self._carry_out(self._lanes.receive(frame))
 
     # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
 
@@ -126,7 +148,6 @@ class _GuardedStream:
             while not self._plan.is_whole and (self._busy_chunkers or self._lanes.can_go_on()):
                 await self._wait()
             raise failed.error from failed
-        self._has_ended = True
         self._carry_out(self._lanes.end())
         self._chunkers_wake.set()
         self._reader_wakes.set()
@@ -134,8 +155,7 @@ class _GuardedStream:
 
     async def _cut(self, lane: Lane, name: str) -> None:
         if self._plan.is_whole:
-            text = "".join([frame.text for frame in lane.take_feed(name)])
-            self._carry_out(lane.place_all(name, await self._chunkers[name].cut(text)))
+            self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.take_feed(name))))
         else:
             frames = self._feed(lane, name)
             async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
@@ -146,12 +166,25 @@ class _GuardedStream:
         self._carry_out(lane.end_chunker(name))
         await self._run_launched()
 
+    async def _cut_whole(self, name: str, frames: Sequence[Frame]) -> Sequence[Chunk]:
+        """The chunks of a whole text; if it has several frames, each is cut on its own."""
+        cut = self._chunkers[name].cut
+        if len(frames) == 1:
+            return await cut(frames[0].text)
+        chunks: list[Chunk] = []
+        start = 0
+        for frame in frames:
+            found = await cut(frame.text)
+            chunks += [chunk._replace(start=chunk.start + start, end=chunk.end + start) for chunk in found]
+            start += len(frame.text)
+        return chunks
+
     async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
         while True:
             frames = lane.take_feed(name)
             for frame in frames:
                 yield frame
-            if not frames and self._has_ended:
+            if not frames and not lane.is_source_open:
                 return
             if not frames:
                 self._busy_chunkers -= 1
@@ -168,7 +201,7 @@ class _GuardedStream:
                 continue  # another worker may have taken the request
             ask = asks.popleft()
             try:
-                findings = await self._readings[name].read(ask.excerpts)
+                findings = await self._ask(name, ask)
             except RequestError as error:
                 raise refuse(name, error) from error
             self._carry_out(self._lanes.answer(ask, findings))
@@ -177,6 +210,12 @@ class _GuardedStream:
                 read_chars = 0
                 await asyncio.sleep(0)
         self._workers[name] -= 1
+
+    async def _ask(self, name: str, ask: Ask) -> Sequence[Sequence[Detection]]:
+        if self._permits is None:
+            return await self._readings[name].read(ask.excerpts)
+        async with self._permits:
+            return await self._readings[name].read(ask.excerpts)
 
     # What the lanes decided, carried out.
 

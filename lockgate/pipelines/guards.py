@@ -5,33 +5,40 @@ Decides what a request may ask for: known detectors, of a type that the endpoint
 number and parameters that the detector accepts. Knows no wire shape.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.core.batching import Reader
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
-from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector
-from lockgate.interfaces import Chunker, Detector, Headers, Reading
+from lockgate.core.values import WHOLE_TEXT_CHUNKER, Detection, Excerpt, Subject
+from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector, UpstreamError
+from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
+
+CONTENTS = "text_contents"
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A configured detector with its chunker."""
+    """A configured detector. One that reads contents has a chunker; a reviewer reads the whole and needs none."""
 
     id: str
     type: str
-    detector: Detector
+    detector: Detector | Reviewer
     chunker_id: str
-    chunker: Chunker
+    chunker: Chunker | None
     default_threshold: float
+
+    @property
+    def reads_whole_text(self) -> bool:
+        """Whether its one chunk is the text."""
+        return self.chunker_id == WHOLE_TEXT_CHUNKER
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What an endpoint allows, and how it answers what it does not."""
 
-    types: tuple[str, ...] = ("text_contents",)
+    types: tuple[str, ...] = (CONTENTS,)
     unsuitable_status: int = 400
     allows_whole_text: bool = True
     whole_text_holds: bool = True
@@ -50,8 +57,51 @@ class ActiveGuard:
 
     def __post_init__(self) -> None:
         guard = self.guard
-        reader = Reader(guard.id, guard.chunker_id, self.threshold, guard.detector.lookbehind_chars, self.holds)
-        object.__setattr__(self, "reader", reader)
+        look = getattr(guard.detector, "lookbehind_chars", 0)
+        object.__setattr__(self, "reader", Reader(guard.id, guard.chunker_id, self.threshold, look, self.holds))
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveReview:
+    """A reviewer at work for one request."""
+
+    guard: Guard
+    review: Review
+    threshold: float
+
+
+class Chosen(NamedTuple):
+    """The detectors of a request: those that read contents, and reviewers."""
+
+    contents: tuple[ActiveGuard, ...] = ()
+    reviews: tuple[ActiveReview, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody reads anything."""
+        return not (self.contents or self.reviews)
+
+
+def choose(
+    guards: Mapping[str, Guard],
+    requested: Mapping[str, Mapping[str, Any]],
+    rules: Rules,
+    headers: Headers = (),
+) -> Chosen:
+    """The detectors that a request asks for, in its order. Each is checked before any reads a parameter."""
+    if rules.checks_threshold:
+        check_thresholds(requested)
+    chosen = [_find(guards, name, rules) for name in requested]
+    contents: list[ActiveGuard] = []
+    reviews: list[ActiveReview] = []
+    for guard in chosen:
+        accepted, threshold = _accept(guard, requested[guard.id], headers)
+        if guard.type == CONTENTS:
+            holds = not guard.reads_whole_text or rules.whole_text_holds
+            contents.append(ActiveGuard(guard, accepted, threshold, holds))
+        else:
+            reviews.append(ActiveReview(guard, accepted, threshold))
+    return Chosen(tuple(contents), tuple(reviews))
 
 
 def choose_guards(
@@ -60,11 +110,48 @@ def choose_guards(
     rules: Rules,
     headers: Headers = (),
 ) -> tuple[ActiveGuard, ...]:
-    """The guards that a request asks for, in its order. Every detector is checked before any reads a parameter."""
-    if rules.checks_threshold:
-        check_thresholds(requested)
-    chosen = [_find(guards, name, rules) for name in requested]
-    return tuple(_activate(guard, requested[guard.id], rules, headers) for guard in chosen)
+    """The same where only contents are read."""
+    return choose(guards, requested, rules, headers).contents
+
+
+def forgive(chosen: Chosen, report: Callable[[str], object]) -> Chosen:
+    """The same detectors, but one that fails finds nothing, and its id is reported."""
+    return Chosen(
+        tuple(
+            ActiveGuard(one.guard, _Forgiving(one.guard.id, one.reading, report), one.threshold, one.holds)
+            for one in chosen.contents
+        ),
+        tuple(
+            ActiveReview(one.guard, _ForgivingReview(one.guard.id, one.review, report), one.threshold)
+            for one in chosen.reviews
+        ),
+    )
+
+
+class _Forgiving(NamedTuple):
+    name: str
+    reading: Reading
+    report: Callable[[str], object]
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        try:
+            return await self.reading.read(excerpts)
+        except UpstreamError:
+            self.report(self.name)
+            return ()
+
+
+class _ForgivingReview(NamedTuple):
+    name: str
+    inner: Review
+    report: Callable[[str], object]
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        try:
+            return await self.inner.review(subject)
+        except UpstreamError:
+            self.report(self.name)
+            return ()
 
 
 def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:
@@ -80,26 +167,23 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
         raise UnknownDetector(name)
     if guard.type not in rules.types:
         raise UnsuitableDetector(f"detector `{name}` is not supported by this endpoint", status=rules.unsuitable_status)
-    if guard.chunker_id == WHOLE_TEXT_CHUNKER and not rules.allows_whole_text:
+    if guard.reads_whole_text and not rules.allows_whole_text:
         raise InvalidRequest(
             f"detector `{name}` uses chunker `{WHOLE_TEXT_CHUNKER}`, which is not supported by this endpoint"
         )
     return guard
 
 
-def _activate(guard: Guard, params: Mapping[str, Any], rules: Rules, headers: Headers) -> ActiveGuard:
+def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> tuple[Any, float]:
+    """What has accepted the parameters, a Reading or a Review, and the threshold."""
     threshold = params.get("threshold")
     rest = {name: params[name] for name in sorted(params) if name != "threshold"}
     try:
-        reading = guard.detector.accept(rest, headers)
+        accepted = guard.detector.accept(rest, headers)
     except RequestError as error:
         raise refuse(guard.id, error) from error
-    return ActiveGuard(
-        guard,
-        reading,
-        float(threshold) if threshold is not None and _is_number(threshold) else guard.default_threshold,
-        holds=guard.chunker_id != WHOLE_TEXT_CHUNKER or rules.whole_text_holds,
-    )
+    is_given = threshold is not None and _is_number(threshold)
+    return accepted, float(threshold) if is_given else guard.default_threshold  # type: ignore[arg-type]
 
 
 def refuse(detector: str, error: RequestError) -> InvalidRequest:

@@ -1,84 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the servers of a process: binds the ports, serves until told to stop, lets requests finish."""
+"""Runs the servers: binds the ports, serves until told to stop, lets requests finish.
+
+The API ports are served here or by workers; the health port always here, until the API ports are done.
+"""
 
 import asyncio
-import ctypes
 import errno
-import gc
 import logging
 import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from typing import Any, NamedTuple
-
-import uvicorn
 
 from lockgate._version import __version__
 from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.report import without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
-from lockgate.server.http.app import App, Routes
-from lockgate.server.http.connection import Connection
 from lockgate.server.http.routes import api_routes, health_routes
-from lockgate.telemetry import Event, log_event
+from lockgate.server.serving import BACKLOG, Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.tls import load_tls
+from lockgate.server.workers import Workers
+from lockgate.telemetry import Event, log_event, open_telemetry
 
-_BACKLOG = 2048
-_IDLE_TICKS = 20  # of a tenth of a second
+_HEALTH_STOP_S = 2.0
 
 
 class Bound(NamedTuple):
-    """A listener and its socket."""
+    """A listener, its socket, and what is spoken there."""
 
     listener: Listener
     socket: socket.socket
+    scheme: str = "http"
 
     @property
     def address(self) -> str:
         """The address as one would type it."""
         host, port = self.socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"{self.scheme}://[{host}]:{port}" if ":" in host else f"{self.scheme}://{host}:{port}"
 
 
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 
 def serve(settings: Settings, then: Then | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does.
+
+    With several workers, `shared_metrics` must have been entered before: their metrics meet there.
+    """
+    with (
+        open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
         runner.run(_serve(settings, then))
 
 
 async def _serve(settings: Settings, then: Then | None) -> None:
     for warning in (*settings.warnings, *without_effect(settings)):
         log_event(Event.WARNING, logging.WARNING, reason=warning)
+    load_tls(settings.server.tls)
     async with open_gateway(settings) as gateway:
         spare_the_collector()
-        bound = bind_all(settings)
-        _warn_if_open(bound)
-        log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
-        api, health = _build_app(gateway, api_routes(gateway)), _build_app(gateway, health_routes(gateway))
-        servers = [_Server(configure(health if one.listener.name == "health" else api)) for one in bound]
-        async with asyncio.TaskGroup() as group:
-            with _stopping(servers):
-                for server, one in zip(servers, bound, strict=True):
-                    group.create_task(server.serve(sockets=[one.socket]))
-                    log_event(Event.LISTENING, port=one.listener.name, address=one.address)
-                companion = group.create_task(then(bound)) if then else None
-                for server in servers:
-                    await server.stopped.wait()
-                if companion:
-                    companion.cancel()
+        with ExitStack() as stack:
+            bound = bind_all(settings)
+            for one in bound:
+                stack.callback(one.socket.close)
+            _warn_if_open(settings, bound)
+            log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
+            await _run(bound, _build_front(gateway, bound), _build_health(gateway, bound), then)
     log_event(Event.STOPPED)
 
 
-def spare_the_collector() -> None:
-    """What is loaded at start stays: it need not be searched for garbage again and again."""
-    gc.collect()
-    gc.freeze()
+def _build_front(gateway: Gateway, bound: Sequence[Bound]) -> "Ports | Workers":
+    """What serves the API: this process, or others."""
+    settings = gateway.settings
+    sockets = [one.socket for one in bound if one.listener.name != "health"]
+    if settings.server.workers > 1:
+        return Workers(settings, sockets)
+    tls = load_tls(settings.server.tls)
+    return build_ports(gateway, api_routes(gateway), sockets, tls=tls, timeout_s=stop_timeout_s(settings))
+
+
+def _build_health(gateway: Gateway, bound: Sequence[Bound]) -> Ports:
+    sockets = [one.socket for one in bound if one.listener.name == "health"]
+    return build_ports(gateway, health_routes(gateway), sockets, timeout_s=_HEALTH_STOP_S)
+
+
+async def _run(bound: Sequence[Bound], front: "Ports | Workers", health: Ports, then: Then | None) -> None:
+    with _told_by_signals(front, health):
+        await front.start()
+        await health.start()
+        for one in bound:
+            log_event(Event.LISTENING, port=one.listener.name, address=one.address)
+        async with asyncio.TaskGroup() as group:
+            companion = group.create_task(then(bound)) if then else None
+            healthy = group.create_task(health.serve())
+            await front.serve()
+            health.stop()
+            await healthy
+            if companion:
+                companion.cancel()
+
+
+@contextmanager
+def _told_by_signals(front: "Ports | Workers", health: Ports) -> Iterator[None]:
+    """The first signal lets requests finish, a second SIGINT does not."""
+    is_told = False
+
+    def tell(number: signal.Signals) -> None:
+        nonlocal is_told
+        if is_told and number is signal.SIGINT:
+            front.cut()
+            health.cut()
+        is_told = True
+        front.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
 
 
 def bind_all(settings: Settings) -> list[Bound]:
@@ -87,11 +134,12 @@ def bind_all(settings: Settings) -> list[Bound]:
         one for one in (settings.listeners.health, settings.listeners.api, settings.listeners.aggregator) if one
     ]
     is_any_asked_for = any(one.is_asked_for for one in listeners)
+    api_scheme = "https" if settings.server.tls.cert_path else "http"
     bound: list[Bound] = []
     try:
         for listener in listeners:
             try:
-                bound.append(Bound(listener, _bind(listener)))
+                bound.append(Bound(listener, _bind(listener), "http" if listener.name == "health" else api_scheme))
             except OSError as error:
                 if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
@@ -111,7 +159,7 @@ def _bind(listener: Listener) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        bound.listen(_BACKLOG)
+        bound.listen(BACKLOG)
         bound.setblocking(False)
     except OSError:
         bound.close()
@@ -126,81 +174,9 @@ def _describe(error: OSError, listener: Listener) -> str:
     return f"{words}; {flag} chooses another" if flag else words
 
 
-def _build_app(gateway: Gateway, routes: Routes) -> App:
-    limits = gateway.settings.limits
-    return App(routes, max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
-
-
-def configure(app: App) -> uvicorn.Config:
-    """How every server of ours is set up."""
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=60,
-    )
-
-
-def give_memory_back() -> None:
-    """What a busy time has left behind goes back to the system."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the C library is glibc
-    if trim is not None:
-        trim(0)
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.servers = []
-        self.stopped = asyncio.Event()
-        self._tidied_at = 0  # requests served when memory was last given back
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # one place listens to signals: _stopping
-        yield
-
-    async def on_tick(self, counter: int) -> bool:
-        state = self.server_state
-        if counter % _IDLE_TICKS == 0 and not state.tasks and state.total_requests > self._tidied_at:
-            self._tidied_at = state.total_requests
-            give_memory_back()
-        return await super().on_tick(counter)
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().serve(sockets)
-        finally:
-            for listening in self.servers:  # still open when we are cancelled
-                listening.close()
-            self.stopped.set()
-
-
-@contextmanager
-def _stopping(servers: Sequence[_Server]) -> Iterator[None]:
-    """The first signal lets requests finish, a second SIGINT does not."""
-
-    def stop(number: signal.Signals) -> None:
-        for server in servers:
-            server.force_exit = server.should_exit and number is signal.SIGINT
-            server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-def _warn_if_open(bound: Sequence[Bound]) -> None:
+def _warn_if_open(settings: Settings, bound: Sequence[Bound]) -> None:
+    if settings.server.tls.client_ca_cert_path is not None:
+        return
     hosts = {one.listener.host for one in bound if not _is_loopback(one.listener.host)}
     if hosts:
         reason = f"everybody who reaches {', '.join(sorted(hosts))} may call; `server.host: 127.0.0.1` closes it"
@@ -212,12 +188,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one."""
-    try:
-        import uvloop
-    except ImportError:  # not available everywhere; asyncio's own loop does the same, slower
-        return None
-    return uvloop.new_event_loop

@@ -4,16 +4,27 @@
 Fields stand in the order in which they are written and in which missing ones are reported. Knows no rule beyond shape.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 from lockgate.core.release import Release
 from lockgate.core.values import Detection
+from lockgate.errors import InvalidRequest
 from lockgate.wire.shapes import Shape
 
 DetectorMap = dict[str, dict[str, Any]]
+MaskList = list[list[Annotated[int, msgspec.Meta(ge=0)]]]
+Masks = tuple[tuple[int, int], ...]
+
+
+class ContextType(enum.Enum):
+    """What a context is made of."""
+
+    DOCS = "docs"
+    URL = "url"
 
 
 class ContentRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,6 +41,23 @@ class ContentLine(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     content: str
 
 
+class ContextRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of detection/context."""
+
+    detectors: DetectorMap
+    content: str
+    context_type: ContextType
+    context: list[str]
+
+
+class GeneratedRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of detection/generated."""
+
+    prompt: str
+    generated_text: str
+    detectors: DetectorMap
+
+
 class ContentDetection(msgspec.Struct, omit_defaults=True):
     """A finding with its place in the text."""
 
@@ -42,6 +70,23 @@ class ContentDetection(msgspec.Struct, omit_defaults=True):
     score: float
     evidence: list[Any] = []
     metadata: dict[str, Any] = {}
+
+
+class PlainDetection(msgspec.Struct, omit_defaults=True):
+    """A finding of a reviewer, which has no place."""
+
+    detection_type: str
+    detection: str
+    detector_id: str
+    score: float
+    evidence: list[Any] = []
+    metadata: dict[str, Any] = {}
+
+
+class PlainAnswer(msgspec.Struct):
+    """Answer of detection on chats, contexts and generated texts."""
+
+    detections: list[PlainDetection]
 
 
 class ContentAnswer(msgspec.Struct):
@@ -67,6 +112,8 @@ class ErrorAnswer(msgspec.Struct):
 
 CONTENT_REQUEST = Shape(ContentRequest)
 CONTENT_LINE = Shape(ContentLine)
+CONTEXT_REQUEST = Shape(ContextRequest)
+GENERATED_REQUEST = Shape(GeneratedRequest)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -83,10 +130,38 @@ def from_detections(found: Iterable[Detection], shift: int = 0) -> list[ContentD
             one.detector_id,
             float(one.score),
             list(one.evidence),
-            _sorted(one.metadata),
+            sort_keys(one.metadata),
         )
         for one in found
     ]
+
+
+def from_reviews(found: Iterable[Detection]) -> list[PlainDetection]:
+    """Findings of reviewers as they are sent."""
+    return [
+        PlainDetection(
+            one.detection_type,
+            one.detection,
+            one.detector_id,
+            float(one.score),
+            list(one.evidence),
+            sort_keys(one.metadata),
+        )
+        for one in found
+    ]
+
+
+def read_masks(masks: Sequence[Sequence[int]] | None, path: str) -> Masks:
+    """Masks as pairs; one of another length is a fault of shape."""
+    for place, mask in enumerate(masks or ()):
+        if len(mask) != 2:
+            raise InvalidRequest(f"{path}[{place}]: invalid length {len(mask)}, expected a tuple of size 2")
+    return tuple((start, end) for start, end in masks or ())
+
+
+def encode_reviews(found: Iterable[Detection]) -> bytes:
+    """The answer of detection on chats, contexts and generated texts."""
+    return _encode(PlainAnswer(from_reviews(found)))
 
 
 def encode_answer(found: Iterable[Detection]) -> bytes:
@@ -105,5 +180,6 @@ def encode_error(code: int, details: str) -> bytes:
     return _encode(ErrorAnswer(code, details))
 
 
-def _sorted(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def sort_keys(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The map with its keys in order."""
     return {name: metadata[name] for name in sorted(metadata)} if metadata else {}

@@ -102,7 +102,6 @@ openai: {{service: {{hostname: o}}}}
 generation: {{provider: tgis, service: {{hostname: g}}}}
 models: {{m: {{embedded: llamacpp}}}}
 sources: {{s: {{embedded: index}}}}
-policies: {{p: {{input: {{}}}}}}
 agents: {{a: {{main: m}}}}
 sessions: {{sqlite: s.db}}
 callers: {{c: {{key_env: K}}}}
@@ -116,11 +115,9 @@ otlp: {{export: [traces]}}
         "openai",
         "models",
         "sources",
-        "policies",
         "agents",
         "sessions",
         "callers",
-        "server.tls",
         "server.playground",
         "server.trace",
         "otlp.export",

@@ -12,15 +12,16 @@ from pathlib import Path
 
 from tests.server.processes import ROOT, clean_environment
 from tests.soak.crowd import Crowd, run_crowd
+from tests.soak.streams.runs import QUICK, Effort, soak_streams
 
 _SHOWN_FAULTS = 20
 
 
 def main() -> int:
-    """Run both; the exit status says whether anything failed."""
+    """Run all; the exit status says whether anything failed."""
     options = _parse()
     print(f"seed {options.seed} (repeat with --seed {options.seed})", flush=True)
-    results = [_soak_server(options), _soak_laws(options)]
+    results = [_soak_server(options), _soak_laws(options), *soak_streams(_effort(options), options.seed)]
     passed, failed = (sum(counts) for counts in zip(*results, strict=True))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
@@ -34,11 +35,18 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1800.0, help="time limit of each run")
     parser.add_argument("--clients", type=int, default=500, help="clients at once")
     parser.add_argument("--rounds", type=int, default=3, help="how often they come")
+    parser.add_argument("--streams", type=int, default=2000, help="random guarded streams")
     parser.add_argument("--quick", action="store_true", help="a short slice: 40 clients, 2 rounds, few examples")
     options = parser.parse_args()
     if options.quick:
         options.clients, options.rounds = min(options.clients, 40), min(options.rounds, 2)
     return options
+
+
+def _effort(options: argparse.Namespace) -> Effort:
+    if options.quick:
+        return QUICK._replace(streams=min(options.streams, QUICK.streams), seconds=options.seconds)
+    return Effort(streams=options.streams, seconds=options.seconds)
 
 
 def _soak_server(options: argparse.Namespace) -> tuple[int, int]:

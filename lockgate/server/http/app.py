@@ -2,48 +2,54 @@
 """Routes, admission, the overall time limit, and what becomes of an exchange that fails or whose client leaves."""
 
 import asyncio
-import logging
-import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from lockgate.errors import OverloadedError, RequestTimedOut
+from lockgate.server.http.callers import Callers
 from lockgate.server.http.errors import reply_to
-from lockgate.server.http.exchange import Exchange
-from lockgate.telemetry import Event, log_event
+from lockgate.server.http.exchange import KEEP_ALIVE_S, Exchange
+from lockgate.telemetry import IncomingRequest, observe_request, start_request
 
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
-_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/openapi.json"})  # answered however busy we are, not logged
+# Answered however busy we are, neither counted nor logged.
+_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/metrics", "/openapi.json"})
 
 
 class App:
     """An ASGI application over a table of routes: path -> method -> endpoint."""
 
-    def __init__(self, routes: Routes, *, max_streams: int, timeout_s: float) -> None:
+    def __init__(self, routes: Routes, *, max_streams: int, timeout_s: float, callers: Callers | None = None) -> None:
         self._routes = routes
+        self._is_counted = not _LIGHT.issuperset(routes)  # the health port is not
         self._permits = max_streams
         self._timeout_s = timeout_s
+        self._callers = callers or Callers()
+        self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         exchange = Exchange(scope, receive, send)
+        exchange.keep_alive_s = self.keep_alive_s
         methods = self._routes.get(exchange.path)
+        route = None if methods is None else exchange.path
+        is_counted = self._is_counted and exchange.path not in _LIGHT
+        request = start_request(exchange.method, exchange.path, route, exchange.header, is_counted=is_counted)
         if methods is None:
             await exchange.answer(404)
-            _log_request(exchange, 0.0)
+            _observe(request, exchange)
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
             await exchange.answer(405, b"", (b"allow", allowed.encode()))
-            _log_request(exchange, 0.0)
+            _observe(request, exchange)
             return
-        started = time.perf_counter()
         await self._attend(endpoint, exchange)
         if exchange.path not in _LIGHT:
-            _log_request(exchange, time.perf_counter() - started)
+            _observe(request, exchange)
 
     async def _attend(self, endpoint: Endpoint, exchange: Exchange) -> None:
         task = asyncio.current_task()
@@ -61,7 +67,7 @@ class App:
                 await self._answer_error(exchange, error)
             _forget(error)
         finally:
-            exchange.unwatch()
+            exchange.close()
         if task.cancelling():
             task.uncancel()
 
@@ -69,6 +75,10 @@ class App:
         if exchange.path in _LIGHT:
             await endpoint(exchange)
             return
+        with self._callers.admit(exchange):
+            await self._take_permit(endpoint, exchange)
+
+    async def _take_permit(self, endpoint: Endpoint, exchange: Exchange) -> None:
         if self._permits <= 0:
             raise OverloadedError("too many requests at once, try again later")
         self._permits -= 1
@@ -100,14 +110,5 @@ def _forget(error: BaseException) -> None:
             _forget(one)
 
 
-def _log_request(exchange: Exchange, seconds: float) -> None:
-    event, status = (Event.CLIENT_LEFT, None) if exchange.has_left else (Event.REQUEST, exchange.status)
-    log_event(
-        event,
-        logging.INFO,
-        method=exchange.method,
-        path=exchange.path,
-        status=status,
-        **({"code": exchange.error_code} if exchange.error_code else {}),
-        duration_ms=round(seconds * 1000, 2),
-    )
+def _observe(request: IncomingRequest, exchange: Exchange) -> None:
+    observe_request(request, code=exchange.error_code, caller=exchange.caller, has_left=exchange.has_left)

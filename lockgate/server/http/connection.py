@@ -8,13 +8,14 @@ while nothing is read from it), and does not read for ever what a client still s
 import asyncio
 import re
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from lockgate.server.http.streaming import StreamedBody
 from lockgate.wire.guardrails import encode_error
 
 MAX_HEAD_BYTES = 65_536
@@ -69,6 +70,12 @@ def _without_upgrade(data: bytes) -> bytes:
     return _UPGRADE.sub(b"", head) + end + rest
 
 
+def _common_name(certificate: Mapping[str, Any]) -> str:
+    """The subject's common name, unless there are several: then none of them is a name to rely on."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
+
+
 class Connection(HttpToolsProtocol):
     """A connection that an exchange can ask to be told of its end."""
 
@@ -77,6 +84,8 @@ class Connection(HttpToolsProtocol):
         self.on_leave: Callable[[], object] | None = None
         # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
         self._attended: RequestResponseCycle | None = None
+        self._body: StreamedBody | None = None
+        self._certificate_name: str | None = None
         self._is_in_head = True
         self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -139,6 +148,7 @@ class Connection(HttpToolsProtocol):
         self._bytes_without_body = 0
 
     def on_response_complete(self) -> None:
+        self._body = None
         super().on_response_complete()
         if not self._is_in_head and self.cycle.response_complete:  # the client still sends a body that nobody wants
             self._arm(LINGER_S)
@@ -146,6 +156,21 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's business
         self._attended = cycle
         super()._start_asgi_task(cycle, app)
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name of the client's certificate, if there is one; the handshake has verified it."""
+        if self._certificate_name is None:
+            tls = self.transport.get_extra_info("ssl_object")
+            self._certificate_name = _common_name(tls.getpeercert() or {}) if tls is not None else ""
+        return self._certificate_name
+
+    def open_body(self) -> StreamedBody | None:
+        """The body of the answer that is about to begin; None when the client has gone."""
+        if self._attended is None or self._attended.disconnected:
+            return None
+        self._body = StreamedBody(self._attended, self.loop)
+        return self._body
 
     def drop(self) -> None:
         """Cut the connection: the client does not take what we send."""
@@ -160,13 +185,15 @@ class Connection(HttpToolsProtocol):
             body = encode_error(status, details)
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
+        elif self._body is not None:
+            self._body.flush()
         self.transport.close()
 
     def _let_go(self) -> None:
         """Break the circles that we are part of: memory is free at once, not when the collector next comes by."""
         if self.scope is not None:
             self.scope.pop("lockgate.connection", None)  # type: ignore[typeddict-item]
-        self._attended = None
+        self._attended = self._body = None
         self.cycle = None  # type: ignore[assignment]
 
     def _arm(self, seconds: float) -> None:

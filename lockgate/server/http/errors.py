@@ -2,10 +2,19 @@
 """Turns errors into answers. What a caller may read of an error is decided here and nowhere else."""
 
 import logging
+from http import HTTPStatus
 from typing import NamedTuple
 
-from lockgate.errors import HeldTooMuch, LockgateError, OverloadedError, RequestError, RequestTimedOut, UpstreamError
-from lockgate.telemetry import Event, log_event, logger
+from lockgate.errors import (
+    HeldTooMuch,
+    LockgateError,
+    OverloadedError,
+    RequestError,
+    RequestTimedOut,
+    TooManyRequests,
+    UpstreamError,
+)
+from lockgate.telemetry import Event, log_event, logger, name_causes
 
 GENERIC = "unexpected error occurred while processing request"
 _PASSED_ON = frozenset({400, 404, 422, 503})
@@ -18,16 +27,25 @@ class ErrorReply(NamedTuple):
     details: str
     retry_after_s: int | None = None
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the status line alone does not say."""
+        headers = [(b"www-authenticate", b"Bearer")] if self.status == HTTPStatus.UNAUTHORIZED else []
+        if self.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % self.retry_after_s))
+        return headers
+
 
 def reply_to(error: Exception) -> ErrorReply:
     """The answer to an error. The causes that it hides are logged."""
     match error:
-        case OverloadedError():
+        case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
         case RequestError() | HeldTooMuch() | RequestTimedOut():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=error.message)
+            # Its words are not logged: they may be the service's, and quote the text or a header.
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
             return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
         case LockgateError():
             log_event(Event.FAILED, logging.ERROR, reason=error.message)

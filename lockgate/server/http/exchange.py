@@ -2,14 +2,28 @@
 """Exchange: one request and its answer, over ASGI. Knows bodies, limits and who has left; knows no endpoint."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
+from lockgate.core.sse import encode_event
 from lockgate.errors import UnreadableBody
 from lockgate.server.http.errors import ErrorReply
+from lockgate.server.http.streaming import StreamedBody
+from lockgate.telemetry import answer_started, frame_sent
 from lockgate.wire.guardrails import encode_error
 
 Headers = list[tuple[bytes, bytes]]
+ANONYMOUS = "anonymous"
+KEY_HEADER = b"x-lockgate-key"
+KEEP_ALIVE_S = 15.0
+_PULSE = b":\n\n"
+_EVENTS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+_FORWARDED = "x-forwarded-access-token"
+# Of this connection and this body, not of the request: passed on, they would break the next one.
+_FRAMING = frozenset(
+    b"connection content-length expect keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
+)
 _JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
 _TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
@@ -20,9 +34,16 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """One request and its answer."""
+    """One request and its answer.
 
-    __slots__ = ("_end_with_error", "_first_message", "_receive", "_scope", "_send", "error_code", "has_left", "status")
+    `caller` is who asks, `started_at` when it began by time.perf_counter. `key` is the key that was shown, `withheld`
+    the headers that are for us alone: neither is ever passed on.
+    """
+
+    __slots__ = (
+        "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope", "_send",
+        "caller", "error_code", "has_left", "keep_alive_s", "key", "started_at", "status", "withheld",
+    )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         self._scope = scope
@@ -30,9 +51,17 @@ class Exchange:
         self._send = send
         self._end_with_error: Callable[[ErrorReply], bytes] | None = None
         self._first_message: Any = None
+        self._is_received = False
+        self._on_leave: Callable[[], None] | None = None
+        self._body: StreamedBody | None = None
         self.status = 0
         self.error_code = 0
         self.has_left = False
+        self.started_at = time.perf_counter()
+        self.keep_alive_s = KEEP_ALIVE_S
+        self.caller = ANONYMOUS
+        self.key = b""
+        self.withheld = frozenset({KEY_HEADER})
 
     @property
     def method(self) -> str:
@@ -44,12 +73,43 @@ class Exchange:
         """The path, decoded."""
         return str(self._scope["path"])
 
-    def header(self, name: bytes) -> str:
+    @property
+    def certificate_name(self) -> str:
+        """The common name of the client's verified certificate, or nothing."""
+        connection = self._scope.get("lockgate.connection")
+        return str(connection.certificate_name) if connection is not None else ""
+
+    def raw_header(self, name: bytes) -> bytes:
         """The first header of that name, or nothing."""
         for key, value in self._scope["headers"]:
             if key == name:
-                return str(value, "latin-1")
-        return ""
+                return bytes(value)
+        return b""
+
+    def header(self, name: bytes) -> str:
+        """The first header of that name as text, or nothing."""
+        return str(self.raw_header(name), "latin-1")
+
+    def passthrough(self, names: Collection[str], rewrite: bool) -> tuple[tuple[str, str], ...]:
+        """The headers of these names, in lower case, for the services behind us (G-24); never the caller's key.
+
+        `rewrite`: a forwarded access token becomes the authorization.
+        """
+        kept = [
+            (str(key, "latin-1"), _read_value(value))
+            for key, value in self._scope["headers"]
+            if str(key, "latin-1") in names and not self._is_ours(key, value)
+        ]
+        token = next((value for name, value in kept if name == _FORWARDED), None)
+        if rewrite and token is not None:
+            kept = [one for one in kept if one[0] not in (_FORWARDED, "authorization")]
+            kept.append(("authorization", f"Bearer {token}"))
+        return tuple(kept)
+
+    def _is_ours(self, name: bytes, value: bytes) -> bool:
+        shown = value.strip()
+        is_key = bool(self.key) and self.key in (shown, shown.partition(b" ")[2].strip())
+        return is_key or name in self.withheld or name in _FRAMING
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
         """Cancel the task when the client leaves before the answer is complete."""
@@ -60,16 +120,25 @@ class Exchange:
 
         connection = self._scope.get("lockgate.connection")
         if connection is not None:
-            connection.on_leave = leave
+            self._on_leave = connection.on_leave = leave
 
     def unwatch(self) -> None:
-        """The answer is complete: the client may go."""
+        """The answer is complete: the client may go. Whoever is next on the connection may be watching it already."""
         connection = self._scope.get("lockgate.connection")
-        if connection is not None:
+        if connection is not None and connection.on_leave is self._on_leave:
             connection.on_leave = None
+        self._on_leave = None
+
+    def close(self) -> None:
+        """Nothing more is sent or watched."""
+        self.unwatch()
+        if self._body is not None:
+            self._body.close()
+            self._body = None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The request body as it arrives."""
+        self._is_received = True
         while True:
             message, self._first_message = self._first_message or await self._receive(), None
             if message["type"] != "http.request":
@@ -109,18 +178,44 @@ class Exchange:
 
         A client that asked whether it may send its body takes an answer for a no, so it is told to go on first.
         """
-        if self.header(b"expect"):
+        if self.header(b"expect") and not self._is_received:
             self._first_message = await self._receive()
+        connection = self._scope.get("lockgate.connection")
+        self._body = connection.open_body() if connection is not None else None
+        if self._body is None:
+            self.has_left = True
+            raise ClientLeft
         self._end_with_error = end_with_error
         await self._start(200, headers)
 
+    async def start_events(self, *, done: bytes = b"") -> None:
+        """Begin an answer of server-sent events; each `write` is one. An error is an event too, and `done` follows it.
+
+        A stream without events for a while sends a comment, so that nobody on the way takes it for dead.
+        """
+        await self.start_stream(_EVENTS, lambda reply: _encode_error_event(reply) + done)
+        self._open_body().keep_alive(_PULSE, self.keep_alive_s)
+
     async def write(self, data: bytes) -> None:
-        """More of a streamed answer; waits while the client does not read."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        """More of a streamed answer, sent when this turn of the loop ends; waits while the client does not read."""
+        body = self._open_body()
+        if body.is_stuck:
+            await body.drain()
+        body.add(data)
+        frame_sent()
 
     async def end(self) -> None:
         """The end of a streamed answer."""
-        await self._send({"type": "http.response.body", "body": b""})
+        body = self._open_body()
+        if body.is_stuck:
+            await body.drain()
+        self._body = self._end_with_error = None
+        await self._send({"type": "http.response.body", "body": body.finish()})
+
+    def _open_body(self) -> StreamedBody:
+        if self._body is None:
+            raise RuntimeError("no stream is open")
+        return self._body
 
     async def fail(self, reply: ErrorReply) -> None:
         """Answer with an error, or end a stream with it."""
@@ -129,10 +224,7 @@ class Exchange:
             await self.write(self._end_with_error(reply))
             await self.end()
         elif not self.status:
-            headers = [_JSON]
-            if reply.retry_after_s is not None:
-                headers.append((b"retry-after", b"%d" % reply.retry_after_s))
-            await self.answer(reply.status, encode_error(reply.status, reply.details), *headers)
+            await self.answer(reply.status, encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
     def drop(self) -> None:
         """Cut the connection."""
@@ -142,7 +234,19 @@ class Exchange:
 
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
+        answer_started(status, is_stream=self._body is not None)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def _encode_error_event(reply: ErrorReply) -> bytes:
+    return encode_event(encode_error(reply.status, reply.details).decode(), "error")
+
+
+def _read_value(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _is_json(content_type: str) -> bool:

@@ -4,34 +4,41 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeVar
 
 from lockgate.assembly import Gateway
+from lockgate.core.messages import check_reviewable
 from lockgate.core.release import Strategy
-from lockgate.core.values import Frame
+from lockgate.core.values import Claim, Frame, Generated, Subject
 from lockgate.errors import InvalidRequest, UnreadableBody
-from lockgate.pipelines.detect import detect_contents
+from lockgate.pipelines.detect import detect_contents, review_all
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
-from lockgate.pipelines.guards import ActiveGuard, Rules, choose_guards
+from lockgate.pipelines.guards import Rules
+from lockgate.server.http.answering import Answering
+from lockgate.server.http.bodies import decode_body
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import Exchange
+from lockgate.telemetry import count_detections
 from lockgate.wire.guardrails import (
     CONTENT_LINE,
     CONTENT_REQUEST,
+    CONTEXT_REQUEST,
+    GENERATED_REQUEST,
     ContentLine,
     DetectorMap,
     encode_answer,
     encode_error,
     encode_line,
+    encode_reviews,
 )
 from lockgate.wire.ndjson import LineSplitter
-from lockgate.wire.shapes import Shape
+from lockgate.wire.openai import CHAT_DETECTION, read_chat
 
 CONTENT_PATH = "/api/v2/text/detection/content"
 STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
+CHAT_PATH = "/api/v2/text/detection/chat"
+CONTEXT_PATH = "/api/v2/text/detection/context"
+GENERATED_PATH = "/api/v2/text/detection/generated"
 _NDJSON = "application/x-ndjson"
-_FEW_VALUES = 4
-T = TypeVar("T")
 
 
 class GuardrailsRoutes:
@@ -42,7 +49,8 @@ class GuardrailsRoutes:
         self._limits = gateway.settings.limits
         is_fms = gateway.is_fms
         self._is_fms = is_fms
-        self._unary_rules = Rules(unsuitable_status=422 if is_fms else 400)
+        self._answering = Answering(gateway)
+        self._max_open = gateway.settings.detector_concurrent_requests
         self._stream_rules = Rules(
             unsuitable_status=422 if is_fms else 400,
             allows_whole_text=not is_fms,
@@ -53,13 +61,46 @@ class GuardrailsRoutes:
     async def detect_content(self, exchange: Exchange) -> None:
         """POST detection/content."""
         body = await exchange.read_json(self._limits.body_bytes)
-        request = await _decode(CONTENT_REQUEST, body)
-        if not request.content:
-            raise InvalidRequest("`content` is required")
-        if not request.detectors:
-            raise InvalidRequest("`detectors` is required")
-        guards = await self._choose(request.detectors, self._unary_rules)
-        await exchange.answer_json(encode_answer(await detect_contents(request.content, guards)))
+        request = await decode_body(CONTENT_REQUEST, body)
+        _require(content=request.content, detectors=request.detectors)
+        answering = self._answering
+        answering.check_thresholds(request.detectors)
+        rules = answering.rules("text_contents")
+        chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
+        found = await detect_contents(request.content, chosen.contents, self._max_open)
+        count_detections(found)
+        await exchange.answer_json(encode_answer(found))
+
+    async def detect_chat(self, exchange: Exchange) -> None:
+        """POST detection/chat."""
+        body = await exchange.read_json(self._limits.body_bytes)
+        is_cheap = CHAT_DETECTION.is_cheap(body)
+        detectors, chat = read_chat(body) if is_cheap else await asyncio.to_thread(read_chat, body)
+        _require(detectors=detectors, messages=chat.messages)
+        check_reviewable(chat.messages)
+        await self._review(exchange, detectors, "text_chat", chat)
+
+    async def detect_context(self, exchange: Exchange) -> None:
+        """POST detection/context."""
+        request = await decode_body(CONTEXT_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        _require(detectors=request.detectors, content=request.content, context=request.context)
+        claim = Claim(request.content, request.context_type.value, request.context)
+        await self._review(exchange, request.detectors, "text_context_doc", claim)
+
+    async def detect_generated(self, exchange: Exchange) -> None:
+        """POST detection/generated."""
+        request = await decode_body(GENERATED_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        _require(prompt=request.prompt, generated_text=request.generated_text, detectors=request.detectors)
+        generated = Generated(request.prompt, request.generated_text)
+        await self._review(exchange, request.detectors, "text_generation", generated)
+
+    async def _review(self, exchange: Exchange, detectors: DetectorMap, kind: str, subject: Subject) -> None:
+        answering = self._answering
+        answering.check_thresholds(detectors)
+        chosen = await answering.choose(detectors, answering.rules(kind), answering.headers(exchange))
+        found = await review_all(chosen.reviews, subject, self._max_open)
+        count_detections(found)
+        await exchange.answer_json(encode_reviews(found))
 
     async def stream_content(self, exchange: Exchange) -> None:
         """POST detection/stream-content."""
@@ -69,7 +110,11 @@ class GuardrailsRoutes:
         await exchange.start_stream(headers, _encode_error_line)
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
-            guards = await self._choose(first.detectors or {}, self._stream_rules)
+            detectors = first.detectors or {}
+            if self._stream_rules.checks_threshold:
+                self._answering.check_thresholds(detectors)
+            passed = self._answering.headers(exchange)
+            guards = (await self._answering.choose(detectors, self._stream_rules, passed)).contents
             plan = plan_lanes(
                 guards,
                 strategy=self._gateway.strategy(Strategy.MAX_PROCESSED_INDEX),
@@ -82,17 +127,11 @@ class GuardrailsRoutes:
                         await exchange.write(encode_line(release, is_relative=self._is_fms))
         await exchange.end()
 
-    async def _choose(self, requested: DetectorMap, rules: Rules) -> tuple[ActiveGuard, ...]:
-        """The guards of a request, off the loop where it brings many patterns to prepare."""
-        lists = [value for params in requested.values() for value in params.values() if isinstance(value, list)]
-        if any(len(one) > _FEW_VALUES for one in lists):
-            return await asyncio.to_thread(choose_guards, self._gateway.guards, requested, rules)
-        return choose_guards(self._gateway.guards, requested, rules)
 
-
-async def _decode(shape: Shape[T], body: bytes) -> T:
-    """Decode, off the loop where a long body could take long to refuse."""
-    return shape.decode(body) if shape.is_cheap(body) else await asyncio.to_thread(shape.decode, body)
+def _require(**fields: object) -> None:
+    for name, value in fields.items():
+        if not value:
+            raise InvalidRequest(f"`{name}` is required")
 
 
 async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[ContentLine, None]:

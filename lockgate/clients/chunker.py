@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a chunker over gRPC: a whole text in one call, or a stream that goes out frame by frame as chunks come back.
+
+Decides when a stream is opened, fed and ended. Whether the chunks fit the text is not known here; the core checks that.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from lockgate.clients.grpc import Method, Peer, build_metadata, open_channel, reading
+from lockgate.config.settings import ServiceSettings
+from lockgate.core.values import Chunk, Frame, Health
+from lockgate.errors import BrokeProtocol
+from lockgate.interfaces import Headers
+from lockgate.wire.protos.caikit_data_model_nlp_pb2 import ChunkerTokenizationStreamResult, TokenizationResults
+from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
+    BidiStreamingChunkerTokenizationTaskRequest,
+    ChunkerTokenizationTaskRequest,
+)
+
+_SERVICE = "/caikit.runtime.Chunkers.ChunkersService"
+_CUT = Method(f"{_SERVICE}/ChunkerTokenizationTaskPredict", TokenizationResults)
+_STREAM = Method(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict", ChunkerTokenizationStreamResult)
+_CALL_IS_OVER = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
+
+Call = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+@asynccontextmanager
+async def open_chunker_client(chunker_id: str, service: ServiceSettings) -> AsyncIterator["ChunkerClient"]:
+    """A chunker that runs elsewhere; nothing is connected before it is used."""
+    async with open_channel(service) as channel:
+        yield ChunkerClient(chunker_id, service, channel)
+
+
+class ChunkerClient:
+    """A chunker behind gRPC, known to its server by its id."""
+
+    def __init__(self, chunker_id: str, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
+        self._id = chunker_id
+        self._peer = Peer(channel, service, "chunker", chunker_id)
+        self._failing = f"chunker request failed for `{chunker_id}`"
+
+    async def cut(self, text: str) -> Sequence[Chunk]:
+        """All chunks of a text that is complete."""
+        request = ChunkerTokenizationTaskRequest(text=text)
+        answer = await self._peer.ask(_CUT, request, self._metadata(), self._failing)
+        return [Chunk(token.start, token.end, token.text) for token in answer.results]
+
+    async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
+        """Chunks as they come, while the text still arrives. Without any text the chunker is not called."""
+        kept = await _take_until_text(frames)
+        if not kept:
+            return
+        with self._peer.calling(self._failing):
+            call = self._peer.converse(_STREAM.path, self._metadata())
+            feed = _Feed(self._peer, call, self._failing)
+            async with reading(call) as answers, feed.running(kept, frames):
+                async for raw in answers:
+                    yield _build_chunk(_STREAM.answer.FromString(raw))
+                if not feed.has_ended:
+                    raise BrokeProtocol(self._id, f"{self._failing}: the chunks ended before the text did")
+
+    async def probe(self, headers: Headers) -> Health:
+        """How it is now; never raises. The headers are not for it."""
+        return await self._peer.probe()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return build_metadata((), [("mm-model-id", self._id)])
+
+
+class _Feed:
+    """The outgoing half of a stream, beside the incoming one.
+
+    When it fails, so does the call, and the reader gets the reason. When the call fails, the reader knows best why.
+    """
+
+    def __init__(self, peer: Peer, call: Call, failing: str) -> None:
+        self._peer = peer
+        self._call = call
+        self._failing = failing
+        self.has_ended = False
+
+    @asynccontextmanager
+    async def running(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> AsyncIterator[None]:
+        """Sends while the context is open. No task group: a generator that waits inside one is cancelled by mistake."""
+        task = asyncio.create_task(self._send_all(kept, frames))
+        task.add_done_callback(self._end_call_if_failed)
+        try:
+            yield
+        except asyncio.CancelledError:
+            failure = task.exception() if task.done() and not task.cancelled() else None
+            reader = asyncio.current_task()
+            if failure is None or (reader is not None and reader.cancelling()):
+                raise
+            raise failure from None
+        finally:
+            self._call.cancel()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _end_call_if_failed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._call.cancel()
+
+    async def _send_all(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> None:
+        for frame in kept:
+            if not await self._send(frame):
+                return
+        async for frame in frames:
+            if not await self._send(frame):
+                return
+        self.has_ended = True
+        try:
+            await self._call.done_writing()
+        except _CALL_IS_OVER:
+            return
+        await self._peer.wait_for_answer(self._call, self._failing)
+
+    async def _send(self, frame: Frame) -> bool:
+        """Whether the call took it; waits while the chunker does not read."""
+        request = BidiStreamingChunkerTokenizationTaskRequest(text_stream=frame.text, input_index_stream=frame.number)
+        try:
+            await self._call.write(request.SerializeToString())
+        except _CALL_IS_OVER:
+            return False
+        return True
+
+
+async def _take_until_text(frames: AsyncIterator[Frame]) -> list[Frame]:
+    """The frames up to the first with text, or none if there is none: some chunkers fail where no text comes."""
+    kept = []
+    async for frame in frames:
+        kept.append(frame)
+        if frame.text:
+            return kept
+    return []
+
+
+def _build_chunk(answer: ChunkerTokenizationStreamResult) -> Chunk:
+    text = "".join([token.text for token in answer.results])
+    inputs = (answer.input_start_index, answer.input_end_index)
+    return Chunk(answer.start_index, answer.processed_index, text, inputs=inputs)

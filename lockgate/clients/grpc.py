@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every gRPC client shares: channels, deadlines, metadata, and what a failure of theirs is to us.
+
+Decides how a service is reached and which of our errors stands for which of its statuses. Refuses to know any message:
+bytes go out, bytes come in, and the clients beside this module say what they mean.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Generic, NamedTuple, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from lockgate.clients.grpc_tls import load_credentials, open_unverified_relay
+from lockgate.config.settings import ServiceSettings
+from lockgate.core.values import Health
+from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.interfaces import Headers
+from lockgate.telemetry import client_call, trace_headers
+from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest
+
+Answer = TypeVar("Answer", bound=Message)
+Metadata = tuple[tuple[str, str], ...]
+_AskBytes = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+_StreamBytes = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+ByteStream = grpc.aio.UnaryStreamCall[bytes, bytes] | grpc.aio.StreamStreamCall[bytes, bytes]
+
+_CONNECT_TIMEOUT_S = 60
+_PROBE_TIMEOUT_S = 10
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_MAX_METADATA_BYTES = 64 * 1024
+_YEAR_S = 31_536_000
+_MAX_C_INT = 2**31 - 1
+_SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_VALUE = re.compile(r"[\x20-\x7e]*")
+_NOT_FOR_GRPC = frozenset(
+    {
+        *("accept-encoding", "content-encoding", "content-length", "content-type", "expect", "host", "user-agent"),
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+
+_OUR_ERRORS: Mapping[grpc.StatusCode, tuple[type[UpstreamError], int]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: (Rejected, 400),
+    grpc.StatusCode.UNAUTHENTICATED: (Rejected, 401),
+    grpc.StatusCode.PERMISSION_DENIED: (Rejected, 403),
+    grpc.StatusCode.NOT_FOUND: (Rejected, 404),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (TimedOut, 408),
+    grpc.StatusCode.UNIMPLEMENTED: (BrokeProtocol, 501),
+    grpc.StatusCode.UNAVAILABLE: (Unavailable, 503),
+}
+_ANY_OTHER = (UpstreamError, 500)
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+_HEALTH_REQUEST = HealthCheckRequest(service="")
+_HEALTHY = frozenset({grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND})
+
+
+class Method(NamedTuple, Generic[Answer]):
+    """A method of a service: its path, and what it answers."""
+
+    path: str
+    answer: type[Answer]
+
+
+@asynccontextmanager
+async def open_channel(service: ServiceSettings) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel that connects when first used, to every address of the host in turn."""
+    if service.resolution_strategy == "eager":
+        await _resolve(service)
+    target = f"dns:///{service.hostname}:{service.port}"
+    options = _build_options(service)
+    async with AsyncExitStack() as stack:
+        if service.tls is None:
+            channel = grpc.aio.insecure_channel(target, options)
+        elif service.tls.insecure:
+            relay = open_unverified_relay(service.hostname, service.port, service.tls, _CONNECT_TIMEOUT_S)
+            channel = grpc.aio.insecure_channel(await stack.enter_async_context(relay), options)
+        else:
+            channel = grpc.aio.secure_channel(target, load_credentials(service.tls), options)
+        stack.push_async_callback(channel.close)
+        yield channel
+
+
+def _build_options(service: ServiceSettings) -> list[tuple[str, str | int]]:
+    options: list[tuple[str, str | int]] = [
+        ("grpc.default_authority", f"{service.hostname}:{service.port}"),
+        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_S * 1000),  # how long one attempt to connect may take
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),  # a service that is back is found within a second
+        ("grpc.dns_ares_query_timeout", _CONNECT_TIMEOUT_S * 1000),
+        ("grpc.dns_min_time_between_resolutions_ms", _milliseconds(service.grpc_dns_probe_interval)),
+    ]
+    if service.http2_keep_alive_interval:
+        options.append(("grpc.keepalive_time_ms", _milliseconds(service.http2_keep_alive_interval)))
+        options.append(("grpc.keepalive_timeout_ms", _milliseconds(service.keep_alive_timeout)))
+    return options
+
+
+def _milliseconds(seconds: int) -> int:
+    return min(seconds * 1000, _MAX_C_INT)
+
+
+async def _resolve(service: ServiceSettings) -> None:
+    limit_s = service.resolution_strategy_timeout
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.get_running_loop().getaddrinfo(service.hostname, service.port)
+    except TimeoutError as error:
+        message = f"`{service.hostname}` was not resolved within {limit_s} s"
+        raise ConfigError(message, source="service", key="hostname") from error
+    except OSError as error:
+        message = f"`{service.hostname}` cannot be resolved: {error.strerror or error}"
+        raise ConfigError(message, source="service", key="hostname") from error
+
+
+def build_metadata(headers: Headers, own: Sequence[tuple[str, str]] = ()) -> Metadata:
+    """A request's headers as gRPC allows them; ours, and those of the trace, replace any of the same name."""
+    ours = (*own, *trace_headers())
+    taken = {name for name, _ in ours}
+    if "traceparent" in taken:
+        taken.add("tracestate")  # it would speak of another trace
+    passed = ((name.lower(), value) for name, value in headers)
+    return (*((name, value) for name, value in passed if name not in taken and _may_pass(name, value)), *ours)
+
+
+def _may_pass(name: str, value: str) -> bool:
+    if name in _NOT_FOR_GRPC or name.startswith("grpc-") or name.endswith("-bin"):
+        return False
+    return bool(_NAME.fullmatch(name) and _VALUE.fullmatch(value))
+
+
+class Peer:
+    """One service: its calls are limited in time, counted as `kind` and `name`, and fail with our errors."""
+
+    def __init__(self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str) -> None:
+        self._channel = channel
+        self._kind = kind
+        self._name = name
+        self._timeout_s = min(service.request_timeout, _YEAR_S)
+
+    async def ask(self, method: Method[Answer], request: Message, metadata: Metadata, failing: str) -> Answer:
+        """One message for one message. `failing` begins the text of any error."""
+        with self.calling(failing):
+            call: _AskBytes = self._channel.unary_unary(method.path)
+            raw = await call(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata)
+            return method.answer.FromString(raw)
+
+    async def stream(
+        self, method: Method[Answer], request: Message, metadata: Metadata, failing: str
+    ) -> AsyncGenerator[Answer, None]:
+        """Many messages for one message; closing it cancels the call. The time limit ends where the answer begins."""
+        with self.calling(failing):
+            begin: _StreamBytes = self._channel.unary_stream(method.path)
+            call = begin(request.SerializeToString(), metadata=metadata)
+            async with reading(call) as answers:
+                await self.wait_for_answer(call, failing)
+                async for raw in answers:
+                    yield method.answer.FromString(raw)
+
+    def converse(self, path: str, metadata: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+        """A call in which both sides send many messages, just begun; to be used within `calling` and `reading`."""
+        return self._channel.stream_stream(path)(metadata=metadata)
+
+    async def wait_for_answer(self, call: ByteStream, failing: str) -> None:
+        """Until the answer begins, or the call fails, or the time is up."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await call.initial_metadata()
+        except TimeoutError as error:
+            message = f"{failing}: no answer within {self._timeout_s} s"
+            raise TimedOut(self._name, message, status=_OUR_ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED][1]) from error
+
+    @contextmanager
+    def calling(self, failing: str) -> Iterator[None]:
+        """Counts a call and turns what grpc raises in it into our errors."""
+        with client_call(self._kind, self._name) as counted:
+            try:
+                with map_errors(self._name, failing):
+                    yield
+            except UpstreamError as error:
+                counted.status = error.status
+                raise
+            except GeneratorExit:  # the reader has had enough
+                counted.status = 200
+                raise
+            counted.status = 200
+
+    async def probe(self, path: str = _HEALTH_CHECK, request: Message = _HEALTH_REQUEST) -> Health:
+        """Whether the service answers at all: what it says, even that it does not serve, is not looked at."""
+        call: _AskBytes = self._channel.unary_unary(path)
+        try:
+            await call(request.SerializeToString(), timeout=min(_PROBE_TIMEOUT_S, self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)[1]
+            return Health("HEALTHY") if error.code() in _HEALTHY else Health("UNHEALTHY", status)
+        except grpc.aio.BaseError:  # the channel is closed
+            return Health("UNHEALTHY", _ANY_OTHER[1])
+        return Health("HEALTHY")
+
+
+@asynccontextmanager
+async def reading(call: ByteStream) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The messages that a call brings; leaving cancels the call at once, however far it is."""
+    answers = cast("AsyncGenerator[bytes, None]", aiter(call))
+    try:
+        yield answers
+    finally:
+        call.cancel()
+        await answers.aclose()
+
+
+@contextmanager
+def map_errors(service: str, failing: str) -> Iterator[None]:
+    """What grpc raises, as one of our errors that begins with `failing`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
+        raise ours(service, f"{failing}: {error.details() or ''}", status=status) from error
+    except DecodeError as error:
+        raise BrokeProtocol(service, f"{failing}: the answer is not the message agreed on") from error
+    except grpc.aio.BaseError as error:
+        raise UpstreamError(service, f"{failing}: {error}", status=_ANY_OTHER[1]) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unavailable(service, f"{failing}: the call was cancelled") from None  # the channel was closed under it

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS towards gRPC services: credentials from files, and a way to a server whose certificate is not verified.
+
+gRPC for Python cannot leave a certificate unverified. Where the settings ask for it, a relay on a private local socket
+speaks TLS to the server and plain HTTP/2 to the channel; it takes any certificate, expired or of another name.
+"""
+
+import asyncio
+import logging
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import grpc
+
+from lockgate.config.settings import TlsSettings
+from lockgate.errors import ConfigError
+from lockgate.telemetry import Event, log_event
+
+_RELAYED_BYTES = 65_536
+_KEY_MARK = b"PRIVATE KEY-----"
+
+
+def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
+    """The files that the settings name, checked. The CA is added to those of the system."""
+    build_context(tls)
+    roots = _read_system_roots()
+    if tls.client_ca_cert_path is not None:
+        roots = tls.client_ca_cert_path.read_bytes() + b"\n" + roots
+    pair = _find_pair(tls)
+    chain, key = (pair[0].read_bytes(), pair[1].read_bytes()) if pair else (None, None)
+    return grpc.ssl_channel_credentials(roots or None, key, chain)  # no roots at all: those that gRPC brings
+
+
+def build_context(tls: TlsSettings) -> ssl.SSLContext:
+    """The same settings for Python's own TLS, which says at start what is wrong with a file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.client_ca_cert_path is not None:
+        with _blaming("client_ca_cert_path", tls.client_ca_cert_path):
+            context.load_verify_locations(tls.client_ca_cert_path)
+    if pair := _find_pair(tls):
+        with _blaming("cert_path", pair[0]):
+            context.load_cert_chain(*pair, password=lambda: b"")  # a password would be asked for on the terminal
+    return context
+
+
+def _find_pair(tls: TlsSettings) -> tuple[Path, Path] | None:
+    """The client's certificate and its key, or the file that holds both. Without a key nothing can be presented."""
+    for name in ("cert_path", "key_path"):
+        path: Path | None = getattr(tls, name)
+        if path is not None:
+            with _blaming(name, path):
+                path.read_bytes()
+    if tls.cert_path is None:
+        return None
+    if tls.key_path is not None:
+        return tls.cert_path, tls.key_path
+    return (tls.cert_path, tls.cert_path) if _KEY_MARK in tls.cert_path.read_bytes() else None
+
+
+@contextmanager
+def _blaming(name: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLError as error:
+        message = f"`{path}` is not usable: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        raise ConfigError(message, source="service", key=f"tls.{name}") from error
+    except OSError as error:
+        message = f"cannot read `{path}`: {error.strerror}"
+        raise ConfigError(message, source="service", key=f"tls.{name}") from error
+
+
+def _read_system_roots() -> bytes:
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return Path(paths.cafile).read_bytes()
+    found = sorted(Path(paths.capath).glob("*.[0-9]")) if paths.capath else []
+    return b"\n".join(path.read_bytes() for path in found)
+
+
+@asynccontextmanager
+async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, timeout_s: float) -> AsyncIterator[str]:
+    """A local address that leads to the server through TLS without verification; only this user can reach it."""
+    relay = _Relay(hostname, port, build_context(tls), timeout_s)
+    with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
+        path = f"{folder}/relay"
+        server = await asyncio.start_unix_server(relay.accept, path)
+        try:
+            yield f"unix:{path}"
+        finally:
+            server.close()
+            await relay.stop()
+
+
+class _Relay:
+    """One connection to the server for each that the channel makes."""
+
+    def __init__(self, hostname: str, port: int, context: ssl.SSLContext, timeout_s: float) -> None:
+        self._hostname = hostname
+        self._port = port
+        self._context = context
+        self._timeout_s = timeout_s
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._carry(near, back))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                far, out = await asyncio.open_connection(self._hostname, self._port, ssl=self._context)
+        except OSError as error:  # a failed handshake and a passed time limit are OSErrors too
+            reason = f"{self._hostname}:{self._port}: {str(error) or 'no connection in time'}"
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="grpc", reason=reason)
+            back.transport.abort()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_copy(near, out))
+                group.create_task(_copy(far, back))
+        finally:
+            out.transport.abort()
+            back.transport.abort()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Carry bytes until either side has gone, then hang up on the other."""
+    with suppress(OSError):
+        while piece := await source.read(_RELAYED_BYTES):
+            target.write(piece)
+            await target.drain()
+    target.close()

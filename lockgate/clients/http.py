@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP towards the services behind us: pooled connections, TLS, headers, time limits and error mapping, written once.
+
+Decides what of a caller's headers is passed on, how long and how large an answer may be, when a connection is fresh,
+and what each foreign error is called here. Refuses to know any service's paths and bodies, and what a status means.
+"""
+
+import asyncio
+import contextlib
+import http
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError
+from aiohttp.tracing import Trace
+from multidict import CIMultiDict
+from yarl import URL
+
+from lockgate._version import __version__
+from lockgate.config.settings import ServiceSettings, TlsSettings
+from lockgate.core.values import Health
+from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.interfaces import Headers
+from lockgate.telemetry import client_call, trace_headers
+
+CONNECT_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+STALE_WINDOW_S = 1.0
+MAX_REASON_CHARS = 300
+
+# They belong to the caller's own connection or body; ours has its own.
+NEVER_PASSED = frozenset({
+    "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+    "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+
+_NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
+_FOREIGN = (aiohttp.ClientError, HttpProcessingError, OSError)  # TimeoutError is an OSError
+_TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str], ...] = (
+    ((TimeoutError,), TimedOut, "no answer in time"),
+    ((aiohttp.ClientConnectorDNSError,), Unavailable, "the host name cannot be resolved"),
+    ((aiohttp.ClientSSLError, ssl.SSLError), Unavailable, "TLS failed"),
+    ((aiohttp.ClientConnectorError,), Unavailable, "cannot connect"),
+    ((aiohttp.ClientResponseError, HttpProcessingError), BrokeProtocol, "the answer is not HTTP"),
+    ((aiohttp.ClientPayloadError,), Unavailable, "the answer broke off"),
+    (_FOREIGN, Unavailable, "the connection was lost"),
+)
+# Python's phrases of these changed between its versions.
+_PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a teapot", 422: "Unprocessable Entity"}
+
+
+class Outgoing(NamedTuple):
+    """One request; `failure` is how the words of its failure begin."""
+
+    url: URL
+    headers: CIMultiDict[str]
+    body: bytes
+    failure: str
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
+class HttpService:
+    """One service: its pool, its base address, its token. `kind` and `name` are how telemetry and errors call it."""
+
+    def __init__(self, service: ServiceSettings, kind: str, name: str) -> None:
+        scheme = "http" if service.tls is None else "https"
+        prefix = f"/{service.path_prefix}" if service.path_prefix else ""
+        self._base = f"{scheme}://{service.hostname}:{service.port}{prefix}"
+        self._timeout_s = float(service.request_timeout)
+        self._token = service.api_token_value
+        self._kind = kind
+        self.name = name
+        tls = True if service.tls is None else build_tls(service.tls)
+        self._pooled = _open_session(_Pool(ssl=tls, limit=0))
+        self._unpooled = _open_session(aiohttp.TCPConnector(ssl=tls, limit=0, force_close=True))
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pooled.close()
+        await self._unpooled.close()
+
+    def url(self, path: str) -> URL:
+        """The address of a path of the service."""
+        return URL(self._base + path)
+
+    def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
+        """The headers of a request: those passed on, overruled by the service's token and the fixed ones."""
+        headers = _pass_on(passed)
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token.reveal()}"
+        headers["content-type"] = "application/json"
+        for name, value in fixed.items():
+            headers[name] = value
+        return headers
+
+    async def post(self, outgoing: Outgoing) -> Answer:
+        """The whole answer, whatever its status; raises UpstreamError when there is none."""
+        with client_call(self._kind, self.name) as call:
+            response = await self._open(outgoing)
+            call.status = response.status
+            return Answer(response.status, await self.read(response, outgoing))
+
+    async def open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """An answer whose body has yet to be read; whoever asked closes it."""
+        with client_call(self._kind, self.name) as call:
+            response = await self._open(outgoing)
+            call.status = response.status
+            return response
+
+    async def read(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        """The whole body, in bounded time and size."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _read_bounded(response, MAX_ANSWER_BYTES)
+        except _FOREIGN as error:
+            raise self.translate(error, outgoing.failure) from None
+        except _TooLarge:
+            raise BrokeProtocol(
+                self.name, f"{outgoing.failure}the answer is longer than {MAX_ANSWER_BYTES} bytes"
+            ) from None
+
+    async def read_packet(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        """What has come of the body since last time, waiting for it if need be; nothing at its end."""
+        try:
+            return await response.content.readany()
+        except _FOREIGN as error:
+            raise self.translate(error, outgoing.failure) from None
+
+    async def probe(self, passed: Headers) -> Health:
+        """How the service says it is; never raises. Neither token nor trace is sent."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                response = await self._pooled.get(self.url("/health"), headers=_pass_on(passed), allow_redirects=False)
+                return _judge(response.status, await _read_bounded(response, MAX_ANSWER_BYTES))
+        except _FOREIGN as error:
+            return Health("UNKNOWN", 500, self.translate(error, "").message)
+        except _TooLarge:
+            return _judge(response.status, b"")
+
+    def translate(self, error: Exception, failure: str) -> UpstreamError:
+        """What a foreign error is called here; its words are for the log and hold no header."""
+        ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
+        detail = str(error)[:MAX_REASON_CHARS]
+        message = f"{failure}{words}: {detail}" if detail else f"{failure}{words}"
+        return ours(self.name, message, status=None if ours is BrokeProtocol else _NOT_REACHED)
+
+    async def _open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        headers = outgoing.headers.copy()
+        for name, value in trace_headers():
+            headers[name] = value
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._send(outgoing.url, headers, _Body(outgoing.body))
+        except _FOREIGN as error:
+            raise self.translate(error, outgoing.failure) from None
+
+    async def _send(self, url: URL, headers: CIMultiDict[str], body: "_Body") -> aiohttp.ClientResponse:
+        """Send once; or twice, if the first time went into a connection that the server had already closed.
+
+        A server may close an idle connection in the moment in which we pick it from the pool. That is no failure of
+        the request: nobody read it. It shows as a reused connection that breaks at once and without an answer; then,
+        and only then, the request goes out again, on a connection made for it. What breaks on a fresh connection, or
+        later, is the server's failure and is never repeated.
+        """
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        try:
+            return await self._pooled.post(url, data=body, headers=headers, allow_redirects=False)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
+            if not body.is_reused or _has_begun(error) or loop.time() - start > STALE_WINDOW_S:
+                raise
+        return await self._unpooled.post(url, data=_Body(body.content), headers=headers, allow_redirects=False)
+
+
+@contextlib.asynccontextmanager
+async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
+    """A service, its connections closed at the end; nothing is connected before the first request."""
+    opened = HttpService(service, kind, name)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@contextlib.asynccontextmanager
+async def open_with_health(
+    service: ServiceSettings, health_service: ServiceSettings | None, kind: str, name: str
+) -> AsyncIterator[tuple[HttpService, HttpService]]:
+    """A service and the one that is asked for its health, often the same."""
+    async with open_http(service, kind, name) as opened:
+        if health_service is None:
+            yield opened, opened
+            return
+        async with open_http(health_service, kind, name) as health:
+            yield opened, health
+
+
+def build_tls(tls: TlsSettings) -> ssl.SSLContext:
+    """The TLS side of a client; every part of the settings may be missing."""
+    try:
+        context = ssl.create_default_context(cafile=tls.client_ca_cert_path)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise _unusable("client_ca_cert_path", tls.client_ca_cert_path, error) from None
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # newer Pythons set it; certificates that served so far still do
+    context.set_alpn_protocols(["http/1.1"])
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert_path is not None:
+        try:
+            # Without a password OpenSSL would ask the terminal for one.
+            context.load_cert_chain(tls.cert_path, tls.key_path, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise _unusable("cert_path", tls.cert_path, error) from None
+    elif tls.key_path is not None:
+        raise ConfigError("a key needs its certificate: `cert_path` is missing", source="tls", key="key_path")
+    return context
+
+
+def refuse(service: str, message: str, status: int) -> UpstreamError:
+    """The error for a service that answered, but not with success."""
+    ours = Unavailable if status == 503 else Rejected if 400 <= status < 500 else UpstreamError
+    return ours(service, message, status=status)
+
+
+class _TooLarge(Exception):
+    """The body is longer than we take."""
+
+
+class _Body(aiohttp.payload.Payload):
+    """A JSON body that learns on what connection it was sent.
+
+    Unlike the library's own payload for bytes it does not warn above 1 MiB; it is written in one go all the same.
+    """
+
+    _autoclose = True
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content, content_type="application/json")
+        self.content = content
+        self.is_reused = False
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.content.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await writer.write(self.content)
+
+
+class _Pool(aiohttp.TCPConnector):
+    """Tells each body whether its connection has been used before.
+
+    The library's tracing could tell too, at a third of the cost of a whole request. Should this hook ever fall away,
+    every connection counts as fresh and nothing is sent twice.
+    """
+
+    def __init__(self, *, ssl: ssl.SSLContext | bool, limit: int) -> None:
+        super().__init__(ssl=ssl, limit=limit)
+        self._used: WeakSet[ResponseHandler] = WeakSet()
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's own signature
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        line, body = connection.protocol, req.body
+        if line is not None:
+            if isinstance(body, _Body):
+                body.is_reused = line in self._used
+            self._used.add(line)
+        return connection
+
+
+class _HealthBody(msgspec.Struct):
+    status: Literal["HEALTHY", "UNHEALTHY", "UNKNOWN"]
+    reason: Any = None
+
+
+_decode_health = msgspec.json.Decoder(_HealthBody).decode
+
+
+def _open_session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    """A session without cookies, proxies and limits of its own; ours stand in HttpService."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
+        trust_env=False,
+    )
+
+
+def _pass_on(passed: Headers) -> CIMultiDict[str]:
+    """The caller's headers that may be passed on, with all their values; in lower case, else the library loses some."""
+    headers = CIMultiDict({"user-agent": f"lockgate/{__version__}"})
+    kept = [(lower, _restore(value)) for name, value in passed if (lower := name.lower()) not in NEVER_PASSED]
+    for name, _ in kept:
+        headers.popall(name, None)
+    headers.extend(kept)
+    headers["accept-encoding"] = "identity"
+    return headers
+
+
+def _restore(value: str) -> str:
+    """Servers read header bytes as Latin-1, the library writes UTF-8: undo the former where the bytes were UTF-8."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def _has_begun(error: Exception) -> bool:
+    """Whether part of an answer's head had come: the library then hands it out with the error."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while part := await response.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise _TooLarge
+    except BaseException:
+        response.close()
+        raise
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _judge(status: int, body: bytes) -> Health:
+    """What an answer to a health request says."""
+    if status != 200:
+        return Health("UNHEALTHY" if 500 <= status < 600 else "UNKNOWN", status, _phrase(status))
+    try:
+        said = _decode_health(body)
+    except (ValueError, RecursionError):
+        return Health("HEALTHY")
+    is_told = said.status != "HEALTHY" and isinstance(said.reason, str)
+    return Health(said.status, 200, said.reason if is_told else None)
+
+
+def _phrase(status: int) -> str | None:
+    try:
+        return _PHRASES.get(status) or http.HTTPStatus(status).phrase
+    except ValueError:
+        return None
+
+
+def _unusable(key: str, path: object, error: Exception) -> ConfigError:
+    return ConfigError(f"`{path}` cannot be used: {error}", source="tls", key=key)

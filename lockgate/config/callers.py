@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `callers` section: names, and keys that lie in environment variables.
+
+Decides which keys can be used. No fault repeats a key, nor what may be one in the wrong place.
+"""
+
+import re
+from types import MappingProxyType
+
+from lockgate.config.draft import Draft, build, read_fields
+from lockgate.config.schema import Path
+from lockgate.config.settings import CallerSettings, Secret
+
+SECTION = "callers"
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
+
+
+def read_callers(draft: Draft) -> MappingProxyType[str, CallerSettings | None]:
+    """The callers by name, in the order of the file."""
+    entries = draft.take_map(draft.tree.get(SECTION), (SECTION,))
+    holders: dict[Secret, str] = {}
+    return MappingProxyType({name: _read_caller(draft, name, raw, holders) for name, raw in entries.items()})
+
+
+def _read_caller(draft: Draft, name: str, value: object, holders: dict[Secret, str]) -> CallerSettings | None:
+    path = (SECTION, name)
+    if not name:
+        draft.blame(path, "a caller needs a name")
+    found = read_fields(draft, CallerSettings, draft.take_map(value, path), path)
+    key = _read_key(draft, found["key_env"], (*path, "key_env")) if "key_env" in found else None
+    if key is None:
+        return None
+    holder = holders.setdefault(key, name)
+    if holder != name:
+        draft.blame((*path, "key_env"), f"has the same key as `{holder}`")
+    caller: CallerSettings | None = build(CallerSettings, {**found, "name": name, "key": key})
+    return caller
+
+
+def _read_key(draft: Draft, variable: str, path: Path) -> Secret | None:
+    """The key, without the line end that files of secrets often have."""
+    value = draft.environ.get(variable)
+    key = (value or "").strip()
+    if value is None and not _VARIABLE.fullmatch(variable):
+        draft.blame(path, "must be the name of an environment variable that is set, not the key itself")
+    elif value is None:
+        draft.blame(path, f"env var `{variable}` not found")
+    elif not key:
+        draft.blame(path, f"env var `{variable}` is empty")
+    elif not key.isprintable():
+        draft.blame(path, f"env var `{variable}` holds characters that no header can carry")
+    else:
+        return Secret(key)
+    return None

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which message of a chat is read by whom: the rules of roles and contents (ADR 009).
+
+Detectors of contents read the last message of the input, if a person or a model wrote it, and every choice of the
+output, unless it is a tool's. Knows messages as plain maps, whatever else they carry.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockgate.errors import InvalidRequest
+
+READ_ROLES = frozenset({"user", "assistant", "system"})
+TOOL_ROLES = frozenset({"tool", "function"})
+
+
+def check_last_content(messages: Sequence[Mapping[str, Any]]) -> None:
+    """The last message has a text to read."""
+    content = messages[-1].get("content")
+    if isinstance(content, list):
+        raise InvalidRequest("Detection on array is not supported")
+    if not content:
+        raise InvalidRequest("if input detectors are provided, `content` must not be empty on last message")
+
+
+def check_last_role(messages: Sequence[Mapping[str, Any]]) -> None:
+    """The last message is of a role whose contents are read."""
+    if messages[-1].get("role") not in READ_ROLES:
+        raise InvalidRequest("Last message role must be user, assistant, or system")
+
+
+def check_reviewable(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Every message says something, in text."""
+    for message in messages:
+        content = message.get("content")
+        if content is None and message.get("tool_calls") is None:
+            raise InvalidRequest("Message content cannot be empty")
+        if isinstance(content, list) and any(part.get("type") != "text" for part in content):
+            raise InvalidRequest("Only content of type text is allowed")
+
+
+def is_read(role: object) -> bool:
+    """Whether detectors of contents read an output of this role; where none is named, it is the assistant's."""
+    return role not in TOOL_ROLES
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text that is read of a message: its content, or the first part that has a text."""
+    if not is_read(message.get("role")):
+        return ""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    for part in content if isinstance(content, list) else ():
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str) and text:
+            return text
+    return ""
+
+
+def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
+    """Add what a stream says of its tool calls: ids and names are told once, arguments in pieces."""
+    for delta in deltas:
+        call = calls.setdefault(delta.get("index") or 0, {})
+        if isinstance(delta.get("index"), int):
+            call["index"] = delta["index"]
+        for key in ("id", "type"):
+            if delta.get(key):
+                call[key] = delta[key]
+        for kind, piece in (("function", "arguments"), ("custom", "input")):
+            if isinstance(delta.get(kind), Mapping):
+                _merge_part(call, kind, piece, delta[kind])
+
+
+def _merge_part(call: dict[str, Any], kind: str, piece: str, delta: Mapping[str, Any]) -> None:
+    part = call.setdefault(kind, {piece: ""})
+    call["type"] = kind
+    if delta.get("name"):
+        part["name"] = delta["name"]
+    part[piece] += delta.get(piece) or ""

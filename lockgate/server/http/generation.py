@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints that generate text by `model_id`: classification, whole and streamed, and generation-detection."""
+
+from lockgate.assembly import Gateway
+from lockgate.core.release import Strategy
+from lockgate.core.values import Generation
+from lockgate.errors import InvalidRequest
+from lockgate.interfaces import Backend
+from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
+from lockgate.server.http.bodies import decode_body
+from lockgate.server.http.exchange import Exchange
+from lockgate.wire import classification as wire
+from lockgate.wire.openai import Found, encode
+from lockgate.wire.openai_events import encode_event
+
+CLASSIFICATION_PATH = "/api/v1/task/classification-with-text-generation"
+STREAMING_PATH = "/api/v1/task/server-streaming-classification-with-text-generation"
+GENERATION_PATH = "/api/v2/text/generation-detection"
+
+
+class GenerationRoutes:
+    """The handlers of one open gateway."""
+
+    def __init__(self, gateway: Gateway, backend: Backend) -> None:
+        self._answering = Answering(gateway)
+        self._backend = backend
+        self._is_fms = gateway.is_fms
+        self._whole_text_holds = gateway.settings.whole_document != "trail"
+
+    async def classify(self, exchange: Exchange) -> None:
+        """POST classification with text generation."""
+        wanted = await self._read(exchange)
+        await self._classify(exchange, wanted, is_stream=False)
+
+    async def classify_stream(self, exchange: Exchange) -> None:
+        """POST the same, streamed."""
+        wanted = await self._read(exchange)
+        await exchange.start_events()
+        await self._classify(exchange, wanted, is_stream=True)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST generation-detection."""
+        answering = self._answering
+        raw = await exchange.read_json(answering.limits.body_bytes)
+        request = await decode_body(wire.GENERATION_DETECTION, raw)
+        for name in ("model_id", "prompt", "detectors"):
+            if not getattr(request, name):
+                raise InvalidRequest(f"`{name}` is required")
+        answering.check_thresholds(request.detectors)
+        params = wire.read_params(request.text_gen_parameters)
+        wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
+        border = wire.ReviewedText(wanted)
+        plan = await self._plan(exchange, wanted, "text_generation", is_stream=False)
+        await answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=False))
+
+    async def _read(self, exchange: Exchange) -> wire.Wanted:
+        raw = await exchange.read_json(self._answering.limits.body_bytes)
+        shape = wire.PLAIN_CLASSIFICATION if self._is_fms else wire.CLASSIFICATION
+        return wire.read_classification(await decode_body(shape, raw))
+
+    async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
+        self._check(wanted)
+        plan = await self._plan(exchange, wanted, "text_contents", is_stream=is_stream)
+        border: wire.WholeText | wire.TextEvents
+        if is_stream:
+            border = wire.TextEvents(is_guarded=bool(plan.outputs.contents), is_fms=self._is_fms, hides=plan.hides)
+        else:
+            border = wire.WholeText(wanted, hides=plan.hides)
+        await self._answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=is_stream))
+
+    def _check(self, wanted: wire.Wanted) -> None:
+        if not wanted.model:
+            raise InvalidRequest("`model_id` is required")
+        if not wanted.text:
+            raise InvalidRequest("`inputs` is required")
+        size = len(wanted.text.encode())
+        if any(not start < end <= size for start, end in wanted.masks):
+            raise InvalidRequest("invalid masks")
+        self._answering.check_thresholds(wanted.input, wanted.output)
+
+    async def _plan(self, exchange: Exchange, wanted: wire.Wanted, output_type: str, *, is_stream: bool) -> Plan:
+        answering = self._answering
+        policy = answering.find_policy(wanted.policy)
+        rules = answering.rules(
+            output_type,
+            allows_whole_text=not (is_stream and self._is_fms),
+            whole_text_holds=self._whole_text_holds or bool(policy.on_output),
+        )
+        headers = answering.headers(exchange)
+        return await answering.plan(
+            policy, (wanted.input, answering.rules("text_contents")), (wanted.output, rules), headers
+        )
+
+    def _job(
+        self,
+        exchange: Exchange,
+        wanted: wire.Wanted,
+        plan: Plan,
+        border: wire.WholeText | wire.TextEvents,
+        *,
+        is_stream: bool,
+    ) -> Job:
+        generation = Generation(wanted.model, wanted.body, self._answering.headers(exchange))
+        is_whole = isinstance(border, wire.WholeText)
+        return Job(
+            self._backend,
+            generation,
+            plan,
+            self._answering.lanes(plan, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True),
+            border,
+            is_stream,
+            wanted.text,
+            wanted.masks,
+            block=lambda found, tokens: _block(plan, found, tokens, is_stream=is_stream),
+            warn=lambda name: {"id": "DETECTOR_FAILED", "message": failed_detector(name)},
+            subjects=border.subjects if is_whole else None,  # type: ignore[union-attr]
+            note_reviews=border.note_reviews if is_whole else None,  # type: ignore[union-attr]
+            with_prompt=lambda masked: generation._replace(body=wanted.body | {"text": masked}),
+        )
+
+
+def _block(plan: Plan, found: Found, tokens: int, *, is_stream: bool) -> bytes:
+    answer = wire.build_blocked(found, tokens, plan.policy.fallback if plan.policy.on_input else None)
+    return encode_event(answer) if is_stream else encode(answer)

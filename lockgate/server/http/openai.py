@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions with detections, under our names and under those that clients know."""
+
+from collections.abc import Callable
+
+from lockgate.assembly import Gateway
+from lockgate.core.messages import check_last_content, check_last_role, text_of
+from lockgate.core.release import Strategy
+from lockgate.core.values import Generation
+from lockgate.errors import InvalidRequest
+from lockgate.interfaces import Backend
+from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
+from lockgate.server.http.bodies import decode
+from lockgate.server.http.exchange import Exchange
+from lockgate.wire import openai as wire
+from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_blocked, build_refused
+from lockgate.wire.openai_events import DONE, RelayedEvents, encode_event
+from lockgate.wire.openai_guarded import GuardedEvents
+
+CHAT_PATH = "/api/v2/chat/completions-detection"
+TEXT_PATH = "/api/v2/text/completions-detection"
+CLIENT_CHAT_PATH = "/v1/chat/completions"
+CLIENT_TEXT_PATH = "/v1/completions"
+
+
+class OpenAIRoutes:
+    """The handlers of one open gateway that has an OpenAI-compatible server behind it."""
+
+    def __init__(self, gateway: Gateway, backend: Backend) -> None:
+        self._answering = Answering(gateway)
+        self._backend = backend
+        self._is_fms = gateway.is_fms
+        self._chat_shape = wire.PLAIN_CHAT if gateway.is_fms else wire.CHAT
+        self._text_shape = wire.PLAIN_TEXT if gateway.is_fms else wire.TEXT
+        self._whole_text_holds = gateway.settings.whole_document == "hold"
+
+    async def complete_chat(self, exchange: Exchange) -> None:
+        """POST chat completions."""
+        raw = await exchange.read_json(self._answering.limits.body_bytes)
+        asked = await decode(self._chat_shape, raw, wire.read_request)
+        if not asked.model:
+            raise InvalidRequest("`model` must not be empty")
+        if not asked.messages:
+            raise InvalidRequest("`messages` must not be empty")
+        policy = self._answering.find_policy(asked.policy)
+        has_input = bool(asked.input or policy.input)
+        if has_input:
+            check_last_content(asked.messages)
+        text = text_of(asked.messages[-1]) if has_input else ""
+
+        def check_role() -> None:
+            if has_input:
+                check_last_role(asked.messages)
+
+        await self._complete(exchange, CHATS, asked, text, check_role)
+
+    async def complete_text(self, exchange: Exchange) -> None:
+        """POST text completions."""
+        raw = await exchange.read_json(self._answering.limits.body_bytes)
+        asked = await decode(self._text_shape, raw, wire.read_request)
+        if not asked.model:
+            raise InvalidRequest("`model` must not be empty")
+        policy = self._answering.find_policy(asked.policy)
+        if (asked.input or policy.input) and not asked.prompt:
+            raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
+        if any(start > end for start, end in asked.masks):
+            raise InvalidRequest("invalid masks")
+        await self._complete(exchange, TEXTS, asked, asked.prompt, lambda: None)
+
+    async def _complete(
+        self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, text: str, check_role: Callable[[], None]
+    ) -> None:
+        answering = self._answering
+        if not self._is_fms:
+            answering.check_thresholds(asked.input, asked.output)
+        if asked.is_stream:
+            await exchange.start_events(done=DONE)
+        plan = await self._plan(exchange, dialect, asked)
+        check_role()
+        border = self._border(dialect, asked, plan)
+        generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
+        job = Job(
+            self._backend,
+            generation,
+            plan,
+            answering.lanes(plan, is_stream=asked.is_stream, strategy=Strategy.FRONTIER),
+            border,
+            asked.is_stream,
+            text,
+            asked.masks,
+            block=lambda found, tokens: self._block(dialect, asked, plan, found, tokens),
+            warn=lambda name: wire.warn("DETECTOR_FAILED", failed_detector(name)),
+            subjects=border.subjects,
+            note_reviews=border.reviewed.__setitem__,
+            with_prompt=lambda masked: generation._replace(body=_with_prompt(asked, masked)),
+        )
+        await answering.carry_out(exchange, job)
+
+    async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Plan:
+        answering = self._answering
+        policy = answering.find_policy(asked.policy)
+        reviewer = "text_chat" if dialect is CHATS else "text_generation"
+        holds = self._whole_text_holds or bool(policy.on_output)
+        return await answering.plan(
+            policy,
+            (asked.input, answering.rules("text_contents")),
+            (asked.output, answering.rules("text_contents", reviewer, whole_text_holds=holds)),
+            answering.headers(exchange),
+        )
+
+    def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | RelayedEvents | GuardedEvents:
+        has_reviews = bool(plan.outputs.reviews)
+        if not asked.is_stream:
+            return WholeAnswer(dialect, asked, has_guards=not plan.outputs.is_empty, hides=plan.hides)
+        if not plan.is_holding:
+            return RelayedEvents(dialect, asked, plan.trailing, has_reviews=has_reviews, repeats_usage=self._is_fms)
+        return GuardedEvents(
+            dialect,
+            asked,
+            plan.trailing,
+            has_reviews=has_reviews,
+            is_fms=self._is_fms,
+            hides=plan.hides,
+            max_held_chars=self._answering.limits.max_held_chars,
+        )
+
+    def _block(self, dialect: Dialect, asked: wire.Asked, plan: Plan, found: wire.Found, tokens: int) -> bytes:
+        if plan.policy.on_input:
+            answer = build_refused(dialect, asked, found, plan.policy.fallback)
+        else:
+            answer = build_blocked(dialect, asked, found, tokens, is_fms=self._is_fms)
+        return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
+
+
+def _with_prompt(asked: wire.Asked, text: str) -> dict[str, object]:
+    """The body that goes upstream, with another text in place of the one that was read."""
+    if "messages" not in asked.body:
+        return asked.body | {"prompt": text}
+    return asked.body | {"messages": [*asked.messages[:-1], {**asked.messages[-1], "content": text}]}

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves listening sockets in this process: accepts, keeps the clock of the answers, and stops within a deadline.
+
+Decides what happens to connections when it is told to stop. Knows no route, and not who tells it.
+"""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from email.utils import formatdate
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from lockgate.assembly import Gateway
+from lockgate.config.settings import Settings
+from lockgate.server.http.app import App, Routes
+from lockgate.server.http.connection import Connection
+from lockgate.telemetry import Event, log_event
+
+BACKLOG = 2048
+_TICK_S = 1.0
+_IDLE_TICKS = 2
+_HANDSHAKE_S = 10.0
+_LOOK_S = 0.02  # while we wait for requests to end
+_FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
+_CLEAN_UP_S = 2.0  # for requests that are cut
+_TLS_STOP_S, _PLAIN_STOP_S = 10.0, 30.0
+
+
+def stop_timeout_s(settings: Settings) -> float | None:
+    """How long requests may take to end once we are told to stop; None: as long as they like."""
+    if settings.server.shutdown_timeout_s is not None:
+        return settings.server.shutdown_timeout_s
+    if settings.server.tls.cert_path is not None:
+        return _TLS_STOP_S
+    return None if settings.compat == "fms" else _PLAIN_STOP_S
+
+
+def configure(app: App) -> uvicorn.Config:
+    """How every server of ours is set up."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=60,
+    )
+    config.load()
+    return config
+
+
+class PortServer:
+    """Serves one listening socket."""
+
+    def __init__(self, app: App, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        self._config = configure(app)
+        self._socket = listening
+        self._tls = tls
+        self._state = ServerState()
+        self._server: asyncio.AbstractServer | None = None
+        self._told = asyncio.Event()
+        self._is_cut = False
+        self._idle: set[object] = set()  # connections without a request when we were told to stop
+        self._tidied_at = 0  # requests served when memory was last given back
+
+    async def start(self) -> None:
+        """Accept connections."""
+        self._state.default_headers = _date()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._build_connection,
+            sock=self._socket,
+            ssl=self._tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=_HANDSHAKE_S if self._tls else None,
+        )
+
+    async def serve(self, timeout_s: float | None) -> None:
+        """Until `stop`, then until no request is under way: at most `timeout_s`, and not once `cut` is called."""
+        try:
+            await self._tick()
+            await self._drain(math.inf if timeout_s is None else timeout_s)
+            await self._cut_rest()
+        finally:
+            self._close_door()
+
+    def stop(self) -> None:
+        """Accept nothing more and end what is idle; requests under way go on."""
+        if self._told.is_set():
+            return
+        self._close_door()
+        for connection in self._dismiss():
+            if connection.transport.is_closing():
+                self._idle.add(connection)
+        self._told.set()
+
+    def cut(self) -> None:
+        """End everything, now."""
+        self.stop()
+        self._is_cut = True
+
+    def _build_connection(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        return Connection(config=self._config, server_state=self._state, app_state={}, _loop=loop)
+
+    def _close_door(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+
+    def _dismiss(self) -> list[Connection]:
+        """Close every connection, or let it close with the end of its request."""
+        connections = self._connections()
+        for connection in connections:
+            connection.shutdown()
+        return connections
+
+    def _connections(self) -> list[Connection]:
+        return [one for one in self._state.connections if isinstance(one, Connection)]
+
+    async def _tick(self) -> None:
+        counter = 0
+        while not await _is_set_within(self._told, _TICK_S):
+            counter += 1
+            self._state.default_headers = _date()
+            state = self._state
+            if counter % _IDLE_TICKS == 0 and not state.tasks and state.total_requests > self._tidied_at:
+                self._tidied_at = state.total_requests
+                give_memory_back()
+
+    async def _drain(self, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while (connections := self._dismiss()) or self._state.tasks:
+            is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
+            limit_s = timeout_s if is_busy else min(timeout_s, _FAREWELL_S)
+            if self._is_cut or loop.time() - started >= limit_s:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _cut_rest(self) -> None:
+        if tasks := set(self._state.tasks):
+            reason = f"requests under way were cut: {len(tasks)}"
+            log_event(Event.WARNING, logging.WARNING, reason=reason)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
+        for connection in self._connections():
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+
+class Ports:
+    """Several listening sockets, served as one."""
+
+    def __init__(self, servers: Sequence[PortServer], timeout_s: float | None) -> None:
+        self._servers = servers
+        self._timeout_s = timeout_s
+
+    async def start(self) -> None:
+        """Accept connections."""
+        for server in self._servers:
+            await server.start()
+
+    async def serve(self) -> None:
+        """Until all have stopped."""
+        async with asyncio.TaskGroup() as group:
+            for server in self._servers:
+                group.create_task(server.serve(self._timeout_s))
+
+    def stop(self) -> None:
+        """Accept nothing more, let requests end."""
+        for server in self._servers:
+            server.stop()
+
+    def cut(self) -> None:
+        """End everything, now."""
+        for server in self._servers:
+            server.cut()
+
+
+def build_ports(
+    gateway: Gateway,
+    routes: Routes,
+    sockets: Iterable[socket.socket],
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float | None,
+) -> Ports:
+    """One application over the routes, on all these sockets."""
+    limits = gateway.settings.limits
+    app = App(routes, max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
+    return Ports([PortServer(app, one, tls) for one in sockets], timeout_s)
+
+
+def spare_the_collector() -> None:
+    """What is loaded at start stays: it need not be searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def give_memory_back() -> None:
+    """What a busy time has left behind goes back to the system."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the C library is glibc
+    if trim is not None:
+        trim(0)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:  # not available everywhere; asyncio's own loop does the same, slower
+        return None
+    return uvloop.new_event_loop
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _date() -> list[tuple[bytes, bytes]]:
+    return [(b"date", formatdate(usegmt=True).encode())]

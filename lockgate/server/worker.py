@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes that serve the API port: takes over the settings and the sockets, serves, obeys its parent.
+
+Serves what a process alone would serve, says nothing at start, and puts its number on every line of its log.
+"""
+
+import asyncio
+import io
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from lockgate.assembly import open_gateway
+from lockgate.config.settings import Settings
+from lockgate.errors import LockgateError
+from lockgate.server.http.routes import api_routes
+from lockgate.server.serving import Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.shared_metrics import remove_shared_metrics
+from lockgate.server.tls import load_tls
+from lockgate.telemetry import Event, log_event, set_up_logging
+
+READY, STOP, CUT = b"r", b"s", b"c"
+
+
+def pack(settings: Settings) -> bytes:
+    """The settings for the way to a worker. They hold secrets: not for a file or a command line."""
+    whole = io.BytesIO()
+    _Packer(whole).dump(settings)
+    return whole.getvalue()
+
+
+def unpack(whole: bytes) -> Settings:
+    """The settings as they were."""
+    settings = pickle.loads(whole)  # noqa: S301 - written by our parent, into memory that only we inherit
+    if not isinstance(settings, Settings):
+        raise TypeError(f"not settings but {type(settings).__name__}")
+    return settings
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - whatever is in the settings
+        return (MappingProxyType, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+
+
+def work(number: int, pair_fd: int, settings_fd: int, *socket_fds: int) -> NoReturn:
+    """The whole life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of us; the parent tells what it means
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    pair, *sockets = (socket.socket(fileno=fd) for fd in (pair_fd, *socket_fds))
+    for one in (pair, *sockets):
+        one.set_inheritable(False)
+        one.setblocking(False)
+    settings = unpack(os.pread(settings_fd, os.fstat(settings_fd).st_size, 0))
+    os.close(settings_fd)
+    set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
+    _mark_records(number)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_work(settings, pair, sockets))
+    except LockgateError as error:
+        log_event(Event.FAILED, logging.ERROR, reason=str(error))
+        sys.exit(1)
+    sys.exit(0)
+
+
+async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socket.socket]) -> None:
+    loop = asyncio.get_running_loop()
+    async with open_gateway(settings) as gateway:
+        spare_the_collector()
+        tls, timeout_s = load_tls(settings.server.tls), stop_timeout_s(settings)
+        ports = build_ports(gateway, api_routes(gateway), sockets, tls=tls, timeout_s=timeout_s)
+        await ports.start()
+        loop.add_signal_handler(signal.SIGTERM, ports.stop)
+        await loop.sock_sendall(pair, READY)
+        async with asyncio.TaskGroup() as group:
+            obeying = group.create_task(_obey(pair, ports))
+            await ports.serve()
+            obeying.cancel()
+
+
+async def _obey(pair: socket.socket, ports: Ports) -> None:
+    loop = asyncio.get_running_loop()
+    is_told = False
+    while word := await loop.sock_recv(pair, 1):
+        is_told = True
+        if word == CUT:
+            ports.cut()
+        ports.stop()
+    ports.stop()
+    if not is_told:
+        log_event(Event.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
+        remove_shared_metrics()
+
+
+def _mark_records(number: int) -> None:
+    """Every line of the log tells which worker wrote it."""
+    build = logging.getLogRecordFactory()
+
+    def build_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:  # noqa: ANN401 - logging's business
+        record = build(*args, **kwargs)
+        record.worker = number
+        return record
+
+    logging.setLogRecordFactory(build_marked)

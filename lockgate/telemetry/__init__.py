@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces, metrics and the log; nothing else knows where they go."""
+
+from lockgate.telemetry.incoming import IncomingRequest, answer_started, frame_sent, observe_request, start_request
+from lockgate.telemetry.log import log_event, logger, name_causes, set_up_logging
+from lockgate.telemetry.names import Event
+from lockgate.telemetry.observing import count_detections, observe_held, render_metrics
+from lockgate.telemetry.opening import open_telemetry
+from lockgate.telemetry.outgoing import Call, client_call, note_generation, note_stream_ended, note_usage, trace_headers
+
+__all__ = [
+    "Call",
+    "Event",
+    "IncomingRequest",
+    "answer_started",
+    "client_call",
+    "count_detections",
+    "frame_sent",
+    "log_event",
+    "logger",
+    "name_causes",
+    "note_generation",
+    "note_stream_ended",
+    "note_usage",
+    "observe_held",
+    "observe_request",
+    "open_telemetry",
+    "render_metrics",
+    "set_up_logging",
+    "start_request",
+    "trace_headers",
+]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one logger: standard output, one event per line.
+
+Never writes the words of an exception: they may quote the text that was read or a header. Of an exception the types
+and the places are logged. Of other libraries only what they say from INFO on, and of it the first line.
+"""
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import Any
+
+from lockgate.telemetry.names import SERVICE, Event
+from lockgate.telemetry.observing import CURRENT
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+_QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
+_MAX_CAUSES = 10
+
+logger = logging.getLogger(SERVICE)
+
+
+def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:  # noqa: ANN401 - whatever describes it
+    """One event with its fields."""
+    if logger.isEnabledFor(level):
+        logger.log(level, event.value, extra=fields)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "event": event_of(record),
+            "service": SERVICE,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "timestamp": _timestamp(record),
+        }
+        line.update(fields_of(record))
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """One line of words; an exception is folded into it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [_timestamp(record), f"{record.levelname:<7}", event_of(record)]
+        words += [f"{name}={_quoted(value)}" for name, value in fields_of(record).items()]
+        return " ".join(words)
+
+
+def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:
+    """Send every logger of the process to standard output, or nowhere."""
+    root = logging.getLogger()
+    handler: logging.Handler = logging.NullHandler() if is_quiet else logging.StreamHandler(sys.stdout)
+    is_json = style == "json" if style else not sys.stdout.isatty()
+    handler.setFormatter(JsonLines() if is_json else TextLines())
+    root.handlers[:] = [handler]
+    logger.setLevel(level)
+    root.setLevel(max(logger.level, logging.INFO))  # what others write below may hold headers and bodies
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def event_of(record: logging.LogRecord) -> str:
+    """What happened; of a message of others its first line: asyncio quotes exceptions in those that follow."""
+    message = record.getMessage()
+    return message if record.name == SERVICE else message.partition("\n")[0]
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What the event carries, and the trace that it belongs to."""
+    fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+    if record.exc_info and record.exc_info[1] is not None:
+        fields["exception"] = describe_exception(record.exc_info[1])
+    request = CURRENT.get()
+    if request is not None:
+        fields["trace_id"] = request.trace.trace_id
+    return fields
+
+
+def name_causes(error: BaseException) -> str:
+    """The types of an exception and of those that led to it, the last one first; not a word of theirs."""
+    return " < ".join([type(one).__qualname__ for one in _causes(error)])
+
+
+def describe_exception(error: BaseException) -> str:
+    """The types and the places, one exception per line."""
+    return "\n".join([" < ".join([type(one).__qualname__, *_places(one)]) for one in _causes(error)])
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(found) < _MAX_CAUSES:
+        one = waiting.pop()
+        if one is not None and one not in found:
+            found.append(one)
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
+    return found
+
+
+def _places(error: BaseException) -> list[str]:
+    stack = traceback.extract_tb(error.__traceback__)
+    return [f"{place.filename}:{place.lineno} {place.name}" for place in reversed(stack)]
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if text and text.isprintable() and " " not in text and '"' not in text else json.dumps(text)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name under which we log, trace and count, and how many names of others we take. Knows no library."""
+
+from enum import StrEnum
+
+SERVICE = "lockgate"
+DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
+OTHER = "other"  # stands for every value of a label that would be one too many
+MAX_NAMES = 100
+MAX_NAME_CHARS = 64
+
+
+class FewNames:
+    """Names that others make up, as values of a label: the first hundred that are short; all others are one."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def take(self, name: str) -> str:
+        """The name, if there is room for it."""
+        known = self._known
+        if name in known:
+            return name
+        if len(known) >= MAX_NAMES or len(name) > MAX_NAME_CHARS:
+            return OTHER
+        known.add(name)
+        return name
+
+
+class Event(StrEnum):
+    """Everything that we log by name."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+    LISTENING = "listening"
+    PORT_LEFT_CLOSED = "port_left_closed"
+    WORKER_STARTED = "worker_started"
+    WORKER_DIED = "worker_died"
+    WARNING = "warning"
+    REQUEST = "request"
+    CLIENT_LEFT = "client_left"
+    UPSTREAM_FAILED = "upstream_failed"
+    FAILED = "failed"
+
+
+# Spans (G-189).
+REQUEST_SPAN = "request"
+ENDPOINT_SPANS = {
+    "/api/v1/task/classification-with-text-generation": "classification_with_gen",
+    "/api/v1/task/server-streaming-classification-with-text-generation": "streaming_classification_with_gen",
+    "/api/v2/text/generation-detection": "generation_with_detection",
+    "/api/v2/text/detection/content": "text_content_detection",
+    "/api/v2/text/detection/stream-content": "streaming_content_detection",
+    "/api/v2/text/detection/chat": "chat_detection",
+    "/api/v2/text/detection/context": "context_docs_detection",
+    "/api/v2/text/detection/generated": "detection_on_generation",
+    "/api/v2/chat/completions-detection": "chat_completions_detection",
+    "/api/v2/text/completions-detection": "completions_detection",
+}
+HTTP_CALL_SPAN = "client HTTP request"
+GRPC_CALL_SPAN = "client gRPC request"
+GRPC_KINDS = frozenset({"chunker", "generation"})
+GENERATING_KINDS = frozenset({"generation", "openai"})
+
+
+class Counter(StrEnum):
+    """Counters of the OTLP export (G-190)."""
+
+    INCOMING = "incoming_request_count"
+    HANDLED = "handled_request_count"
+    SUCCESS = "success_response_count"
+    CLIENT_ERROR = "client_app_error_response_count"
+    SERVER_ERROR = "server_error_response_count"
+    STREAMS = "service_stream_response_count"
+    CALLS_ANSWERED = "client_response_count"
+    CALLS_SUCCEEDED = "client_success_response_count"
+    CALLS_4XX = "client_4xx_response_count"
+    CALLS_5XX = "client_5xx_response_count"
+    CALLS_FAILED = "client_request_failure_count"
+    CALL_STREAMS = "client_stream_response_count"
+
+
+class Duration(StrEnum):
+    """Histograms of the OTLP export (G-190), in milliseconds."""
+
+    REQUEST = "service_request_duration"
+    STREAM = "service_stream_response_duration"
+    CALL = "client_request_duration"
+    CALL_STREAM = "client_stream_response_duration"
+
+
+class GenAi(StrEnum):
+    """The semantic conventions' names for calls of a model."""
+
+    OPERATION = "gen_ai.operation.name"
+    REQUEST_MODEL = "gen_ai.request.model"
+    INPUT_TOKENS = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - no password
+    DURATION_METRIC = "gen_ai.client.operation.duration"
+    USAGE_METRIC = "gen_ai.client.token.usage"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""open_telemetry: the one place where exporters are chosen, started, flushed and stopped.
+
+OpenTelemetry is an extra, imported only where the settings export something. What they do not say, its own standard
+variables decide: headers, timeouts, certificates, compression, resource attributes, the sampler, intervals.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+from lockgate.errors import ConfigError
+from lockgate.telemetry.names import DEFAULT_SERVICE_NAME
+from lockgate.telemetry.observing import ACTIVE, Observer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_FLUSH_S = 5.0  # how long the end may wait for a collector
+_EXPORT_EVERY_MS = 3000
+_KEY = "otlp.export"
+_EXTRA = "traces and metrics are exported by OpenTelemetry, which is not installed: pip install 'lockgate[otel]'"
+
+
+class Otlp(Protocol):
+    """What must be known of an export; OtlpSettings has it."""
+
+    @property
+    def export(self) -> tuple[str, ...]:
+        """Any of traces and metrics."""
+
+    @property
+    def service_name(self) -> str:
+        """The resource's `service.name`."""
+
+    @property
+    def traces_endpoint(self) -> str:
+        """Where traces go."""
+
+    @property
+    def traces_protocol(self) -> str:
+        """How: grpc or http."""
+
+    @property
+    def metrics_endpoint(self) -> str:
+        """Where metrics go."""
+
+    @property
+    def metrics_protocol(self) -> str:
+        """How: grpc or http."""
+
+
+@contextmanager
+def open_telemetry(otlp: Otlp, *, joins_traces: bool = True) -> Iterator[None]:
+    """Metrics for Prometheus, and whatever is exported besides. Everything is flushed at the end.
+
+    Threads are started, so a process that forks opens it in each child. `joins_traces`: whether the trace that a caller
+    names is continued.
+    """
+    from lockgate.telemetry.prometheus import PrometheusObserver
+
+    counting = PrometheusObserver()
+    with _Export() as export:
+        observers = [*_open_export(otlp, export), counting]
+        ACTIVE.observers, ACTIVE.joins_traces, ACTIVE.render = tuple(observers), joins_traces, counting.render
+        try:
+            yield
+        finally:
+            ACTIVE.observers, ACTIVE.joins_traces, ACTIVE.render = (), True, None
+
+
+class _Export(ExitStack):
+    """What is open of an export. Closing sends what is left; a collector that does not answer must not keep us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._to_flush: list[Callable[[], object]] = []
+        self.callback(self._flush)
+
+    def flush_at_end(self, shut_down: Callable[[], object]) -> None:
+        self._to_flush.append(shut_down)
+
+    def _flush(self) -> None:
+        threads = [Thread(target=one, daemon=True, name="telemetry-flush") for one in self._to_flush]
+        for thread in threads:
+            thread.start()
+        end = monotonic() + _FLUSH_S
+        for thread in threads:
+            thread.join(max(0.0, end - monotonic()))
+
+
+def _open_export(otlp: Otlp, export: _Export) -> list[Observer]:
+    observers: list[Observer] = []
+    try:
+        if "traces" in otlp.export:
+            observers.append(_open_traces(otlp, export))
+        if "metrics" in otlp.export:
+            observers.append(_open_metrics(otlp, export))
+    except ImportError as error:
+        raise ConfigError(_EXTRA, source=_KEY) from error
+    except ValueError as error:
+        raise ConfigError(f"OpenTelemetry refuses one of its variables: {error}", source=_KEY) from error
+    return observers
+
+
+def _open_traces(otlp: Otlp, export: _Export) -> Observer:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+    from lockgate.telemetry.otlp_traces import SpanEvents, SpanObserver
+
+    sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
+    provider = TracerProvider(sampler, _build_resource(otlp.service_name), shutdown_on_exit=False)
+    export.flush_at_end(provider.shutdown)
+    provider.add_span_processor(BatchSpanProcessor(_build_span_exporter(otlp)))
+    lines, root = SpanEvents(), logging.getLogger()
+    root.addHandler(lines)
+    export.callback(root.removeHandler, lines)
+    return SpanObserver(provider)
+
+
+def _open_metrics(otlp: Otlp, export: _Export) -> Observer:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    from lockgate.telemetry.otlp_metrics import MetricObserver
+
+    interval = None if os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") else _EXPORT_EVERY_MS
+    reader = PeriodicExportingMetricReader(_build_metric_exporter(otlp), interval)
+    provider = MeterProvider([reader], _build_resource(otlp.service_name), shutdown_on_exit=False)
+    export.flush_at_end(provider.shutdown)
+    return MetricObserver(provider)
+
+
+def _build_span_exporter(otlp: Otlp) -> "SpanExporter":
+    if otlp.traces_protocol == "http":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+        return HttpExporter(otlp.traces_endpoint)
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(otlp.traces_endpoint)
+
+
+def _build_metric_exporter(otlp: Otlp) -> "MetricExporter":
+    if otlp.metrics_protocol == "http":
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
+
+        return HttpExporter(otlp.metrics_endpoint)
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter(otlp.metrics_endpoint)
+
+
+def _build_resource(name: str) -> "Resource":
+    """Who we are. The standard variables may give another name where the settings leave the default."""
+    from opentelemetry.sdk.resources import Resource
+
+    given = Resource({"service.instance.id": str(uuid4())}).merge(Resource.create())  # each process counts for itself
+    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return given if name == DEFAULT_SERVICE_NAME and is_named else given.merge(Resource({"service.name": name}))

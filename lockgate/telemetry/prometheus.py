@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics that Prometheus fetches.
+
+Imported by `open_telemetry` alone: the library decides at its import where numbers lie. No label takes a value that
+others can make up without bound: paths are those of the routes, names those of the settings, and of the types that
+detectors report only the first hundred that are short.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from lockgate.core.values import Detection
+from lockgate.telemetry.incoming import IncomingRequest
+from lockgate.telemetry.names import FewNames
+from lockgate.telemetry.observing import Observer
+from lockgate.telemetry.outgoing import Call
+
+SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+_LEFT = "left"
+_SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+Child = TypeVar("Child")
+
+
+class Family(dict[Any, Child], Generic[Child]):
+    """The series of one metric, each looked up by its labels once: a dict is a tenth of the library's lookup."""
+
+    __slots__ = ("_metric",)
+
+    def __init__(self, metric: Any) -> None:  # noqa: ANN401 - Counter or Histogram, whose children are of their type
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: Any) -> Child:  # noqa: ANN401 - one label or a tuple of them
+        child: Child = self._metric.labels(*labels) if isinstance(labels, tuple) else self._metric.labels(labels)
+        self[labels] = child
+        return child
+
+
+class PrometheusObserver(Observer):
+    """Counts for Prometheus."""
+
+    __slots__ = (
+        "_backend_errors", "_backend_seconds", "_callers", "_close", "_detections", "_first_frame_seconds",
+        "_held_seconds", "_open", "_registry", "_request_seconds", "_requests", "_stream_errors", "_stream_events",
+        "_stream_seconds", "_types",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def count(name: str, help_text: str, *labels: str) -> Family[Counter]:
+            return Family(Counter(f"lockgate_{name}", help_text, labels, registry=registry))
+
+        def measure(
+            name: str, help_text: str, label: str | tuple[str, ...], buckets: Sequence[float]
+        ) -> Family[Histogram]:
+            labels = (label,) if isinstance(label, str) else label
+            return Family(Histogram(f"lockgate_{name}", help_text, labels, registry=registry, buckets=buckets))
+
+        self._requests = count(
+            "requests", "Requests answered; status left: the client went.", "path", "status", "caller"
+        )
+        self._request_seconds = measure("request_seconds", "Time until the answer began.", "path", _SHORT)
+        self._stream_seconds = measure("stream_seconds", "Time from begin to end of streamed answers.", "path", _LONG)
+        self._first_frame_seconds = measure("first_frame_seconds", "Time until the first frame left.", "path", _SHORT)
+        self._stream_events = count("stream_events", "Frames of streamed answers.", "path")
+        self._stream_errors = count("stream_errors", "Streamed answers that ended with an error.", "path")
+        self._held_seconds = measure("held_seconds", "Time that text waited for a detector.", "detector", _SHORT)
+        self._detections = count("detections", "Findings that left for callers.", "detector", "type")
+        self._backend_seconds = measure("backend_seconds", "Time until a service answered.", ("kind", "name"), _SHORT)
+        self._backend_errors = count("backend_errors", "Calls that a service failed.", "kind", "name", "status")
+        gauge = Gauge("lockgate_open_requests", "Requests under way.", registry=registry, multiprocess_mode="livesum")
+        self._open, self._close = gauge.inc, gauge.dec
+        self._types, self._callers = FewNames(), FewNames()
+
+    def request_started(self, request: IncomingRequest) -> None:
+        self._open()
+
+    def first_frame_sent(self, request: IncomingRequest) -> None:
+        self._first_frame_seconds[request.route].observe(request.first_frame_at - request.started_at)
+
+    def request_ended(self, request: IncomingRequest) -> None:
+        self._close()
+        route = request.route
+        self._requests[route, _LEFT if request.has_left else request.status, self._callers.take(request.caller)].inc()
+        if request.answered_at:
+            self._request_seconds[route].observe(request.answered_at - request.started_at)
+        if request.is_stream:
+            self._stream_seconds[route].observe(request.stream_s)
+            self._stream_events[route].inc(request.events)
+            self._stream_errors[route].inc(request.errors)
+
+    def call_ended(self, call: Call) -> None:
+        if call.answered_at or not call.error:
+            self._backend_seconds[call.kind, call.name].observe(call.seconds)
+        if call.status >= 400 and not call.is_abandoned:
+            self._backend_errors[call.kind, call.name, call.status].inc()
+
+    def text_held(self, detector: str, seconds: float) -> None:
+        self._held_seconds[detector].observe(seconds)
+
+    def detections_found(self, detections: Sequence[Detection]) -> None:
+        types = self._types
+        for one in detections:
+            self._detections[one.detector_id, types.take(one.detection_type)].inc()
+
+    def render(self) -> bytes:
+        """All metrics in the text format; those of every process where they share a directory."""
+        if SHARED_DIRECTORY not in os.environ:
+            return generate_latest(self._registry)
+        everyone = CollectorRegistry()
+        MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
+        return generate_latest(everyone)

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints that generate text by `model_id`: their requests, and their answers whole and in streams.
+
+A message here is what a generation backend gives: the answer's own fields. Whole answers and streams differ in when
+they are written, not in what they hold. Decides nothing about findings.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from lockgate.core.release import Release
+from lockgate.core.values import Detection, Frame, Generated, Subject
+from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, from_reviews, read_masks
+from lockgate.wire.openai import INPUT_WARNING, OUTPUT_WARNING, encode
+from lockgate.wire.openai_events import encode_event
+from lockgate.wire.shapes import Shape
+
+Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+FILTERED = "content_filter"
+_UNSUITABLE_INPUT = {"id": "UNSUITABLE_INPUT", "message": INPUT_WARNING}
+_UNSUITABLE_OUTPUT = {"id": "UNSUITABLE_OUTPUT", "message": OUTPUT_WARNING}
+_ORDER = (
+    "generated_text",
+    "token_classification_results",
+    "finish_reason",
+    "generated_token_count",
+    "seed",
+    "input_token_count",
+    "warnings",
+    "tokens",
+    "input_tokens",
+    "processed_index",
+    "start_index",
+)
+
+
+class LengthPenalty(msgspec.Struct, omit_defaults=True):
+    """How long texts are punished."""
+
+    start_index: Unsigned32 | None = None
+    decay_factor: float | None = None
+
+
+class Parameters(msgspec.Struct, omit_defaults=True):
+    """How to generate."""
+
+    max_new_tokens: Unsigned32 | None = None
+    min_new_tokens: Unsigned32 | None = None
+    truncate_input_tokens: Unsigned32 | None = None
+    decoding_method: str | None = None
+    top_k: Unsigned32 | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    max_time: float | None = None
+    exponential_decay_length_penalty: LengthPenalty | None = None
+    stop_sequences: list[str] | None = None
+    seed: Unsigned32 | None = None
+    preserve_input_text: bool | None = None
+    input_tokens: bool | None = None
+    generated_tokens: bool | None = None
+    token_logprobs: bool | None = None
+    token_ranks: bool | None = None
+    include_stop_sequence: bool | None = None
+
+
+class InputGuards(msgspec.Struct):
+    """Who reads the prompt; typos are not noticed."""
+
+    models: DetectorMap
+    masks: MaskList | None = None
+
+
+class OutputGuards(msgspec.Struct):
+    """Who reads the answer; typos are not noticed."""
+
+    models: DetectorMap
+
+
+class GuardrailConfig(msgspec.Struct):
+    """Who reads what, under `compat: fms`."""
+
+    input: InputGuards | None = None
+    output: OutputGuards | None = None
+
+
+class StrictInputGuards(InputGuards, forbid_unknown_fields=True):
+    """Who reads the prompt."""
+
+
+class StrictOutputGuards(OutputGuards, forbid_unknown_fields=True):
+    """Who reads the answer."""
+
+
+class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what, and by which policy."""
+
+    input: StrictInputGuards | None = None
+    output: StrictOutputGuards | None = None
+    policy: str | None = None
+
+
+class PlainClassification(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of both classification endpoints under `compat: fms`."""
+
+    model_id: str
+    inputs: str
+    guardrail_config: GuardrailConfig | None = None
+    text_gen_parameters: Parameters | None = None
+
+
+class Classification(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of both classification endpoints."""
+
+    model_id: str
+    inputs: str
+    guardrail_config: StrictGuardrailConfig | None = None
+    text_gen_parameters: Parameters | None = None
+
+
+class GenerationDetection(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of generation-detection."""
+
+    model_id: str
+    prompt: str
+    detectors: DetectorMap
+    text_gen_parameters: Parameters | None = None
+
+
+CLASSIFICATION, PLAIN_CLASSIFICATION = Shape(Classification), Shape(PlainClassification)
+GENERATION_DETECTION = Shape(GenerationDetection)
+
+
+class Wanted(NamedTuple):
+    """A request as the endpoints need it."""
+
+    model: str
+    text: str
+    params: dict[str, Any] | None
+    input: DetectorMap
+    output: DetectorMap
+    masks: Masks = ()
+    policy: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the backend is asked."""
+        return {"text": self.text, "params": self.params}
+
+
+def read_classification(request: Any) -> Wanted:  # noqa: ANN401 - either of the two shapes
+    """A request of a classification endpoint."""
+    config = request.guardrail_config
+    inputs, outputs = (config.input, config.output) if config is not None else (None, None)
+    return Wanted(
+        request.model_id,
+        request.inputs,
+        read_params(request.text_gen_parameters),
+        inputs.models if inputs is not None else {},
+        outputs.models if outputs is not None else {},
+        read_masks(inputs.masks if inputs is not None else None, "guardrail_config.input.masks"),
+        getattr(config, "policy", None),
+    )
+
+
+def read_params(params: Parameters | None) -> dict[str, Any] | None:
+    """The parameters that were given."""
+    return None if params is None else msgspec.to_builtins(params)
+
+
+def to_words(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
+    """Findings as these endpoints tell them, moved by `shift`."""
+    return [
+        {
+            "start": one.start + shift,
+            "end": one.end + shift,
+            "word": one.text,
+            "entity": one.detection,
+            "entity_group": one.detection_type,
+            "detector_id": one.detector_id,
+            "score": float(one.score),
+        }
+        for one in found
+    ]
+
+
+def build_blocked(found: Sequence[Detection], tokens: int, fallback: str | None = None) -> dict[str, Any]:
+    """What is answered when something was found in the prompt; a policy says the fallback in the model's place."""
+    answer: dict[str, Any] = {} if fallback is None else {"generated_text": fallback, "finish_reason": FILTERED}
+    answer["token_classification_results"] = {"input": to_words(found)}
+    answer["input_token_count"] = tokens
+    answer["warnings"] = [_UNSUITABLE_INPUT]
+    return _in_order(answer)
+
+
+def _in_order(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: answer[key] for key in _ORDER if key in answer}
+
+
+class WholeText:
+    """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
+
+    def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
+        self._wanted = wanted
+        self._hides = hides
+        self._message: dict[str, Any] = {}
+        self._found: list[Detection] = []
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The text, also when it is empty."""
+        self._message = message
+        return (Frame(0, message.get("generated_text") or ""),)
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read."""
+        yield 0, Generated(self._wanted.text, self._message.get("generated_text") or "")
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found."""
+        self._found += found
+
+    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+        """The text has been read; nothing is sent yet."""
+        self._found += release.detections
+        if self._hides and release.text:
+            self._message = {**self._message, "generated_text": release.text}
+            self._message.pop("tokens", None)
+            if is_blocked:
+                self._message["finish_reason"] = FILTERED
+        return b""
+
+    def finish(self) -> bytes:
+        """The answer."""
+        results: dict[str, Any] = {}
+        warnings: list[dict[str, str]] = []
+        if self.found_in_prompt:
+            results["input"] = to_words(self.found_in_prompt)
+            warnings.append(_UNSUITABLE_INPUT)
+        if self._found:
+            results["output"] = to_words(sorted(self._found, key=lambda one: one.start))
+            warnings.append(_UNSUITABLE_OUTPUT)
+        answer = self._message | {"token_classification_results": results}
+        answer.setdefault("input_token_count", 0)
+        answer.pop("start_index", None)
+        warnings += self.warnings
+        if warnings:
+            answer["warnings"] = warnings
+        return encode(_in_order(answer))
+
+
+class ReviewedText(WholeText):
+    """The answer of generation-detection."""
+
+    def finish(self) -> bytes:
+        """The answer."""
+        answer = {
+            "generated_text": self._message.get("generated_text") or "",
+            "detections": from_reviews(self._found),
+            "input_token_count": self._message.get("input_token_count", 0),
+        }
+        return encode(answer)
+
+
+class TextEvents:
+    """A stream of generated text: messages as they come, or one event for each release."""
+
+    def __init__(self, *, is_guarded: bool, is_fms: bool, hides: bool = False) -> None:
+        self._is_guarded = is_guarded
+        self._is_fms = is_fms
+        self._hides = hides
+        self._count = 0
+        self._ledger: deque[tuple[int, dict[str, Any]]] = deque()  # fms: messages that events are made of
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """One frame for each message."""
+        number = self._count
+        self._count += 1
+        if self._is_guarded and self._is_fms:
+            self._ledger.append((number, message))
+        return (Frame(number, message.get("generated_text") or "", 0, message),)
+
+    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+        """The events of a release."""
+        if not self._is_guarded:
+            events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
+        elif release.text or release.detections:
+            events = [self._event(release, is_blocked=is_blocked)]
+        elif not self._is_fms and any(_says_something(frame.fields) for frame in release.frames):
+            events = [self._event(release, is_blocked=False)]
+        else:
+            events = []
+        return b"".join([encode_event(_in_order(self._with_prompt(event))) for event in events])
+
+    def finish(self) -> bytes:
+        """The end of the stream, which has no mark."""
+        if not self.warnings:
+            return b""
+        last = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
+        return encode_event(_in_order(last | {"warnings": self.warnings}))
+
+    def _with_prompt(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The first event also tells what was masked in the prompt."""
+        if self.found_in_prompt:
+            results = {"input": to_words(self.found_in_prompt)} | event["token_classification_results"]
+            event |= {"token_classification_results": results, "warnings": [_UNSUITABLE_INPUT]}
+            self.found_in_prompt = ()
+        return event
+
+    def _relay(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {"input_token_count": 0, **message, "token_classification_results": {}}
+
+    def _event(self, release: Release, *, is_blocked: bool) -> dict[str, Any]:
+        shift = -release.start if self._is_fms else 0
+        event = self._fields_by_chunk(release) if self._is_fms else _fields_by_frame(release)
+        event["generated_text"] = release.text
+        event["token_classification_results"] = {"output": to_words(release.detections, shift)}
+        event["processed_index"] = release.end
+        event["start_index"] = release.start
+        if self._hides:
+            event["tokens"] = []
+        if is_blocked:
+            event["finish_reason"] = FILTERED
+        return event
+
+    def _fields_by_chunk(self, release: Release) -> dict[str, Any]:
+        """What the messages carry that the chunker names for its chunk, as existing clients know it (G-145)."""
+        first, last = release.inputs
+        while self._ledger and self._ledger[0][0] < first:
+            self._ledger.popleft()
+        messages = [message for number, message in self._ledger if first <= number <= last]
+        if not messages:
+            return {"input_token_count": 0, "tokens": []}
+        counted = messages[0] if first == 0 else messages[-1]
+        event: dict[str, Any] = {}
+        for key in ("finish_reason", "generated_token_count"):
+            if key in messages[-1]:
+                event[key] = messages[-1][key]
+        event |= {"seed": counted["seed"]} if "seed" in counted else {}
+        event["input_token_count"] = counted.get("input_token_count", 0)
+        event["tokens"] = [token for message in messages for token in message.get("tokens", ())]
+        inputs = _input_tokens(messages) if first == 0 else messages[-1].get("input_tokens")
+        return event | ({} if inputs is None else {"input_tokens": inputs})
+
+
+def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    """Those of the second message, else of the first; a single message has none of its own."""
+    if len(messages) < 2:
+        return list(messages[0].get("input_tokens", ()))
+    return messages[1].get("input_tokens") or messages[0].get("input_tokens")
+
+
+def _fields_by_frame(release: Release) -> dict[str, Any]:
+    """What the messages carry whose last character leaves now: each leaves once."""
+    event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
+    for frame in release.frames:
+        message = frame.fields or {}
+        for key in ("finish_reason", "generated_token_count", "seed"):
+            if key in message:
+                event[key] = message[key]
+        event["tokens"] = [*event["tokens"], *message.get("tokens", ())]
+        event["input_token_count"] = message.get("input_token_count") or event["input_token_count"]
+        if message.get("input_tokens"):
+            event["input_tokens"] = [*event.get("input_tokens", ()), *message["input_tokens"]]
+    return event
+
+
+def _says_something(message: Mapping[str, Any] | None) -> bool:
+    """Whether a message without text tells how the text ended, or of tokens."""
+    known = message or {}
+    return known.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED" or bool(known.get("tokens"))

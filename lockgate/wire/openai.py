@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions as we take them and pass them on: what a request must look like, what goes upstream.
+
+Only what we must understand has a shape; everything else is kept as it came, in both directions. The answers are made
+in openai_answers and openai_events. Knows no rule beyond shape.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from lockgate.core.values import Conversation, Detection
+from lockgate.errors import InvalidRequest
+from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, read_masks, sort_keys
+from lockgate.wire.shapes import Shape
+
+INPUT_WARNING = (
+    "Unsuitable input detected. Please check the detected entities on your input and try again with the unsuitable "
+    "input removed."
+)
+OUTPUT_WARNING = "Unsuitable output detected."
+
+Found = Sequence[Detection]
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Role(enum.Enum):
+    """Who speaks."""
+
+    USER = "user"
+    DEVELOPER = "developer"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+    TOOL = "tool"
+    FUNCTION = "function"
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message; only its text is looked at."""
+
+    type: str
+    text: str | None = None
+
+
+Content = Annotated[str | list[ContentPart], msgspec.Meta(title="Content")]
+
+
+class Message(msgspec.Struct):
+    """A message of a chat."""
+
+    role: Role
+    content: Content | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class Tool(msgspec.Struct):
+    """Something that the model may call."""
+
+    type: str
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
+
+
+class Detectors(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what, in the existing orchestrator's words."""
+
+    input: DetectorMap = {}
+    output: DetectorMap = {}
+
+
+class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what, and by which policy."""
+
+    input: DetectorMap = {}
+    output: DetectorMap = {}
+    policy: str | None = None
+
+
+class _Chat(msgspec.Struct):
+    model: str
+    messages: list[Message]
+    stream: bool | None = None
+    tools: list[Tool] | None = None
+
+
+class _Text(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
+    model: str
+    prompt: str
+    stream: bool | None = None
+    prompt_masks: MaskList | None = None
+
+
+class PlainChat(_Chat):
+    """Body of chat completions under `compat: fms`."""
+
+    detectors: Detectors = msgspec.field(default_factory=Detectors)
+
+
+class Chat(_Chat):
+    """Body of chat completions."""
+
+    detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
+
+
+class PlainText(_Text):
+    """Body of text completions under `compat: fms`."""
+
+    detectors: Detectors = msgspec.field(default_factory=Detectors)
+
+
+class Text(_Text):
+    """Body of text completions."""
+
+    detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
+
+
+class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of detection/chat."""
+
+    detectors: DetectorMap
+    messages: list[Message]
+    tools: list[Tool] = []
+
+
+CHAT_DETECTION = Shape(ChatDetection)
+CHAT, PLAIN_CHAT = Shape(Chat), Shape(PlainChat)
+TEXT, PLAIN_TEXT = Shape(Text), Shape(PlainText)
+_OURS = frozenset({"detectors", "_prompt_masks"})
+_FIRST = ("stream", "model", "messages", "prompt", "tools")
+
+
+class Asked(NamedTuple):
+    """A request as the endpoints need it; `body` is what goes upstream."""
+
+    model: str
+    body: dict[str, Any]
+    is_stream: bool
+    input: DetectorMap
+    output: DetectorMap
+    policy: str | None = None
+    masks: Masks = ()
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The messages of a chat, as they came."""
+        messages: list[dict[str, Any]] = self.body["messages"]
+        return messages
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """What the model may call."""
+        return self.body.get("tools") or ()
+
+    @property
+    def prompt(self) -> str:
+        """The prompt of a text completion."""
+        return str(self.body["prompt"])
+
+
+def read_request(shape: Shape[Any], raw: bytes) -> Asked:
+    """A request, its shape checked and the rest kept."""
+    known = shape.decode(raw)
+    whole = _decode(raw)
+    _check_tools(getattr(known, "tools", None))
+    body = {key: whole[key] for key in _FIRST if key in whole}
+    body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
+    detectors = known.detectors
+    return Asked(
+        known.model,
+        body,
+        bool(known.stream),
+        detectors.input,
+        detectors.output,
+        getattr(detectors, "policy", None),
+        read_masks(getattr(known, "prompt_masks", None), "_prompt_masks"),
+    )
+
+
+def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
+    """A request of detection/chat: who reads, and what."""
+    known = CHAT_DETECTION.decode(raw)
+    _check_tools(known.tools)
+    whole = _decode(raw)
+    return known.detectors, Conversation(whole["messages"], whole.get("tools", ()))
+
+
+def _check_tools(tools: Sequence[Tool] | None) -> None:
+    for place, tool in enumerate(tools or ()):
+        if tool.function is None and tool.custom is None:
+            raise InvalidRequest(f"tools[{place}]: data did not match any variant of untagged enum Tool")
+
+
+def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
+    """Findings with their place, moved by `shift`."""
+    return [{"start": one.start + shift, "end": one.end + shift, "text": one.text, **_plain(one)} for one in found]
+
+
+def to_plain_results(found: Iterable[Detection]) -> list[dict[str, Any]]:
+    """Findings of reviewers, which have no place."""
+    return [_plain(one) for one in found]
+
+
+def _plain(one: Detection) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "detector_id": one.detector_id,
+        "detection_type": one.detection_type,
+        "detection": one.detection,
+        "score": float(one.score),
+    }
+    if one.evidence:
+        result["evidence"] = list(one.evidence)
+    if one.metadata:
+        result["metadata"] = sort_keys(one.metadata)
+    return result
+
+
+def warn(kind: str, message: str) -> dict[str, str]:
+    """A warning."""
+    return {"type": kind, "message": message}
+
+
+UNSUITABLE_OUTPUT = warn("UNSUITABLE_OUTPUT", OUTPUT_WARNING)
+UNSUITABLE_INPUT = warn("UNSUITABLE_INPUT", INPUT_WARNING)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions that are answered whole: an upstream answer into frames, and back with its findings.
+
+Dialects hold what differs between chats and texts. Decides nothing about findings; keeps every field that it does not
+know. Blocked answers of streams are made here too, as they differ only in their name.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lockgate.core.messages import is_read, text_of
+from lockgate.core.release import Release
+from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
+from lockgate.errors import BrokeProtocol
+from lockgate.wire.openai import (
+    UNSUITABLE_INPUT,
+    UNSUITABLE_OUTPUT,
+    Asked,
+    encode,
+    to_plain_results,
+    to_results,
+    warn,
+)
+
+FILTERED = "content_filter"
+_CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
+
+
+class ChatDialect:
+    """Chats: a choice of a whole answer is a message, of a stream a delta."""
+
+    kind = "chat"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    empty_warning = "Choice of index {} has no content"
+    warns_of_empty_streams = True
+    last_keys = ("prompt_logprobs",)
+
+    def whole_text(self, choice: Mapping[str, Any]) -> str:
+        """What detectors read of a choice of a whole answer."""
+        return text_of(_part(choice, "message"))
+
+    def replace_text(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
+        """The choice of a whole answer with another text."""
+        message = dict(choice["message"])
+        if isinstance(message.get("content"), list):
+            message["content"] = [{"type": "text", "text": text}]
+        else:
+            message["content"] = text
+        return choice | {"message": message}
+
+    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
+        """What reviewers read of a choice of a whole answer."""
+        return Conversation([*asked.messages, _part(choice, "message")], asked.tools)
+
+    def build_choice(self, text: str) -> dict[str, Any]:
+        """A choice of a whole answer that says this."""
+        return {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What a choice of a stream holds to say this."""
+        return {"delta": {"role": "assistant", "content": text}}
+
+
+class TextDialect:
+    """Texts: a choice is a text in both."""
+
+    kind = "text"
+    whole_object = chunk_object = "text_completion"
+    empty_warning = "Choice of index {} has no content. Output detection was not executed"
+    warns_of_empty_streams = False
+    last_keys: tuple[str, ...] = ()
+
+    def whole_text(self, choice: Mapping[str, Any]) -> str:
+        """What detectors read of a choice of a whole answer."""
+        text = choice.get("text")
+        if not isinstance(text, str):
+            raise BrokeProtocol("openai", "a choice of the answer has no text")
+        return text
+
+    def replace_text(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
+        """The choice of a whole answer with another text."""
+        return choice | {"text": text}
+
+    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
+        """What reviewers read of a choice of a whole answer: nothing, if it is empty."""
+        text = self.whole_text(choice)
+        return Generated(asked.prompt, text) if text else None
+
+    def build_choice(self, text: str) -> dict[str, Any]:
+        """A choice of a whole answer that says this."""
+        return {"index": 0, "text": text, "logprobs": None}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What a choice of a stream holds to say this."""
+        return {"text": text}
+
+
+Dialect = ChatDialect | TextDialect
+CHATS, TEXTS = ChatDialect(), TextDialect()
+
+
+def _part(choice: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = choice.get(key)
+    if not isinstance(part, dict):
+        raise BrokeProtocol("openai", f"a choice of the answer has no {key}")
+    return part
+
+
+class WholeAnswer:
+    """One answer on its way: its choices become frames, their findings come back, and it is written."""
+
+    def __init__(self, dialect: Dialect, asked: Asked, *, has_guards: bool, hides: bool = False) -> None:
+        self._dialect = dialect
+        self._asked = asked
+        self._has_guards = has_guards
+        self._hides = hides  # what was found must not be told by other fields either
+        self._message: dict[str, Any] = {}
+        self._found: dict[int, list[Detection]] = {}
+        self._empty: list[int] = []
+        self.reviewed: dict[int, Sequence[Detection]] = {}
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """The choices of the upstream answer."""
+        choices: list[dict[str, Any]] = self._message["choices"]
+        return choices
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """One frame for each choice that has a text to read."""
+        self._message = message
+        for place, choice in enumerate(self.choices):
+            if not isinstance(choice, dict):
+                raise BrokeProtocol("openai", "a choice of the answer is no object")
+            text = self._dialect.whole_text(choice)
+            if text:
+                yield Frame(place, text, place)
+            elif is_read(choice.get("message", {}).get("role")):
+                self._empty.append(place)
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read, by choice."""
+        for place, choice in enumerate(self.choices):
+            subject = self._dialect.subject(self._asked, choice)
+            if subject is not None:
+                yield place, subject
+
+    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+        """A choice has been read; nothing is sent yet. `is_blocked`: its text was replaced."""
+        place = release.choice
+        self._found.setdefault(place, []).extend(release.detections)
+        choice = self.choices[place]
+        if self._hides:
+            choice = self._dialect.replace_text(choice, release.text)
+            choice["logprobs"] = None
+            if is_blocked:
+                choice |= {"finish_reason": FILTERED}
+            self.choices[place] = choice
+        return b""
+
+    def finish(self) -> bytes:
+        """The answer."""
+        answer = {key: value for key, value in self._message.items() if key not in ("detections", "warnings")}
+        answer["choices"] = [_in_order(choice) for choice in self.choices]
+        for key in self._dialect.last_keys:
+            answer.setdefault(key, None)
+        detections = self._detections()
+        if detections:
+            answer["detections"] = detections
+        warnings = self._warnings()
+        if warnings:
+            answer["warnings"] = warnings
+        return encode(answer)
+
+    def _detections(self) -> dict[str, Any]:
+        entries = []
+        for place, choice in enumerate(self.choices):
+            results = to_results(sorted(self._found.get(place, ()), key=lambda one: one.start))
+            results += to_plain_results(self.reviewed.get(place, ()))
+            if results:
+                entries.append({"choice_index": choice.get("index", place), "results": results})
+        inputs = input_entries(self._asked, self.found_in_prompt)
+        return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
+
+    def _warnings(self) -> list[dict[str, str]]:
+        warnings = [UNSUITABLE_INPUT] if self.found_in_prompt else []
+        if self._has_guards:
+            words = self._dialect.empty_warning
+            warnings += [
+                warn("EMPTY_OUTPUT", words.format(self.choices[place].get("index", place))) for place in self._empty
+            ]
+        if any(self._found.values()):
+            warnings.append(UNSUITABLE_OUTPUT)
+        return warnings + self.warnings
+
+
+def _in_order(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice with the keys that clients expect, in their order, then all others."""
+    first = {"index": 0}
+    for key in _CHOICE_KEYS:
+        if key in choice or key not in ("message", "text", "index"):
+            first[key] = choice.get(key)  # type: ignore[assignment]
+    return first | {key: value for key, value in choice.items() if key not in first}
+
+
+def build_blocked(
+    dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int, *, is_fms: bool
+) -> dict[str, Any]:
+    """What is answered when something was found in the prompt, whole or as the one event of a stream."""
+    name = dialect.chunk_object if asked.is_stream else dialect.whole_object
+    answer: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "object": "" if is_fms and dialect.kind == "chat" and not asked.is_stream else name,
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [],
+        "usage": {"prompt_tokens": tokens, "total_tokens": 0, "completion_tokens": 0},
+    }
+    if not asked.is_stream:
+        answer |= dict.fromkeys(dialect.last_keys)
+    answer["detections"] = {"input": input_entries(asked, found)}
+    answer["warnings"] = [UNSUITABLE_INPUT]
+    return answer
+
+
+def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
+    """What is answered when a policy blocks the prompt: the fallback, as if the model had said it."""
+    answer = build_blocked(dialect, asked, found, 0, is_fms=False)
+    choice = dialect.build_choice(fallback)
+    if asked.is_stream:
+        choice = {"index": 0, **dialect.delta(fallback), "logprobs": None}
+    answer["choices"] = [choice | {"finish_reason": FILTERED, "stop_reason": None}]
+    return answer
+
+
+def input_entries(asked: Asked, found: Sequence[Detection]) -> list[dict[str, Any]]:
+    """What was found in the prompt."""
+    if not found:
+        return []
+    place = len(asked.messages) - 1 if "messages" in asked.body else 0
+    return [{"message_index": place, "results": to_results(found)}]

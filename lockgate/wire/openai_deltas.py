@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the messages of a stream of completions carry: reading them, and joining those that leave together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+CONTENT, REASONING, REFUSAL = "content", "reasoning_content", "refusal"
+REASONING_KEYS = frozenset({REASONING, "reasoning"})
+PLAIN_KEYS = frozenset({"role", CONTENT})
+TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+def other_texts(delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Texts of a chat message besides its content."""
+    for key, field in ((REASONING, REASONING), ("reasoning", REASONING), (REFUSAL, REFUSAL)):
+        words = delta.get(key)
+        if isinstance(words, str) and words:
+            yield field, words
+            if field == REASONING:
+                break
+
+
+def choice_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The choice of a message that has one."""
+    choice: Mapping[str, Any] = message["choices"][0]
+    return choice
+
+
+def has_finish(message: Mapping[str, Any]) -> bool:
+    """Whether the message ends its choice."""
+    return choice_of(message).get("finish_reason") is not None
+
+
+def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+    """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays."""
+    for message in messages:
+        for key, value in (choice_of(message).get("delta") or {}).items():
+            if key in PLAIN_KEYS or key in REASONING_KEYS or key == REFUSAL or value is None:
+                continue
+            delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
+
+
+def merge_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The logprobs of messages of a chat, joined."""
+    merged: dict[str, list[Any]] = {}
+    for message in messages:
+        logprobs = choice_of(message).get("logprobs")
+        for key in ("content", "refusal"):
+            if isinstance(logprobs, dict) and isinstance(logprobs.get(key), list):
+                merged.setdefault(key, []).extend(logprobs[key])
+    return merged if any(merged.values()) else None
+
+
+def merge_text_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The logprobs of messages of a text, joined."""
+    merged: dict[str, list[Any]] = {key: [] for key in TEXT_LOGPROBS}
+    for message in messages:
+        logprobs = choice_of(message).get("logprobs")
+        for key in TEXT_LOGPROBS:
+            if isinstance(logprobs, dict) and isinstance(logprobs.get(key), list):
+                merged[key] += logprobs[key]
+    return merged if any(merged.values()) else None
+
+
+def without_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as if it only ended its choice."""
+    choice = dict(choice_of(message))
+    if "delta" in choice:
+        choice["delta"] = {}
+    else:
+        choice["text"] = ""
+    return {**message, "choices": [choice | {"logprobs": None}]}

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streamed chat and text completions: upstream messages into frames, releases into events.
+
+What every stream shares, and `RelayedEvents`, which passes every message on as it is; what whole-text detectors found
+follows in the last event. Decides nothing about findings and never holds text.
+"""
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lockgate.core.messages import is_read, merge_tool_calls
+from lockgate.core.release import Release
+from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
+from lockgate.errors import BrokeProtocol
+from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, encode, to_plain_results, to_results, warn
+from lockgate.wire.openai_answers import ChatDialect, Dialect, input_entries
+
+DONE = b"data: [DONE]\n\n"
+
+
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + encode(event) + b"\n\n"
+
+
+class ChoiceState:
+    """What is known of one choice of a stream."""
+
+    __slots__ = ("base", "calls", "has_finish", "is_read", "reviewable", "segments", "trailing")
+
+    def __init__(self) -> None:
+        self.base: dict[str, Any] = {}  # its latest message with text
+        self.reviewable: list[str] = []  # its text, where somebody reads it whole
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.is_read = True
+        self.has_finish = False
+        self.segments: deque[Segment] = deque()  # not yet released whole, in the order of the model
+        self.trailing: list[Detection] | None = None
+
+
+class Segment:
+    """A run of text of one kind: content, reasoning or refusal. `start`: where it begins in all text of its kind."""
+
+    __slots__ = ("choice", "field", "lane", "received", "start", "waiting")
+
+    def __init__(self, lane: int, choice: int, field: str, start: int) -> None:
+        self.lane = lane
+        self.choice = choice
+        self.field = field
+        self.start = start
+        self.received = 0
+        self.waiting: list[tuple[Release, bool]] = []
+
+
+class Events:
+    """What both kinds of streams share: numbering, the first message, the last event."""
+
+    def __init__(self, dialect: Dialect, asked: Asked, trailing: frozenset[str], *, has_reviews: bool) -> None:
+        self._dialect = dialect
+        self._is_chat = isinstance(dialect, ChatDialect)
+        self._asked = asked
+        self._trailing = trailing  # detectors that report at the end
+        self._has_reviews = has_reviews
+        self._count = 0
+        self._first: dict[str, Any] = {}
+        self._choices: dict[int, ChoiceState] = {}
+        self._usage: Any = None
+        self.reviewed: dict[int, Sequence[Detection]] = {}
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read, by choice."""
+        for index in sorted(self._choices):
+            choice = self._choices[index]
+            text = "".join(choice.reviewable)
+            if self._is_chat:
+                message: dict[str, Any] = {"role": "assistant"} | ({"content": text} if text else {})
+                if choice.calls:
+                    message["tool_calls"] = [choice.calls[place] for place in sorted(choice.calls)]
+                yield index, Conversation([*self._asked.messages, message], self._asked.tools)
+            else:
+                yield index, Generated(self._asked.prompt, text)
+
+    def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """The choices of a message, each with a message of its own."""
+        choices = message["choices"]
+        if not self._first:
+            self._first = message
+        for place, choice in enumerate(choices):
+            if not isinstance(choice, dict):
+                raise BrokeProtocol("openai", "a choice of the stream is no object")
+            index = choice.get("index", 0)
+            if not isinstance(index, int) or index < 0:
+                raise BrokeProtocol("openai", "a choice of the stream has no index")
+            own = message
+            if len(choices) > 1:
+                own = message | {"choices": [choice]}
+                if place < len(choices) - 1:
+                    own.pop("usage", None)
+            yield index, choice, own
+
+    def _text_of(self, choice: Mapping[str, Any]) -> str:
+        if self._is_chat:
+            delta = choice.get("delta")
+            text = delta.get("content") if isinstance(delta, dict) else None
+        else:
+            text = choice.get("text")
+        if text is not None and not isinstance(text, str):
+            raise BrokeProtocol("openai", "the content of the stream is no text")
+        return text or ""
+
+    def _remember(self, index: int, choice: Mapping[str, Any], text: str) -> ChoiceState:
+        """Note what reviewers and roles need of a message."""
+        known = self._choices.get(index)
+        if known is None:
+            known = self._choices[index] = ChoiceState()
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            if "role" in delta:
+                known.is_read = is_read(delta["role"])
+            if self._has_reviews and isinstance(delta.get("tool_calls"), list):
+                merge_tool_calls(known.calls, delta["tool_calls"])
+        if text and (self._has_reviews or self._trailing):
+            known.reviewable.append(text)
+        return known
+
+    def _note_trailing(self, release: Release) -> tuple[Detection, ...]:
+        """The findings of the release itself; those of trailing detectors are kept for the last event."""
+        if not (self._trailing and release.is_final):
+            return release.detections
+        late = [one for one in release.detections if one.detector_id in self._trailing]
+        index = self._index_of(release)
+        known = self._choices.get(index)
+        if known is not None and (known.reviewable or not self._is_chat):
+            known.trailing = (known.trailing or []) + late
+        return tuple(one for one in release.detections if one.detector_id not in self._trailing)
+
+    def _index_of(self, release: Release) -> int:
+        return release.choice
+
+    def _last_event(self, usage: Any, *, is_fms: bool) -> bytes:  # noqa: ANN401 - whatever came from upstream
+        first = self._first
+        event: dict[str, Any] = {
+            "id": first.get("id") or uuid.uuid4().hex,
+            "object": self._dialect.chunk_object,
+            "created": first.get("created") or int(time.time()),
+            "model": first.get("model") or self._asked.model,
+            "choices": [],
+        }
+        if usage is not None or not self._is_chat:
+            event["usage"] = usage
+        detections = self._late_detections(is_fms=is_fms)
+        if detections or self._trailing or self._has_reviews:
+            event["detections"] = detections
+        warnings = self._late_warnings()
+        if warnings:
+            event["warnings"] = warnings
+        return encode_event(event)
+
+    def _late_detections(self, *, is_fms: bool) -> dict[str, Any]:
+        entries: list[dict[str, Any]] = []
+        for index in sorted(self._choices):
+            known = self._choices[index]
+            if known.trailing is not None:
+                entry: dict[str, Any] = {"choice_index": index}
+                if not is_fms:
+                    entry |= {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
+                entries.append(entry | {"results": to_results(known.trailing)})
+            if index in self.reviewed:
+                entries.append({"choice_index": index, "results": to_plain_results(self.reviewed[index])})
+        inputs = input_entries(self._asked, self.found_in_prompt)
+        return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
+
+    def _late_warnings(self) -> list[dict[str, str]]:
+        warnings: list[dict[str, str]] = [UNSUITABLE_INPUT] if self.found_in_prompt else []
+        if (self._trailing or self._has_reviews) and self._dialect.warns_of_empty_streams:
+            words = self._dialect.empty_warning
+            warnings += [
+                warn("EMPTY_OUTPUT", words.format(index))
+                for index in sorted(self._choices)
+                if not self._choices[index].reviewable
+            ]
+        if any(known.trailing for known in self._choices.values()):
+            warnings.append(UNSUITABLE_OUTPUT)
+        return warnings + self.warnings
+
+
+class RelayedEvents(Events):
+    """Every upstream message as it is, at once; then, if somebody read the whole, one more event."""
+
+    def __init__(
+        self, dialect: Dialect, asked: Asked, trailing: frozenset[str], *, has_reviews: bool, repeats_usage: bool
+    ) -> None:
+        super().__init__(dialect, asked, trailing, has_reviews=has_reviews)
+        self._repeats_usage = repeats_usage
+        self._is_plain = not (trailing or has_reviews)
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message as frames: one that carries it, in the lane of its choice."""
+        number = self._count
+        self._count += 1
+        if self._is_plain:
+            return (Frame(number, "", 0, message),)
+        return self._read(number, message)
+
+    def _read(self, number: int, message: dict[str, Any]) -> Iterable[Frame]:
+        if not message["choices"]:
+            self._first = self._first or message
+            if message.get("usage") is not None:
+                self._usage = message["usage"]
+            lane = next(reversed(self._choices), 0)
+            return [Frame(number, "", lane, message)]
+        frames = []
+        for index, choice, own in self._split(message):
+            text = self._text_of(choice)
+            known = self._remember(index, choice, text)
+            frames.append(Frame(number, text if known.is_read else "", index, own))
+        return frames
+
+    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+        """The events of a release: the messages that came."""
+        frames = release.frames
+        if self._trailing:
+            self._note_trailing(release)
+        if len(frames) == 1:
+            return b"data: " + encode(frames[0].fields) + b"\n\n"
+        return b"".join([encode_event(frame.fields) for frame in frames if frame.fields is not None])
+
+    def finish(self) -> bytes:
+        """The end of the stream."""
+        is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt)
+        usage = self._usage if self._repeats_usage else None
+        return (self._last_event(usage, is_fms=self._repeats_usage) if is_due else b"") + DONE

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GuardedEvents: a stream of completions whose text is held until it is read.
+
+Each release becomes an event of its own. What carries no text (tool calls, the end of a choice) is passed on in its
+place, behind the text that came before it. Reasoning and refusals are texts of their own, in the order of the model.
+Whatever a message carries besides text leaves once, with the message's last character.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lockgate.core.release import Release
+from lockgate.core.values import Detection, Frame
+from lockgate.errors import HeldTooMuch
+from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
+from lockgate.wire.openai_answers import FILTERED, Dialect, input_entries
+from lockgate.wire.openai_deltas import (
+    CONTENT,
+    PLAIN_KEYS,
+    REASONING_KEYS,
+    REFUSAL,
+    add_extras,
+    choice_of,
+    has_finish,
+    merge_logprobs,
+    merge_text_logprobs,
+    other_texts,
+    without_text,
+)
+from lockgate.wire.openai_events import DONE, ChoiceState, Events, Segment, encode_event
+
+
+class GuardedEvents(Events):
+    """One event for each release, and what carries no text in its place."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        asked: Asked,
+        trailing: frozenset[str],
+        *,
+        has_reviews: bool,
+        is_fms: bool,
+        hides: bool = False,
+        max_held_chars: int = 1_048_576,
+    ) -> None:
+        super().__init__(dialect, asked, trailing, has_reviews=has_reviews)
+        self._is_fms = is_fms
+        self._hides = hides
+        self._max_held_chars = max_held_chars
+        self._held_chars = 0
+        self._segments: list[Segment] = []
+        self._lengths: dict[tuple[int, str], int] = {}
+        self._ledger: dict[int, deque[tuple[int, dict[str, Any]]]] = {}  # fms: messages that events are made of
+        self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
+        self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
+        self._is_blocked = False
+
+    # Messages into frames.
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message as frames, in the lanes of its texts."""
+        number = self._count
+        self._count += 1
+        if not message["choices"]:
+            self._first = self._first or message
+            if message.get("usage") is not None:
+                self._usage = message["usage"]
+            return []
+        frames: list[Frame] = []
+        for index, choice, own in self._split(message):
+            self._add(frames, number, index, choice, own)
+        return frames
+
+    def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
+        text = self._text_of(choice)
+        known = self._remember(index, choice, text)
+        if self._is_fms:
+            self._ledger.setdefault(index, deque()).append((number, own))
+            self._ends[index] = number, own
+        delta = choice.get("delta")
+        if not self._is_fms and isinstance(delta, dict) and known.is_read:
+            for field, words in other_texts(delta):
+                frames.append(self._frame(frames, number, index, field, words))
+        if text and known.is_read:
+            known.base = own
+            frames.append(self._frame(frames, number, index, CONTENT, text)._replace(fields=own))
+        elif not self._is_mute(choice, known):
+            lane = known.segments[-1] if known.segments else self._open(frames, number, index, CONTENT)
+            frames.append(Frame(number, "", lane.lane, own))
+
+    def _frame(self, frames: list[Frame], number: int, index: int, field: str, text: str) -> Frame:
+        segments = self._choices[index].segments
+        segment = segments[-1] if segments else None
+        if segment is None or segment.field != field:
+            segment = self._open(frames, number, index, field)
+        segment.received += len(text)
+        return Frame(number, text, segment.lane)
+
+    def _open(self, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+        """A new segment; the one before has all its text, so what it still holds need not wait for more."""
+        segments = self._choices[index].segments
+        if segments:
+            before = segments[-1]
+            frames.append(Frame(number, "", before.lane, None, is_last=True))
+            self._lengths[index, before.field] = before.start + before.received
+        segment = Segment(len(self._segments), index, field, self._lengths.get((index, field), 0))
+        self._segments.append(segment)
+        segments.append(segment)
+        return segment
+
+    # Releases into events.
+
+    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+        """The events of a release, and of those that waited for it."""
+        segment = self._segments[release.choice]
+        open_segments = self._choices[segment.choice].segments
+        if open_segments[0] is not segment:
+            segment.waiting.append((release, is_blocked))
+            self._hold(len(release.text))
+            return b""
+        parts = [self._write(segment, release, is_blocked=is_blocked)]
+        is_over = release.is_final
+        while is_over:
+            open_segments.popleft()
+            is_over = False
+            if open_segments:
+                segment = open_segments[0]
+                for waiting, was_blocked in segment.waiting:
+                    self._hold(-len(waiting.text))
+                    parts.append(self._write(segment, waiting, is_blocked=was_blocked))
+                    is_over = waiting.is_final
+                segment.waiting = []
+        return b"".join(parts)
+
+    def finish(self) -> bytes:
+        """The end of the stream."""
+        parts = []
+        if self._is_blocked:
+            parts += [self._filtered(index) for index in sorted(self._choices)]
+        elif self._is_fms and not self._is_chat:
+            for index in sorted(self._ends):
+                number, message = self._ends[index]
+                if self._told.get(index) != number and (index in self._told or has_finish(message)):
+                    parts.append(encode_event(message))
+        if self._trailing or self._has_reviews or self._usage is not None or self.warnings or self.found_in_prompt:
+            parts.append(self._last_event(self._usage, is_fms=self._is_fms))
+        return b"".join(parts) + DONE
+
+    def _index_of(self, release: Release) -> int:
+        return self._segments[release.choice].choice
+
+    def _hold(self, chars: int) -> None:
+        self._held_chars += chars
+        if self._held_chars > self._max_held_chars:
+            raise HeldTooMuch(f"more than {self._max_held_chars} characters wait for a detector")
+
+    def _write(self, segment: Segment, release: Release, *, is_blocked: bool) -> bytes:
+        known = self._choices[segment.choice]
+        found = self._note_trailing(release)
+        parts = []
+        if release.text or found:
+            parts.append(encode_event(self._event(segment, release, found, is_blocked=is_blocked)))
+        if is_blocked:
+            self._is_blocked = True
+            return b"".join(parts)
+        for frame in release.frames:
+            if frame.fields is None:
+                continue
+            if not frame.text:
+                parts.append(self._pass_on(segment.choice, frame.fields))
+            elif has_finish(frame.fields) and not known.has_finish:  # the chunker named other frames
+                parts.append(self._pass_on(segment.choice, without_text(frame.fields)))
+        if release.is_final and segment.field == CONTENT:
+            known.base = {}
+        return b"".join(parts)
+
+    def _event(
+        self, segment: Segment, release: Release, found: Sequence[Detection], *, is_blocked: bool
+    ) -> dict[str, Any]:
+        index = segment.choice
+        messages, is_complete = self._messages_of(segment, release)
+        base = messages[-1] if messages else self._choices[index].base or self._first
+        event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
+        if not is_complete and not self._is_fms:
+            event.pop("usage", None)
+        event["choices"] = [self._choice(segment, release.text, messages, is_complete=is_complete)]
+        if not self._is_chat:
+            event.setdefault("usage", None)
+        shift = -release.start if self._is_fms else segment.start
+        entry: dict[str, Any] = {"choice_index": index}
+        if not self._is_fms:
+            if segment.field != CONTENT:
+                entry["field"] = segment.field
+            entry |= {"start_index": segment.start + release.start, "processed_index": segment.start + release.end}
+        event["detections"] = {"output": [entry | {"results": to_results(found, shift)}]}
+        if self.found_in_prompt:
+            event["detections"] = {"input": input_entries(self._asked, self.found_in_prompt)} | event["detections"]
+        warnings = [UNSUITABLE_INPUT] if self.found_in_prompt else []
+        self.found_in_prompt = ()
+        if found:
+            warnings.append(UNSUITABLE_OUTPUT)
+        if warnings:
+            event["warnings"] = warnings
+        if is_blocked:
+            event["choices"][0]["finish_reason"] = FILTERED
+            self._choices[index].has_finish = True
+        return event
+
+    def _messages_of(self, segment: Segment, release: Release) -> tuple[list[dict[str, Any]], bool]:
+        """The messages that an event is made of, and whether its text is the end of the last one."""
+        if not self._is_fms:
+            own = [dict(frame.fields) for frame in release.frames if frame.text and frame.fields is not None]
+            return own, bool(own)
+        first, last = release.inputs
+        ledger = self._ledger.get(segment.choice, deque())
+        while ledger and ledger[0][0] < first:
+            ledger.popleft()
+        messages = [message for number, message in ledger if first <= number <= last]
+        self._told[segment.choice] = last
+        return messages, any(frame.number == last for frame in release.frames)
+
+    def _choice(
+        self, segment: Segment, text: str, messages: Sequence[dict[str, Any]], *, is_complete: bool
+    ) -> dict[str, Any]:
+        latest = choice_of(messages[-1]) if messages else {}
+        choice: dict[str, Any] = {"index": segment.choice}
+        if self._is_chat:
+            delta: dict[str, Any] = {"role": "assistant", segment.field: text}
+            if is_complete:
+                add_extras(delta, messages)
+            choice["delta"] = delta
+            choice["logprobs"] = None if self._hides else merge_logprobs(messages)
+        else:
+            choice["text"] = text
+            choice["logprobs"] = None if self._hides else merge_text_logprobs(messages)
+        for key in ("finish_reason", "stop_reason"):
+            choice[key] = latest.get(key) if is_complete else None
+        if choice["finish_reason"] is not None:
+            self._choices[segment.choice].has_finish = True
+        return choice | {key: value for key, value in latest.items() if key not in choice and key != "delta"}
+
+    def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:
+        """The event of a message without text to read."""
+        known = self._choices[index]
+        if has_finish(message):
+            known.has_finish = True
+        if not self._is_chat:  # in fms the last message of a choice follows at the end
+            return b"" if self._is_fms else encode_event(message)
+        choice = choice_of(message)
+        delta = {key: value for key, value in (choice.get("delta") or {}).items() if not self._is_guarded(key)}
+        if known.is_read:
+            delta["role"] = "assistant"
+        return encode_event({**message, "choices": [{**choice, "delta": delta}]})
+
+    def _is_guarded(self, key: str) -> bool:
+        """Whether this part of a delta leaves as a text of its own, if at all."""
+        return key in REASONING_KEYS or (key == REFUSAL and not self._is_fms)
+
+    def _is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
+        """Whether a message without text to read says nothing: it only names a role, or is empty."""
+        if choice.get("finish_reason") is not None:
+            return False
+        if not self._is_chat:
+            return True
+        delta = choice.get("delta") or {}
+        if not known.is_read and delta.get("content"):
+            return False
+        return all(key in PLAIN_KEYS or self._is_guarded(key) or not value for key, value in delta.items())
+
+    def _filtered(self, index: int) -> bytes:
+        """The end of a choice that a policy has cut off."""
+        known = self._choices[index]
+        if known.has_finish:
+            return b""
+        base = known.base or self._first
+        event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
+        choice = {"index": index, **self._dialect.delta(""), "logprobs": None, "finish_reason": FILTERED}
+        if self._is_chat:
+            choice["delta"] = {"role": "assistant"}
+        return encode_event(event | {"choices": [choice | {"stop_reason": None}]})

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eight ways to break the server, each by one small change to a part of it, and the laws that each breaks.
+
+This is the only place here that knows how the server is made inside. Every change strikes now and then, not always:
+the judge has to find it in the crowd.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+WHOLE = "whole"
+
+
+class Variant(NamedTuple):
+    """A broken server: how it is broken, and which laws may report it."""
+
+    plant: Callable[[], None]
+    laws: frozenset[str]
+
+
+def break_server(name: str) -> None:
+    """Break the server that this process will run."""
+    VARIANTS[name].plant()
+
+
+def _every(number: int) -> Callable[[], bool]:
+    """True for one call of so many."""
+    calls = count(1)
+    return lambda: next(calls) % number == 0
+
+
+def release_early() -> None:
+    """Text leaves when the first detector has read it, not the last."""
+    from lockgate.core.release import ReleaseGate
+
+    honest, is_time = ReleaseGate.clear, _every(3)
+
+    def clear(self: ReleaseGate, detector: str, upto: int, detections: Sequence[Any] = ()) -> list[Any]:
+        releases = honest(self, detector, upto, detections)
+        furthest = max(self._frontiers.values(), default=0)
+        if furthest > self.released and is_time():
+            releases.append(self._release(furthest))
+        return releases
+
+    ReleaseGate.clear = clear  # type: ignore[method-assign]
+
+
+def lose_a_batch() -> None:
+    """A release does not reach the reader."""
+    from lockgate.core.release import ReleaseGate
+
+    honest, is_time = ReleaseGate.clear, _every(20)
+
+    def clear(self: ReleaseGate, detector: str, upto: int, detections: Sequence[Any] = ()) -> list[Any]:
+        releases = honest(self, detector, upto, detections)
+        return [] if releases and is_time() else releases
+
+    ReleaseGate.clear = clear  # type: ignore[method-assign]
+
+
+def double_a_detection() -> None:
+    """A finding leaves a second time."""
+    from lockgate.core.release import ReleaseGate
+
+    honest, is_time = ReleaseGate._take_pending, _every(10)
+
+    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Any, ...]:
+        found = honest(self, upto, is_final=is_final)
+        return (*found, found[0]) if found and is_time() else found
+
+    ReleaseGate._take_pending = take  # type: ignore[method-assign]
+
+
+def swap_choices() -> None:
+    """A release is taken for another choice's."""
+    from lockgate.core.release import Release, ReleaseGate
+
+    honest, is_time = ReleaseGate._release, _every(5)
+
+    def release(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
+        one = honest(self, upto, is_final=is_final)
+        return one._replace(choice=0) if one.choice and is_time() else one
+
+    ReleaseGate._release = release  # type: ignore[method-assign]
+
+
+def shift_offsets() -> None:
+    """A finding stands one character beside its place."""
+    from lockgate.core.release import ReleaseGate
+
+    honest, is_time = ReleaseGate._take_pending, _every(10)
+
+    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Any, ...]:
+        found = honest(self, upto, is_final=is_final)
+        if not found or not is_time():
+            return found
+        return (found[0]._replace(start=found[0].start + 1, end=found[0].end + 1), *found[1:])
+
+    ReleaseGate._take_pending = take  # type: ignore[method-assign]
+
+
+def forget_done() -> None:
+    """A stream ends without its end mark."""
+    raise NotImplementedError
+
+
+def lose_the_finish() -> None:
+    """A finish reason does not leave."""
+    raise NotImplementedError
+
+
+def leave_the_model() -> None:
+    """The model's connection is not closed when the client leaves."""
+    import aiohttp
+
+    kept: list[aiohttp.ClientResponse] = []
+    aiohttp.ClientResponse.close = lambda self: kept.append(self)  # type: ignore[method-assign]
+
+
+VARIANTS = {
+    "early release": Variant(release_early, frozenset({"held"})),
+    "lost batch": Variant(lose_a_batch, frozenset({"text", "offsets"})),
+    "doubled detection": Variant(double_a_detection, frozenset({"finding twice"})),
+    "swapped choices": Variant(swap_choices, frozenset({"text", "offsets"})),
+    "shifted offsets": Variant(shift_offsets, frozenset({"finding wrong", "finding place"})),
+    "missing done": Variant(forget_done, frozenset({"done"})),
+    "lost finish reason": Variant(lose_the_finish, frozenset({"finish"})),
+    "model left running": Variant(leave_the_model, frozenset({"model stops"})),
+}
