@@ -158,7 +158,7 @@ async def check_chunker(chunker: Chunker) -> None:
         for size in (1, 3, len(text)):
             pieces = [text[at : at + size] for at in range(0, len(text), size)]
             frames = ScriptedModel(pieces).generate((), {})
-            streamed = [chunk async for chunk in chunker.stream(frames)]
+            streamed = [chunk._replace(inputs=None) async for chunk in chunker.stream(frames)]
             assert streamed == whole, f"cut by {size}: {streamed} is not {whole}"  # noqa: S101
 
 

@@ -12,8 +12,9 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import grpc.aio
+from google.protobuf.message import Message
 
-from lockgate.clients.grpc import Metadata, Method, Peer, build_metadata, open_channel
+from lockgate.clients.grpc import Method, Outgoing, Peer, open_channel
 from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Generation, Health
 from lockgate.errors import UpstreamError
@@ -56,9 +57,8 @@ class CaikitNlpClient:
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as one message."""
         asked = requests_pb2.TextGenerationTaskRequest(text=request.body["text"], **build_parameters(request.body))
-        metadata = _build_metadata(request.model, request.headers)
-        failing = f"generate request failed for `{request.model}`"
-        answer = await self._persist(lambda: self._peer.ask(_GENERATE, asked, metadata, failing))
+        outgoing = _address(asked, "generate", request.model, request.headers)
+        answer = await self._persist(lambda: self._peer.ask(_GENERATE, outgoing))
         return {
             "generated_text": answer.generated_text,
             **_build_end(answer.finish_reason, answer.generated_tokens, answer.seed),
@@ -78,9 +78,8 @@ class CaikitNlpClient:
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
         """How many tokens the text has."""
         asked = requests_pb2.TokenizationTaskRequest(text=text)
-        metadata = _build_metadata(model, headers)
-        failing = f"tokenize request failed for `{model}`"
-        answer = await self._persist(lambda: self._peer.ask(_TOKENIZE, asked, metadata, failing))
+        outgoing = _address(asked, "tokenize", model, headers)
+        answer = await self._persist(lambda: self._peer.ask(_TOKENIZE, outgoing))
         return answer.token_count
 
     async def probe(self, headers: Headers) -> Health:
@@ -92,8 +91,7 @@ class CaikitNlpClient:
         asked = requests_pb2.ServerStreamingTextGenerationTaskRequest(
             text=request.body["text"], **build_parameters(request.body)
         )
-        metadata = _build_metadata(request.model, request.headers)
-        answers = self._peer.stream(_STREAM, asked, metadata, f"generate request failed for `{request.model}`")
+        answers = self._peer.stream(_STREAM, _address(asked, "generate", request.model, request.headers))
         return await anext(answers, None), answers
 
     async def _persist(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -119,8 +117,8 @@ def _pick(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def _build_metadata(model: str, headers: Headers) -> Metadata:
-    return build_metadata(headers, [("mm-model-id", model)])
+def _address(asked: Message, what: str, model: str, headers: Headers) -> Outgoing:
+    return Outgoing(asked, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
 
 
 def _build_stream_message(answer: answers_pb2.GeneratedTextStreamResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 
-from lockgate.clients.grpc import Method, Peer, build_metadata, open_channel, reading
+from lockgate.clients.grpc import Method, Outgoing, Peer, open_channel, reading
 from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Chunk, Frame, Health
 from lockgate.errors import BrokeProtocol
@@ -42,13 +42,14 @@ class ChunkerClient:
 
     def __init__(self, chunker_id: str, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
         self._id = chunker_id
+        self._own = (("mm-model-id", chunker_id),)
         self._peer = Peer(channel, service, "chunker", chunker_id)
         self._failing = f"chunker request failed for `{chunker_id}`"
 
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""
         request = ChunkerTokenizationTaskRequest(text=text)
-        answer = await self._peer.ask(_CUT, request, self._metadata(), self._failing)
+        answer = await self._peer.ask(_CUT, Outgoing(request, self._failing, own=self._own))
         return [Chunk(token.start, token.end, token.text) for token in answer.results]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
@@ -56,21 +57,20 @@ class ChunkerClient:
         kept = await _take_until_text(frames)
         if not kept:
             return
-        with self._peer.calling(self._failing):
-            call = self._peer.converse(_STREAM.path, self._metadata())
+        with self._peer.calling(self._failing) as counted:
+            call = self._peer.converse(_STREAM.path, self._own)
             feed = _Feed(self._peer, call, self._failing)
             async with reading(call) as answers, feed.running(kept, frames):
                 async for raw in answers:
+                    counted.status = 200
                     yield _build_chunk(_STREAM.answer.FromString(raw))
                 if not feed.has_ended:
                     raise BrokeProtocol(self._id, f"{self._failing}: the chunks ended before the text did")
+            counted.stream_ended()
 
     async def probe(self, headers: Headers) -> Health:
         """How it is now; never raises. The headers are not for it."""
         return await self._peer.probe()
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return build_metadata((), [("mm-model-id", self._id)])
 
 
 class _Feed:

@@ -8,7 +8,7 @@ bytes go out, bytes come in, and the clients beside this module say what they me
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Generic, NamedTuple, TypeVar, cast
 
@@ -16,12 +16,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from lockgate._version import __version__
 from lockgate.clients.grpc_tls import load_credentials, open_unverified_relay
 from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Health
 from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.interfaces import Headers
-from lockgate.telemetry import client_call, trace_headers
+from lockgate.telemetry import Call, client_call, trace_headers
 from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest
 
 Answer = TypeVar("Answer", bound=Message)
@@ -92,6 +93,7 @@ async def open_channel(service: ServiceSettings) -> AsyncIterator[grpc.aio.Chann
 def _build_options(service: ServiceSettings) -> list[tuple[str, str | int]]:
     options: list[tuple[str, str | int]] = [
         ("grpc.default_authority", f"{service.hostname}:{service.port}"),
+        ("grpc.primary_user_agent", f"lockgate/{__version__}"),
         ("grpc.service_config", _SERVICE_CONFIG),
         ("grpc.enable_http_proxy", 0),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
@@ -126,7 +128,7 @@ async def _resolve(service: ServiceSettings) -> None:
         raise ConfigError(message, source="service", key="hostname") from error
 
 
-def build_metadata(headers: Headers, own: Sequence[tuple[str, str]] = ()) -> Metadata:
+def build_metadata(headers: Headers, own: Metadata) -> Metadata:
     """A request's headers as gRPC allows them; ours, and those of the trace, replace any of the same name."""
     ours = (*own, *trace_headers())
     taken = {name for name, _ in ours}
@@ -142,6 +144,15 @@ def _may_pass(name: str, value: str) -> bool:
     return bool(_NAME.fullmatch(name) and _VALUE.fullmatch(value))
 
 
+class Outgoing(NamedTuple):
+    """One request. `failing` begins the text of any error; `own` metadata replaces headers of the same name."""
+
+    request: Message
+    failing: str
+    headers: Headers = ()
+    own: Metadata = ()
+
+
 class Peer:
     """One service: its calls are limited in time, counted as `kind` and `name`, and fail with our errors."""
 
@@ -151,28 +162,30 @@ class Peer:
         self._name = name
         self._timeout_s = min(service.request_timeout, _YEAR_S)
 
-    async def ask(self, method: Method[Answer], request: Message, metadata: Metadata, failing: str) -> Answer:
-        """One message for one message. `failing` begins the text of any error."""
-        with self.calling(failing):
+    async def ask(self, method: Method[Answer], outgoing: Outgoing) -> Answer:
+        """One message for one message."""
+        with self.calling(outgoing.failing):
             call: _AskBytes = self._channel.unary_unary(method.path)
-            raw = await call(request.SerializeToString(), timeout=self._timeout_s, metadata=metadata)
+            metadata = build_metadata(outgoing.headers, outgoing.own)
+            raw = await call(outgoing.request.SerializeToString(), timeout=self._timeout_s, metadata=metadata)
             return method.answer.FromString(raw)
 
-    async def stream(
-        self, method: Method[Answer], request: Message, metadata: Metadata, failing: str
-    ) -> AsyncGenerator[Answer, None]:
+    async def stream(self, method: Method[Answer], outgoing: Outgoing) -> AsyncGenerator[Answer, None]:
         """Many messages for one message; closing it cancels the call. The time limit ends where the answer begins."""
-        with self.calling(failing):
+        with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
-            call = begin(request.SerializeToString(), metadata=metadata)
+            metadata = build_metadata(outgoing.headers, outgoing.own)
+            call = begin(outgoing.request.SerializeToString(), metadata=metadata)
             async with reading(call) as answers:
-                await self.wait_for_answer(call, failing)
+                await self.wait_for_answer(call, outgoing.failing)
                 async for raw in answers:
+                    counted.status = 200
                     yield method.answer.FromString(raw)
+            counted.stream_ended()
 
-    def converse(self, path: str, metadata: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+    def converse(self, path: str, own: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
         """A call in which both sides send many messages, just begun; to be used within `calling` and `reading`."""
-        return self._channel.stream_stream(path)(metadata=metadata)
+        return self._channel.stream_stream(path)(metadata=build_metadata((), own))
 
     async def wait_for_answer(self, call: ByteStream, failing: str) -> None:
         """Until the answer begins, or the call fails, or the time is up."""
@@ -184,17 +197,14 @@ class Peer:
             raise TimedOut(self._name, message, status=_OUR_ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED][1]) from error
 
     @contextmanager
-    def calling(self, failing: str) -> Iterator[None]:
-        """Counts a call and turns what grpc raises in it into our errors."""
+    def calling(self, failing: str) -> Iterator[Call]:
+        """Counts a call and turns what grpc raises in it into our errors; the trace is asked for within."""
         with client_call(self._kind, self._name) as counted:
             try:
                 with map_errors(self._name, failing):
-                    yield
+                    yield counted
             except UpstreamError as error:
                 counted.status = error.status
-                raise
-            except GeneratorExit:  # the reader has had enough
-                counted.status = 200
                 raise
             counted.status = 200
 

@@ -20,7 +20,6 @@ from lockgate.errors import ConfigError
 from lockgate.telemetry import Event, log_event
 
 _RELAYED_BYTES = 65_536
-_KEY_MARK = b"PRIVATE KEY-----"
 
 
 def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
@@ -29,8 +28,10 @@ def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
     roots = _read_system_roots()
     if tls.client_ca_cert_path is not None:
         roots = tls.client_ca_cert_path.read_bytes() + b"\n" + roots
-    pair = _find_pair(tls)
-    chain, key = (pair[0].read_bytes(), pair[1].read_bytes()) if pair else (None, None)
+    chain = key = None
+    if tls.cert_path is not None:
+        chain = tls.cert_path.read_bytes()
+        key = (tls.key_path or tls.cert_path).read_bytes()  # one file may hold both
     return grpc.ssl_channel_credentials(roots or None, key, chain)  # no roots at all: those that gRPC brings
 
 
@@ -44,36 +45,20 @@ def build_context(tls: TlsSettings) -> ssl.SSLContext:
     if tls.client_ca_cert_path is not None:
         with _blaming("client_ca_cert_path", tls.client_ca_cert_path):
             context.load_verify_locations(tls.client_ca_cert_path)
-    if pair := _find_pair(tls):
-        with _blaming("cert_path", pair[0]):
-            context.load_cert_chain(*pair, password=lambda: b"")  # a password would be asked for on the terminal
+    if tls.cert_path is not None:
+        with _blaming("cert_path", tls.cert_path):
+            context.load_cert_chain(tls.cert_path, tls.key_path, password=lambda: "")  # else the terminal is asked
+    elif tls.key_path is not None:
+        raise ConfigError("a key needs its certificate: `cert_path` is missing", source="tls", key="key_path")
     return context
 
 
-def _find_pair(tls: TlsSettings) -> tuple[Path, Path] | None:
-    """The client's certificate and its key, or the file that holds both. Without a key nothing can be presented."""
-    for name in ("cert_path", "key_path"):
-        path: Path | None = getattr(tls, name)
-        if path is not None:
-            with _blaming(name, path):
-                path.read_bytes()
-    if tls.cert_path is None:
-        return None
-    if tls.key_path is not None:
-        return tls.cert_path, tls.key_path
-    return (tls.cert_path, tls.cert_path) if _KEY_MARK in tls.cert_path.read_bytes() else None
-
-
 @contextmanager
-def _blaming(name: str, path: Path) -> Iterator[None]:
+def _blaming(key: str, path: Path) -> Iterator[None]:
     try:
         yield
-    except ssl.SSLError as error:
-        message = f"`{path}` is not usable: {(error.reason or str(error)).replace('_', ' ').lower()}"
-        raise ConfigError(message, source="service", key=f"tls.{name}") from error
-    except OSError as error:
-        message = f"cannot read `{path}`: {error.strerror}"
-        raise ConfigError(message, source="service", key=f"tls.{name}") from error
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(f"`{path}` cannot be used: {error}", source="tls", key=key) from error
 
 
 def _read_system_roots() -> bytes:

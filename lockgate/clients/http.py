@@ -155,9 +155,10 @@ class HttpService:
     def translate(self, error: Exception, failure: str) -> UpstreamError:
         """What a foreign error is called here; its words are for the log and hold no header."""
         ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
+        if ours is BrokeProtocol:  # the library's words quote the answer, hence somebody's text
+            return ours(self.name, failure + words)
         detail = str(error)[:MAX_REASON_CHARS]
-        message = f"{failure}{words}: {detail}" if detail else f"{failure}{words}"
-        return ours(self.name, message, status=None if ours is BrokeProtocol else _NOT_REACHED)
+        return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
 
     async def _open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         headers = outgoing.headers.copy()
@@ -165,9 +166,11 @@ class HttpService:
             headers[name] = value
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._send(outgoing.url, headers, _Body(outgoing.body))
+                response = await self._send(outgoing.url, headers, _Body(outgoing.body))
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
+        _watch(response)
+        return response
 
     async def _send(self, url: URL, headers: CIMultiDict[str], body: "_Body") -> aiohttp.ClientResponse:
         """Send once; or twice, if the first time went into a connection that the server had already closed.
@@ -334,6 +337,27 @@ def _restore(value: str) -> str:
 def _has_begun(error: Exception) -> bool:
     """Whether part of an answer's head had come: the library then hands it out with the error."""
     return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+
+
+def _watch(response: aiohttp.ClientResponse) -> None:
+    """End the body when its connection ends.
+
+    The library forgets to where a later packet breaks the rules of chunked bodies: it closes the connection, and
+    whoever reads waits for ever.
+    """
+    content, connection = response.content, response.connection
+    closed = getattr(connection.protocol, "closed", None) if connection is not None else None
+    if closed is None or content.is_eof():
+        return
+
+    def end(closed: "asyncio.Future[None]") -> None:
+        if not closed.cancelled():
+            closed.exception()  # else it is reported as never looked at
+        if content.exception() is None and not content.is_eof():
+            content.set_exception(aiohttp.ClientPayloadError("the body breaks the rules of HTTP"))
+
+    closed.add_done_callback(end)
+    content.on_eof(lambda: closed.remove_done_callback(end))
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:

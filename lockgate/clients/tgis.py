@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from lockgate.clients.grpc import Method, Peer, build_metadata, open_channel
+from lockgate.clients.grpc import Method, Outgoing, Peer, open_channel
 from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Generation, Health
 from lockgate.errors import BrokeProtocol
@@ -54,7 +54,7 @@ class TgisClient:
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        answer = await self._peer.ask(_GENERATE, asked, build_metadata(request.headers), failing)
+        answer = await self._peer.ask(_GENERATE, Outgoing(asked, failing, request.headers))
         return _build_message(_first(answer.responses, failing))
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
@@ -65,8 +65,7 @@ class TgisClient:
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        answers = self._peer.stream(_STREAM, asked, build_metadata(request.headers), failing)
-        async with aclosing(answers):
+        async with aclosing(self._peer.stream(_STREAM, Outgoing(asked, failing, request.headers))) as answers:
             async for answer in answers:
                 yield [{**_build_message(answer), "start_index": 0}]
 
@@ -74,7 +73,7 @@ class TgisClient:
         """How many tokens the text has."""
         asked = fmaas.BatchedTokenizeRequest(model_id=model, requests=[fmaas.TokenizeRequest(text=text)])
         failing = f"tokenize request failed for `{model}`"
-        answer = await self._peer.ask(_TOKENIZE, asked, build_metadata(headers), failing)
+        answer = await self._peer.ask(_TOKENIZE, Outgoing(asked, failing, headers))
         return _first(answer.responses, failing).token_count
 
     async def probe(self, headers: Headers) -> Health:

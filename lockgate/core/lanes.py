@@ -34,7 +34,8 @@ Outcome = Ask | Opened | Release
 class LanePlan(NamedTuple):
     """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
 
-    `feeds_empty`: the chunkers are given frames without text too.
+    `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
+    as they are, wherever their chunker says that they lie.
     """
 
     readers: tuple[Reader, ...]
@@ -45,6 +46,7 @@ class LanePlan(NamedTuple):
     is_whole: bool = False
     max_choices: int = 128
     feeds_empty: bool = False
+    trusts_chunks: bool = False
 
     def chunkers(self) -> list[str]:
         """The distinct chunkers, in the order of their detectors."""
@@ -123,6 +125,8 @@ class Lane:
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
+        if chunk.end - chunk.start != len(chunk.text):
+            chunk = _fit(chunk)
         is_to_read = self._aligners[chunker].place(chunk)
         if chunk.inputs is not None and is_to_read:
             self._claims.append((chunk.end, chunk.inputs))
@@ -131,7 +135,13 @@ class Lane:
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
         """All chunks of a whole text came at once."""
         place = self._aligners[chunker].place
-        return self._batcher.add_all(chunker, [chunk for chunk in chunks if place(chunk)])  # type: ignore[return-value]
+        chunks = [chunk if chunk.end - chunk.start == len(chunk.text) else _fit(chunk) for chunk in chunks]
+        if self._plan.trusts_chunks:
+            received = self._tape.received
+            to_read = [chunk if chunk.end <= received else chunk._replace(end=received) for chunk in chunks]
+        else:
+            to_read = [chunk for chunk in chunks if place(chunk)]
+        return self._batcher.add_all(chunker, to_read)  # type: ignore[return-value]  # a new list
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """A chunker has ended; it may not before the source has."""
@@ -204,6 +214,11 @@ class Lane:
         tape.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
         left = tape.received - min(aligner.placed for aligner in aligners)
         self._trim_at = tape.received + max(left, _TRIM_CHARS)
+
+
+def _fit(chunk: Chunk) -> Chunk:
+    """A chunk is its text: it ends where that ends, whatever its chunker says."""
+    return chunk._replace(end=chunk.start + len(chunk.text))
 
 
 class Lanes:

@@ -19,14 +19,25 @@ class Slice(NamedTuple):
     text: str
 
 
-async def detect_contents(text: str, guards: Sequence[ActiveGuard], max_open: int = 5) -> list[Detection]:
+async def detect_contents(
+    text: str, guards: Sequence[ActiveGuard], max_open: int = 5, *, trusts_chunks: bool = False
+) -> list[Detection]:
     """All findings, by where they start; of equal starts in the order of the detectors."""
-    return await detect_slices([Slice(0, text)], guards, max_open)
+    return await detect_slices([Slice(0, text)], guards, max_open, trusts_chunks=trusts_chunks)
 
 
-async def detect_slices(slices: Sequence[Slice], guards: Sequence[ActiveGuard], max_open: int = 5) -> list[Detection]:
+async def detect_slices(
+    slices: Sequence[Slice], guards: Sequence[ActiveGuard], max_open: int = 5, *, trusts_chunks: bool = False
+) -> list[Detection]:
     """The findings in slices of a text, with their place in that text."""
-    plan = plan_lanes(guards, max_open=max_open, max_held_chars=None, is_whole=True, feeds_empty=True)
+    plan = plan_lanes(
+        guards,
+        max_open=max_open,
+        max_held_chars=None,
+        is_whole=True,
+        feeds_empty=True,
+        trusts_chunks=trusts_chunks,
+    )
     found: list[Detection] = []
     async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
         async for release in stream:

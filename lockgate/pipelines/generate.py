@@ -49,6 +49,7 @@ class Prompt:
     guards: Sequence[ActiveGuard] = ()
     action: Action = Action.ANNOTATE
     max_open: int = 5
+    trusts_chunks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ async def open_answer(order: Order) -> AsyncIterator[Answer]:
     prompt, generation = order.prompt, order.generation
     found: Sequence[Detection] = ()
     if prompt.guards:
-        found = await detect_slices(prompt.slices, prompt.guards, prompt.max_open)
+        found = await detect_slices(prompt.slices, prompt.guards, prompt.max_open, trusts_chunks=prompt.trusts_chunks)
     if found and prompt.action is Action.ANNOTATE:
         yield Answer(None, found, await order.backend.tokenize(generation.model, prompt.text, generation.headers))
         return

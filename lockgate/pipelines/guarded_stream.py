@@ -39,11 +39,18 @@ def plan_lanes(
     max_held_chars: int | None = 1_048_576,
     is_whole: bool = False,
     feeds_empty: bool = False,
+    trusts_chunks: bool = False,
 ) -> LanePlan:
     """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
     readers = tuple(guard.reader for guard in guards)
     return LanePlan(
-        readers, strategy, max_open, max_held_chars=max_held_chars, is_whole=is_whole, feeds_empty=feeds_empty
+        readers,
+        strategy,
+        max_open,
+        max_held_chars=max_held_chars,
+        is_whole=is_whole,
+        feeds_empty=feeds_empty,
+        trusts_chunks=trusts_chunks,
     )
 
 

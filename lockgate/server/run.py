@@ -22,6 +22,7 @@ from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.http.routes import api_routes, health_routes
 from lockgate.server.serving import BACKLOG, Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.tls import load_tls
 from lockgate.server.workers import Workers
 from lockgate.telemetry import Event, log_event, open_telemetry
@@ -47,11 +48,9 @@ Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 
 def serve(settings: Settings, then: Then | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does.
-
-    With several workers, `shared_metrics` must have been entered before: their metrics meet there.
-    """
+    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
     with (
+        shared_metrics(settings.server.workers),
         open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):

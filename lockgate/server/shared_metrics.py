@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the metrics of several worker processes meet: a directory for one start, gone with it.
 
-Must be entered before anything imports prometheus_client, which looks at the environment once; so this module imports
-nothing of ours but errors.
+Must be entered before anything imports prometheus_client, which looks at the environment once, at its import.
 """
 
 import os

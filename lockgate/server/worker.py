@@ -23,7 +23,7 @@ from lockgate.server.http.routes import api_routes
 from lockgate.server.serving import Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
 from lockgate.server.shared_metrics import remove_shared_metrics
 from lockgate.server.tls import load_tls
-from lockgate.telemetry import Event, log_event, set_up_logging
+from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
 
 READY, STOP, CUT = b"r", b"s", b"c"
 
@@ -61,7 +61,10 @@ def work(number: int, pair_fd: int, settings_fd: int, *socket_fds: int) -> NoRet
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
     _mark_records(number)
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with (
+            open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
+            asyncio.Runner(loop_factory=loop_factory()) as runner,
+        ):
             runner.run(_work(settings, pair, sockets))
     except LockgateError as error:
         log_event(Event.FAILED, logging.ERROR, reason=str(error))

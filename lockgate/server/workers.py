@@ -154,7 +154,7 @@ class _Worker:
         if self._process.returncode is None:
             while await self._listen():
                 pass
-            while self._process.poll() is None:
+            while self._process.poll() is None:  # noqa: ASYNC110 - it has closed its side, so this is a matter of moments
                 await asyncio.sleep(_REAP_S)
             self._pair.close()
         return self._process.returncode
@@ -178,7 +178,7 @@ class _Worker:
 
 
 def _start_interpreter(number: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
-    """A worker whose imports are ours. Ctrl-C in a terminal reaches it too, and is not its business (SIGINT blocked)."""
+    """A worker whose imports are ours. Ctrl-C in a terminal reaches it too and must not end it: hence the mask."""
     call = f"from lockgate.server.worker import work; work({number}, {', '.join(map(str, fds))})"
     code = f"import sys; sys.path[:] = {sys.path!r}; {call}"
     command = [sys.executable, "-P", "-c", code, f"lockgate-worker-{number}"]

@@ -94,6 +94,7 @@ class Duration(StrEnum):
 class GenAi(StrEnum):
     """The semantic conventions' names for calls of a model."""
 
+    PROVIDER = "gen_ai.provider.name"
     OPERATION = "gen_ai.operation.name"
     REQUEST_MODEL = "gen_ai.request.model"
     INPUT_TOKENS = "gen_ai.usage.input_tokens"

@@ -12,6 +12,8 @@ from lockgate.telemetry.outgoing import Call
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
+_OPERATION_S = [0.01 * 2**n for n in range(14)]  # both as the conventions advise
+_TOKENS = [4**n for n in range(14)]
 _CALLS_BY_CLASS = {2: Counter.CALLS_SUCCEEDED, 4: Counter.CALLS_4XX, 5: Counter.CALLS_5XX}
 
 
@@ -26,8 +28,12 @@ class MetricObserver(Observer):
         self._histograms: dict[Duration, Histogram] = {
             name: meter.create_histogram(name.value, "ms") for name in Duration
         }
-        self._operations = meter.create_histogram(GenAi.DURATION_METRIC.value, "s")
-        self._tokens = meter.create_histogram(GenAi.USAGE_METRIC.value, "{token}")
+        self._operations = meter.create_histogram(
+            GenAi.DURATION_METRIC.value, "s", explicit_bucket_boundaries_advisory=_OPERATION_S
+        )
+        self._tokens = meter.create_histogram(
+            GenAi.USAGE_METRIC.value, "{token}", explicit_bucket_boundaries_advisory=_TOKENS
+        )
         self._models = FewNames()
 
     def request_started(self, request: IncomingRequest) -> None:
@@ -64,7 +70,11 @@ class MetricObserver(Observer):
         if not call.operation or call.error or call.status >= 300:
             return
         model = self._models.take(call.model)
-        labels: Labels = {GenAi.OPERATION.value: call.operation, GenAi.REQUEST_MODEL.value: model}
+        labels: Labels = {
+            GenAi.PROVIDER.value: call.kind,
+            GenAi.OPERATION.value: call.operation,
+            GenAi.REQUEST_MODEL.value: model,
+        }
         self._operations.record(max(call.ended_at, call.stream_ended_at) - call.started_at, labels)
         for kind, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:

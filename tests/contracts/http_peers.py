@@ -101,6 +101,7 @@ class Peer:
     def __init__(self) -> None:
         self.script: Script = reply(b"[]")
         self.received: list[Received] = []
+        self.has_received = asyncio.Event()
         self.connections = 0
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
@@ -130,6 +131,7 @@ class Peer:
         try:
             while (received := await _receive(reader, number)) is not None:
                 self.received.append(received)
+                self.has_received.set()
                 exchange = Exchange(received, reader, writer)
                 await self.script(exchange)
                 if exchange.is_over:

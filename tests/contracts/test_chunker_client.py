@@ -95,7 +95,7 @@ async def test_the_chunker_is_told_its_id_and_the_trace_and_nothing_else() -> No
     async with calling(server) as client:
         await collect(client, ["a"])
     sent = {name for name, _ in server.record.metadata[0]} - {"user-agent"}
-    assert sent == {"mm-model-id", "traceparent"}
+    assert sent == {"mm-model-id", "traceparent", "tracestate"}
     assert server.record.headers()["mm-model-id"] == "en"
 
 

@@ -37,6 +37,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self._rest = b""
 
     async def send(self, data: bytes) -> None:
         """Raw bytes."""
@@ -71,6 +72,13 @@ class Client:
         data = await asyncio.wait_for(self.reader.readexactly(size + 2), PATIENCE_S)
         assert data.endswith(b"\r\n")
         return data[:-2]
+
+    async def read_line(self) -> bytes:
+        """One line of the body; lines that the server wrote at once come in one chunk."""
+        while b"\n" not in self._rest:
+            self._rest += await self.read_chunk()
+        line, end, self._rest = self._rest.partition(b"\n")
+        return line + end
 
     async def read_answer(self, method: str = "POST") -> Answer:
         """A whole response."""

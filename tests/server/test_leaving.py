@@ -145,9 +145,8 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_nobody_else_noti
         drained = asyncio.create_task(client.writer.drain())
         end = 0
         for _ in range(2000):
-            for raw in (await client.read_chunk()).splitlines():
-                assert raw == b'{"detections":[],"processed_index":%d,"start_index":%d}' % (end + 6, end)
-                end += 6
+            assert await client.read_line() == b'{"detections":[],"processed_index":%d,"start_index":%d}\n' % (end + 6, end)
+            end += 6
         drained.cancel()
 
 

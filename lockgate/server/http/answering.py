@@ -153,7 +153,12 @@ class Answering:
         guards = plan.outputs.contents
         if not is_stream:
             return plan_lanes(
-                guards, max_open=self._max_open, max_held_chars=None, is_whole=True, feeds_empty=feeds_empty
+                guards,
+                max_open=self._max_open,
+                max_held_chars=None,
+                is_whole=True,
+                feeds_empty=feeds_empty,
+                trusts_chunks=self.is_fms,
             )
         return plan_lanes(
             guards,
@@ -167,7 +172,12 @@ class Answering:
         """From the prompt to the last byte."""
         plan = job.plan
         prompt = Prompt(
-            job.text, cut_masks(job.text, job.masks), plan.inputs.contents, plan.policy.on_input, self._max_open
+            job.text,
+            cut_masks(job.text, job.masks),
+            plan.inputs.contents,
+            plan.policy.on_input,
+            self._max_open,
+            self.is_fms,
         )
         order = Order(
             prompt, job.backend, job.generation, plan.outputs.contents, job.lanes, job.border.to_frames, job.with_prompt

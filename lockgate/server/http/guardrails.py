@@ -67,7 +67,7 @@ class GuardrailsRoutes:
         answering.check_thresholds(request.detectors)
         rules = answering.rules("text_contents")
         chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
-        found = await detect_contents(request.content, chosen.contents, self._max_open)
+        found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=self._is_fms)
         count_detections(found)
         await exchange.answer_json(encode_answer(found))
 

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What /metrics tells of a real server, and what its log never tells."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.http_client import CONTENT, JSON_TYPE, STREAM, call, connect, detect, stream
+from tests.server.processes import ServerProcess, running, wait_until
+
+SECRETS = {
+    "authorization": "Bearer zqx-token-1",
+    "x-lockgate-key": "zqx-key-2",
+    "x-forwarded-access-token": "zqx-token-3",
+    "cookie": "id=zqx-cookie-4",
+    "traceparent": "zqx-trace-5",
+    "tracestate": "zqx-state-6",
+    "user-agent": "zqx-agent-7",
+}
+MAIL, CARD = "zqx-mail@example.org", "4111 1111 1111 1111"
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, mixed_config: Path) -> Iterator[ServerProcess]:
+    """A server of our own: others would be counted too."""
+    arguments = ["--config-path", str(mixed_config)]
+    with running(tmp_path_factory.mktemp("metrics"), arguments, LOCKGATE_LOG__LEVEL="DEBUG") as process:
+        yield process
+
+
+async def read_metrics(server: ServerProcess) -> Series:
+    answer = await call(server.health_port, "/metrics", method="GET", headers={})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = text_string_to_metric_families(answer.body.decode())
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def take(series: Series, name: str, **labels: str) -> float:
+    return series.get((f"lockgate_{name}", frozenset(labels.items())), 0.0)
+
+
+def count(series: Series, path: str, status: str) -> float:
+    return take(series, "requests_total", path=path, status=status, caller="anonymous")
+
+
+async def test_requests_are_counted_by_path_and_status(server: ServerProcess) -> None:
+    before = await read_metrics(server)
+    assert (await detect(server.api_port, {"content": "x", "detectors": {"pii": {}}})).status == 200
+    assert (await detect(server.api_port, {"content": "x", "detectors": {"none": {}}})).status == 404
+    assert (await call(server.api_port, CONTENT, method="GET")).status == 405
+    after = await read_metrics(server)
+    for status in ("200", "404", "405"):
+        assert count(after, CONTENT, status) == count(before, CONTENT, status) + 1
+    assert take(after, "request_seconds_count", path=CONTENT) == take(before, "request_seconds_count", path=CONTENT) + 3
+    assert take(after, "open_requests") == 0
+
+
+async def test_paths_that_callers_make_up_are_one(server: ServerProcess) -> None:
+    for number in range(5):
+        await call(server.api_port, f"/made/up/{number}", method="GET")
+        await call(server.health_port, f"/made/up/{number}", method="GET")
+    series = await read_metrics(server)
+    assert count(series, "other", "404") == 5  # the health port is not counted
+    paths = {dict(labels)["path"] for name, labels in series if name == "lockgate_requests_total"}
+    assert paths <= {CONTENT, STREAM, "other"}
+
+
+async def test_streams_are_measured_from_begin_to_end(server: ServerProcess) -> None:
+    before = await read_metrics(server)
+    answer = await stream(server.api_port, {"content": "One. Two. ", "detectors": {"pii": {}}}, {"content": "Three."})
+    failed = await stream(server.api_port, {"content": "One. ", "detectors": {"broken": {}}})
+    assert failed.lines()[-1]["code"] == 500
+    after = await read_metrics(server)
+    grown = {
+        name: take(after, name, path=STREAM) - take(before, name, path=STREAM)
+        for name in ("stream_seconds_count", "first_frame_seconds_count", "stream_events_total", "stream_errors_total")
+    }
+    assert grown == {
+        "stream_seconds_count": 2,
+        "first_frame_seconds_count": 2,
+        "stream_events_total": len(answer.lines()) + 1,
+        "stream_errors_total": 1,
+    }
+    line = server.events("request")[-2]
+    assert (line["status"], line["events"]) == (200, len(answer.lines()))
+    assert line["stream_ms"] >= 0
+    assert line["first_frame_ms"] <= line["duration_ms"]
+
+
+async def test_a_request_is_open_until_its_client_leaves(server: ServerProcess) -> None:
+    before = await read_metrics(server)
+    async with connect(server.api_port) as client:
+        await client.start_stream()
+        await client.send_line(content="One. ", detectors={"slow": {}})
+        await client.read_head()
+        assert take(await read_metrics(server), "open_requests") == 1
+    wait_until(lambda: bool(server.events("client_left")), what="the end")
+    time.sleep(0.05)  # the line is written first
+    after = await read_metrics(server)
+    assert take(after, "open_requests") == 0
+    assert count(after, STREAM, "left") == count(before, STREAM, "left") + 1
+
+
+async def test_metrics_are_on_the_health_port_alone(server: ServerProcess) -> None:
+    assert (await call(server.api_port, "/metrics", method="GET")).status == 404
+    series = await read_metrics(server)
+    assert any(name == "process_resident_memory_bytes" for name, _ in series)
+
+
+async def test_no_header_and_no_text_is_ever_logged(server: ServerProcess) -> None:
+    text = f"Write to {MAIL} or pay with {CARD}. " * 3
+    body = json.dumps({"content": text, "detectors": {"pii": {}}}).encode()
+    answer = await call(server.api_port, CONTENT, body, headers={**JSON_TYPE, **SECRETS})
+    assert MAIL in answer.body.decode()
+    assert CARD in answer.body.decode()
+    for detectors in ({"pii": {}, "broken": {}}, {"pii": {"zqx-param": 1}}, {"zqx-detector": {}}):
+        await call(
+            server.api_port,
+            CONTENT,
+            json.dumps({"content": text, "detectors": detectors}).encode(),
+            headers={**JSON_TYPE, **SECRETS},
+        )
+    await call(server.api_port, CONTENT, f'{{"content": "{MAIL}", oops'.encode(), headers={**JSON_TYPE, **SECRETS})
+    await stream(server.api_port, {"content": text, "detectors": {"pii": {}, "words": {}}}, {"content": text})
+    await stream(server.api_port, {"content": text, "detectors": {"broken": {}}})
+    await call(server.api_port, f"{CONTENT}?key=zqx-query", body, headers=JSON_TYPE)
+    time.sleep(0.05)
+    log = server.log_path.read_text()
+    assert len(server.events("request")) >= 8
+    assert "ZeroDivisionError" in log  # what went wrong and where is told, in whose words is not
+    for secret in ("zqx", CARD, "4111", "Write to", "secret words", "Bearer"):
+        assert secret not in log
