@@ -195,8 +195,10 @@ def _run_serve(options: argparse.Namespace) -> int:
 def _run_check(options: argparse.Namespace) -> int:
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
+    from lockgate.server.tls import load_tls
 
     settings = _load(options, is_trial=True)
+    load_tls(settings.server.tls)
     print(render_check(settings, locate))
     return EXIT_OK
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public fakes of the five interfaces, and the contract tests that any implementation must pass.
+"""Public fakes of the interfaces, and the contract tests that any implementation must pass.
 
 A fake is a script, not a patch: it does what its list says, records what it was asked, and can be told to wait.
 """
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from typing import Any
 
 from lockgate.core.chunks import ChunkAligner, Tape
-from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Message
+from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Chunker, Detector, Headers
 
@@ -120,6 +120,39 @@ class ScriptedModel:
             raise
         if self._error is not None:
             raise self._error
+
+
+class ScriptedBackend:
+    """Streams the given bursts of messages; answers whole calls with the first. Records what it was asked."""
+
+    def __init__(self, bursts: Sequence[Sequence[dict[str, Any]]], *, tokens: int = 0) -> None:
+        self.requests: list[Generation] = []
+        self.counted: list[str] = []
+        self.was_stopped = False
+        self._bursts = bursts
+        self._tokens = tokens
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The first message."""
+        self.requests.append(request)
+        await asyncio.sleep(0)
+        return self._bursts[0][0]
+
+    async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        """The script."""
+        self.requests.append(request)
+        try:
+            for burst in self._bursts:
+                await asyncio.sleep(0)
+                yield burst
+        except (asyncio.CancelledError, GeneratorExit):
+            self.was_stopped = True
+            raise
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """The scripted number."""
+        self.counted.append(text)
+        return self._tokens
 
 
 class ScriptedDataSource:

@@ -7,10 +7,12 @@ speaks TLS to the server and plain HTTP/2 to the channel; it takes any certifica
 
 import asyncio
 import logging
+import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -20,6 +22,9 @@ from lockgate.errors import ConfigError
 from lockgate.telemetry import Event, log_event
 
 _RELAYED_BYTES = 65_536
+_ACCEPT_PAUSE_S = 1.0
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
 def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
@@ -72,59 +77,84 @@ def _read_system_roots() -> bytes:
 @asynccontextmanager
 async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, timeout_s: float) -> AsyncIterator[str]:
     """A local address that leads to the server through TLS without verification; only this user can reach it."""
-    relay = _Relay(hostname, port, build_context(tls), timeout_s)
-    with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
-        path = f"{folder}/relay"
-        server = await asyncio.start_unix_server(relay.accept, path)
+    connect = partial(asyncio.open_connection, hostname, port, ssl=build_context(tls))
+    with tempfile.TemporaryDirectory(prefix="lockgate-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        listener.setblocking(False)
+        listener.bind(f"{folder}/relay")
+        listener.listen()
+        relay = _Relay(listener, connect, timeout_s)
+        relay.listen()
         try:
-            yield f"unix:{path}"
+            yield f"unix:{folder}/relay"
         finally:
-            server.close()
             await relay.stop()
 
 
 class _Relay:
-    """One connection to the server for each that the channel makes."""
+    """One connection to the server for each that the channel makes.
 
-    def __init__(self, hostname: str, port: int, context: ssl.SSLContext, timeout_s: float) -> None:
-        self._hostname = hostname
-        self._port = port
-        self._context = context
+    It accepts by itself: a connection that comes while one of asyncio's servers closes would be left open.
+    """
+
+    def __init__(self, listener: socket.socket, connect: Connect, timeout_s: float) -> None:
+        self._listener = listener
+        self._connect = connect
         self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
 
-    def accept(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(near, back))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def listen(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
 
     async def stop(self) -> None:
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    def _accept(self) -> None:
+        try:
+            near, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no more files may be opened
+            self._loop.remove_reader(self._listener)
+            self._retry = self._loop.call_later(_ACCEPT_PAUSE_S, self.listen)
+            return
+        near.setblocking(False)
+        task = self._loop.create_task(self._carry(near))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: near.close())  # also if it never began
+
+    async def _carry(self, near: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                far, out = await asyncio.open_connection(self._hostname, self._port, ssl=self._context)
+                far, out = await self._connect()
         except OSError as error:  # a failed handshake and a passed time limit are OSErrors too
-            reason = f"{self._hostname}:{self._port}: {str(error) or 'no connection in time'}"
+            reason = str(error) or "no connection in time"
             log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="grpc", reason=reason)
-            back.transport.abort()
             return
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_copy(near, out))
-                group.create_task(_copy(far, back))
+                group.create_task(self._carry_out(near, out))
+                group.create_task(self._carry_back(far, near))
         finally:
             out.transport.abort()
-            back.transport.abort()
 
+    async def _carry_out(self, near: socket.socket, out: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await self._loop.sock_recv(near, _RELAYED_BYTES):
+                out.write(piece)
+                await out.drain()
+        out.close()
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Carry bytes until either side has gone, then hang up on the other."""
-    with suppress(OSError):
-        while piece := await source.read(_RELAYED_BYTES):
-            target.write(piece)
-            await target.drain()
-    target.close()
+    async def _carry_back(self, far: asyncio.StreamReader, near: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := await far.read(_RELAYED_BYTES):
+                await self._loop.sock_sendall(near, piece)
+        with suppress(OSError):
+            near.shutdown(socket.SHUT_RDWR)

@@ -66,6 +66,9 @@ class Outgoing(NamedTuple):
     body: bytes
     failure: str
 
+    def __repr__(self) -> str:
+        return f"Outgoing({self.url})"  # headers hold tokens, bodies somebody's text
+
 
 class Answer(NamedTuple):
     """A whole answer."""
@@ -125,6 +128,8 @@ class HttpService:
     async def read(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
         """The whole body, in bounded time and size."""
         try:
+            if response.content.is_eof():  # it came with the head: nothing to wait for, and no timer to pay for
+                return await _read_bounded(response, MAX_ANSWER_BYTES)
             async with asyncio.timeout(self._timeout_s):
                 return await _read_bounded(response, MAX_ANSWER_BYTES)
         except _FOREIGN as error:

@@ -161,8 +161,9 @@ class ChunkReader:
         except BrokeProtocol as error:
             self.failure = error
             return messages
-        for data, _ in events:
+        if events:
             self.has_events = True
+        for data, _ in events:
             if data == _DONE:
                 self.is_done = True
                 break

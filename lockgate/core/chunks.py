@@ -39,10 +39,11 @@ class Tape:
 class ChunkAligner:
     """One chunker's view of one text: how much it was given, and how much it has placed."""
 
-    __slots__ = ("_chunker", "_head", "_is_whole", "_tape", "_whole", "given", "placed", "reached")
+    __slots__ = ("_chunker", "_head", "_is_whole", "_reads_empty", "_tape", "_whole", "given", "placed", "reached")
 
-    def __init__(self, chunker: str, tape: Tape, *, is_whole: bool = False) -> None:
+    def __init__(self, chunker: str, tape: Tape, *, is_whole: bool = False, reads_empty: bool = False) -> None:
         self._chunker = chunker
+        self._reads_empty = reads_empty
         self._is_whole = is_whole
         self._tape = tape
         self._whole: str | None = None
@@ -65,7 +66,7 @@ class ChunkAligner:
         return frames
 
     def place(self, chunk: Chunk) -> bool:
-        """Whether the chunk is one to read: in a stream an empty one is passed over."""
+        """Whether the chunk is one to read: in a stream an empty one is passed over, unless empty texts are read."""
         start, end, text = chunk.start, chunk.end, chunk.text
         received = self._tape.received
         if not 0 <= start <= end <= received:
@@ -81,7 +82,7 @@ class ChunkAligner:
         if self._take(end - start) != text:
             raise self._fault(f"chunk {start}..{end} is not the text that was sent")
         self.placed = end
-        return end > start
+        return end > start or (self._reads_empty and not received)
 
     def finish(self) -> int:
         """The chunker has ended: the position up to which its chunks count, which is all that was sent."""

@@ -35,7 +35,8 @@ class LanePlan(NamedTuple):
     """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
 
     `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
-    as they are, wherever their chunker says that they lie.
+    as they are, wherever their chunker says that they lie. `reads_empty`: a streamed text without a character is read
+    too, by whoever reads it whole.
     """
 
     readers: tuple[Reader, ...]
@@ -47,6 +48,7 @@ class LanePlan(NamedTuple):
     max_choices: int = 128
     feeds_empty: bool = False
     trusts_chunks: bool = False
+    reads_empty: bool = False
 
     def chunkers(self) -> list[str]:
         """The distinct chunkers, in the order of their detectors."""
@@ -64,7 +66,10 @@ class Lane:
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
         self._tape = Tape()
-        self._aligners = {name: ChunkAligner(name, self._tape, is_whole=plan.is_whole) for name in plan.chunkers()}
+        self._aligners = {
+            name: ChunkAligner(name, self._tape, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
+            for name in plan.chunkers()
+        }
         self._is_source_open = True
         self._open = set(self._aligners)  # chunkers that may still speak
         self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any, Self, TypeVarTuple
 
 from lockgate.core.batching import Ask
@@ -23,6 +24,7 @@ from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import LockgateError, RequestError
 from lockgate.pipelines.guards import ActiveGuard, refuse
+from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
 Args = TypeVarTuple("Args")
@@ -40,6 +42,7 @@ def plan_lanes(
     is_whole: bool = False,
     feeds_empty: bool = False,
     trusts_chunks: bool = False,
+    reads_empty: bool = False,
 ) -> LanePlan:
     """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
     readers = tuple(guard.reader for guard in guards)
@@ -51,6 +54,7 @@ def plan_lanes(
         is_whole=is_whole,
         feeds_empty=feeds_empty,
         trusts_chunks=trusts_chunks,
+        reads_empty=reads_empty,
     )
 
 
@@ -90,7 +94,7 @@ class _GuardedStream:
         self._chunkers = {
             active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
         }
-        self._asks: dict[str, deque[Ask]] = {name: deque() for name in self._readings}
+        self._asks: dict[str, deque[tuple[Ask, float]]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -206,11 +210,12 @@ class _GuardedStream:
             if len(self._outbox) >= _MAX_WAITING and not self._plan.is_whole:
                 await self._wait()
                 continue  # another worker may have taken the request
-            ask = asks.popleft()
+            ask, since = asks.popleft()
             try:
                 findings = await self._ask(name, ask)
             except RequestError as error:
                 raise refuse(name, error) from error
+            observe_held(name, perf_counter() - since)
             self._carry_out(self._lanes.answer(ask, findings))
             read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
             if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams
@@ -232,7 +237,7 @@ class _GuardedStream:
                 self._outbox.append(outcome)
                 self._reader_wakes.set()
             elif isinstance(outcome, Ask):
-                self._asks[outcome.detector].append(outcome)
+                self._asks[outcome.detector].append((outcome, perf_counter()))
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1
                     self._launch(self._read, outcome.detector)

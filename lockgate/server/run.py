@@ -20,8 +20,9 @@ from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.report import without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
+from lockgate.server.doors import BACKLOG
 from lockgate.server.http.routes import api_routes, health_routes
-from lockgate.server.serving import BACKLOG, Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.serving import Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
 from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.tls import load_tls
 from lockgate.server.workers import Workers

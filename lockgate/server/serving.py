@@ -19,14 +19,13 @@ from uvicorn.server import ServerState
 
 from lockgate.assembly import Gateway
 from lockgate.config.settings import Settings
+from lockgate.server.doors import Door, TlsDoor
 from lockgate.server.http.app import App, Routes
 from lockgate.server.http.connection import Connection
 from lockgate.telemetry import Event, log_event
 
-BACKLOG = 2048
 _TICK_S = 1.0
 _IDLE_TICKS = 2
-_HANDSHAKE_S = 10.0
 _LOOK_S = 0.02  # while we wait for requests to end
 _FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
 _CLEAN_UP_S = 2.0  # for requests that are cut
@@ -64,10 +63,8 @@ class PortServer:
 
     def __init__(self, app: App, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._config = configure(app)
-        self._socket = listening
-        self._tls = tls
         self._state = ServerState()
-        self._server: asyncio.AbstractServer | None = None
+        self._door: Door | TlsDoor = TlsDoor(listening, tls) if tls else Door(listening)
         self._told = asyncio.Event()
         self._is_cut = False
         self._idle: set[object] = set()  # connections without a request when we were told to stop
@@ -76,13 +73,7 @@ class PortServer:
     async def start(self) -> None:
         """Accept connections."""
         self._state.default_headers = _date()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._build_connection,
-            sock=self._socket,
-            ssl=self._tls,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=_HANDSHAKE_S if self._tls else None,
-        )
+        await self._door.open(self._build_connection)
 
     async def serve(self, timeout_s: float | None) -> None:
         """Until `stop`, then until no request is under way: at most `timeout_s`, and not once `cut` is called."""
@@ -91,13 +82,13 @@ class PortServer:
             await self._drain(math.inf if timeout_s is None else timeout_s)
             await self._cut_rest()
         finally:
-            self._close_door()
+            self._door.close()
 
     def stop(self) -> None:
         """Accept nothing more and end what is idle; requests under way go on."""
         if self._told.is_set():
             return
-        self._close_door()
+        self._door.close()
         for connection in self._dismiss():
             if connection.transport.is_closing():
                 self._idle.add(connection)
@@ -111,11 +102,6 @@ class PortServer:
     def _build_connection(self) -> Connection:
         loop = asyncio.get_running_loop()
         return Connection(config=self._config, server_state=self._state, app_state={}, _loop=loop)
-
-    def _close_door(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        self._socket.close()
 
     def _dismiss(self) -> list[Connection]:
         """Close every connection, or let it close with the end of its request."""

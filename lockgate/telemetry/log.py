@@ -100,7 +100,7 @@ def _causes(error: BaseException) -> list[BaseException]:
         if one is not None and one not in found:
             found.append(one)
             waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-            waiting.append(one.__cause__ or (None if one.__suppress_context__ else one.__context__))
+            waiting.append(one.__cause__ or one.__context__)  # also one that was hidden for the sake of its words
     return found
 
 

@@ -38,6 +38,7 @@ class Event(StrEnum):
     PORT_LEFT_CLOSED = "port_left_closed"
     WORKER_STARTED = "worker_started"
     WORKER_DIED = "worker_died"
+    TLS_REFUSED = "tls_refused"
     WARNING = "warning"
     REQUEST = "request"
     CLIENT_LEFT = "client_left"

@@ -106,7 +106,7 @@ class PrometheusObserver(Observer):
             self._stream_errors[route].inc(request.errors)
 
     def call_ended(self, call: Call) -> None:
-        if call.answered_at or not call.error:
+        if (call.answered_at or not call.error) and not call.has_failed:
             self._backend_seconds[call.kind, call.name].observe(call.seconds)
         if call.status >= 400 and not call.is_abandoned:
             self._backend_errors[call.kind, call.name, call.status].inc()

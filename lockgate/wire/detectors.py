@@ -151,7 +151,8 @@ def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
     """The findings of each text; lists that the answer lacks are empty, lists beyond the texts are ignored."""
     lists = _decode_contents(body)
     found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
-    found.extend([] for _ in range(len(texts) - len(found)))
+    while len(found) < len(texts):
+        found.append([])
     return found
 
 

@@ -87,7 +87,7 @@ def test_a_variable_that_the_settings_name_as_the_place_of_a_secret_is_no_typo(l
     callers = "callers: {app: {key_env: LOCKGATE_APP_KEY}}\n"
     text = f"{PII}{callers}openai: {{service: {{hostname: a, api_token: LOCKGATE_T}}}}"
     settings = loader.load(text, {"LOCKGATE_APP_KEY": "k", "LOCKGATE_T": "t"})
-    assert settings.callers == {"app": {"key_env": "LOCKGATE_APP_KEY"}}
+    assert settings.callers["app"].key_env == "LOCKGATE_APP_KEY"
 
 
 def test_an_unreadable_variable_is_a_fault_that_does_not_repeat_it(loader: Loader) -> None:

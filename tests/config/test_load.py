@@ -196,7 +196,6 @@ def test_an_unknown_word_in_the_export_list_is_a_fault(loader: Loader) -> None: 
         ("models: [main]", "models: must be a map, not a list"),
         ("models: {main: x}", "models.main: must be a map, not a string"),
         ("models: {main: {openai: url}}", "models.main.openai: must be a map, not a string"),
-        ("callers: {a: {max_streams: 0}}", "callers.a.max_streams: must be at least 1"),
         ("agents: {a: {sources: docs}}", "agents.a.sources: must be a list of strings, not a string"),
         ("sessions: {retention_days: soon}", "sessions.retention_days: must be an integer, not a string"),
         ("upstreams: {allow: {}}", "upstreams.allow: must be a list of strings, not a map"),

@@ -104,9 +104,7 @@ models: {{m: {{embedded: llamacpp}}}}
 sources: {{s: {{embedded: index}}}}
 agents: {{a: {{main: m}}}}
 sessions: {{sqlite: s.db}}
-callers: {{c: {{key_env: K}}}}
 server: {{playground: true, trace: true, tls: {{cert_path: c, key_path: k}}}}
-otlp: {{export: [traces]}}
 """
     assert unserved(loader.load(text)) == [
         "detectors.pii.service",
@@ -117,10 +115,8 @@ otlp: {{export: [traces]}}
         "sources",
         "agents",
         "sessions",
-        "callers",
         "server.playground",
         "server.trace",
-        "otlp.export",
     ]
 
 

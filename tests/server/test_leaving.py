@@ -145,7 +145,8 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_nobody_else_noti
         drained = asyncio.create_task(client.writer.drain())
         end = 0
         for _ in range(2000):
-            assert await client.read_line() == b'{"detections":[],"processed_index":%d,"start_index":%d}\n' % (end + 6, end)
+            line = await client.read_line()
+            assert line == b'{"detections":[],"processed_index":%d,"start_index":%d}\n' % (end + 6, end)
             end += 6
         drained.cancel()
 

@@ -124,8 +124,8 @@ async def test_a_trailing_whole_document_detector_holds_nothing_and_reports_with
         assert await client.read_line() == b'{"detections":[],"processed_index":9,"start_index":0}\n'
         assert await client.read_line() == b'{"detections":[],"processed_index":14,"start_index":9}\n'
         await client.send_chunk(b"")
-        assert await client.read_chunk() == b'{"detections":[],"processed_index":19,"start_index":14}\n'
-        last = await client.read_chunk()
+        assert await client.read_line() == b'{"detections":[],"processed_index":19,"start_index":14}\n'
+        last = await client.read_line()
         assert await client.read_chunk() == b""
     assert last.startswith(b'{"detections":[{"start":4,"end":7,"text":"end"')
     assert last.endswith(b',"processed_index":19,"start_index":19}\n')

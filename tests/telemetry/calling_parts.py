@@ -26,22 +26,20 @@ class CallingDetector:
         return self
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        await self._ask_detector()
-        note_generation("tiny", "chat")
         try:
-            with client_call("openai", "openai") as call:
-                async with self._session.post(self._url, headers=trace_headers()) as response:
-                    call.status = response.status
-                    usage = (await response.json())["usage"]
-        except aiohttp.ClientError as error:
-            raise Unavailable("calling", f"cannot read {excerpts}") from error
+            await self._ask("detector", "calling")
+            note_generation("tiny", "chat")
+            usage = (await self._ask("openai", "openai"))["usage"]
+        except aiohttp.ClientError:
+            raise Unavailable("calling", f"cannot read {excerpts}") from None
         note_usage(usage["prompt_tokens"], usage["completion_tokens"])
         return [() for _ in excerpts]
 
-    async def _ask_detector(self) -> None:
-        with client_call("detector", "calling") as call:
+    async def _ask(self, kind: str, name: str) -> Any:
+        with client_call(kind, name) as call:
             async with self._session.post(self._url, headers=trace_headers()) as response:
                 call.status = response.status
+                return await response.json()
 
 
 @asynccontextmanager

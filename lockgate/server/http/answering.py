@@ -23,6 +23,7 @@ from lockgate.pipelines.generate import Answer, Order, Prompt, open_answer
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.pipelines.guards import ActiveReview, Chosen, Rules, check_thresholds, choose, forgive
 from lockgate.server.http.exchange import Exchange
+from lockgate.telemetry import count_detections
 from lockgate.wire.guardrails import DetectorMap, Masks
 
 _FEW_VALUES = 4
@@ -148,7 +149,9 @@ class Answering:
             return await asyncio.to_thread(choose, self.gateway.guards, requested, rules, headers)
         return choose(self.gateway.guards, requested, rules, headers)
 
-    def lanes(self, plan: Plan, *, is_stream: bool, strategy: Strategy, feeds_empty: bool = False) -> LanePlan:
+    def lanes(
+        self, plan: Plan, *, is_stream: bool, strategy: Strategy, feeds_empty: bool = False, reads_empty: bool = False
+    ) -> LanePlan:
         """How the answer's texts go through."""
         guards = plan.outputs.contents
         if not is_stream:
@@ -166,6 +169,7 @@ class Answering:
             max_open=1 if self.is_fms else 4,
             max_held_chars=self.limits.max_held_chars,
             feeds_empty=feeds_empty,
+            reads_empty=reads_empty,
         )
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:
@@ -185,6 +189,7 @@ class Answering:
         is_blocked = False
         async with open_answer(order) as answer:
             if answer.releases is None:
+                count_detections(answer.found)
                 await self._send(exchange, job, job.block(answer.found, answer.input_tokens))
                 return
             is_blocked = await self._relay(exchange, job, answer)
@@ -199,8 +204,12 @@ class Answering:
         judges = _Judges(job.plan.policy) if job.plan.hides else None
         border.found_in_prompt = answer.found
         assert answer.releases is not None  # noqa: S101 - the caller has looked
+        if answer.found:
+            count_detections(answer.found)
         async for release in answer.releases:
             is_blocked = False
+            if release.detections:
+                count_detections(release.detections)
             if judges is not None:
                 release, is_blocked = judges.judge(release)
             written = border.take(release, is_blocked=is_blocked)
@@ -213,7 +222,9 @@ class Answering:
     async def _review(self, job: Job, reviews: Sequence[ActiveReview]) -> None:
         assert job.subjects is not None and job.note_reviews is not None  # noqa: S101, PT018 - made together
         for choice, subject in job.subjects():
-            job.note_reviews(choice, await review_all(reviews, subject, self._max_open))
+            found = await review_all(reviews, subject, self._max_open)
+            count_detections(found)
+            job.note_reviews(choice, found)
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:

@@ -41,7 +41,7 @@ class RateWindow:
         if len(granted) < self._limit:
             granted.append(now)
             return 0.0
-        return granted[0] + self._span_s - now
+        return min(granted[0] + self._span_s - now, self._span_s)
 
 
 class Share:

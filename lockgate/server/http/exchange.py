@@ -168,6 +168,7 @@ class Exchange:
         """A complete answer."""
         await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self._send({"type": "http.response.body", "body": body})
+        self.unwatch()
 
     async def answer_json(self, body: bytes, status: int = 200) -> None:
         """A complete JSON answer."""
@@ -185,6 +186,8 @@ class Exchange:
         if self._body is None:
             self.has_left = True
             raise ClientLeft
+        if self._body.is_stuck:  # with the answer before this one
+            await self._body.drain()
         self._end_with_error = end_with_error
         await self._start(200, headers)
 
@@ -211,6 +214,7 @@ class Exchange:
             await body.drain()
         self._body = self._end_with_error = None
         await self._send({"type": "http.response.body", "body": body.finish()})
+        self.unwatch()
 
     def _open_body(self) -> StreamedBody:
         if self._body is None:

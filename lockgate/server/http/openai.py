@@ -83,7 +83,7 @@ class OpenAIRoutes:
             self._backend,
             generation,
             plan,
-            answering.lanes(plan, is_stream=asked.is_stream, strategy=Strategy.FRONTIER),
+            answering.lanes(plan, is_stream=asked.is_stream, strategy=Strategy.FRONTIER, reads_empty=dialect is TEXTS),
             border,
             asked.is_stream,
             text,

@@ -5,7 +5,7 @@ This is the only place here that knows how the server is made inside. Every chan
 the judge has to find it in the crowd.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -73,16 +73,18 @@ def double_a_detection() -> None:
 
 
 def swap_choices() -> None:
-    """A release is taken for another choice's."""
-    from lockgate.core.release import Release, ReleaseGate
+    """An event is sent as another choice's."""
+    from lockgate.wire.openai_guarded import GuardedEvents
 
-    honest, is_time = ReleaseGate._release, _every(5)
+    honest, is_time = GuardedEvents._event, _every(5)
 
-    def release(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
-        one = honest(self, upto, is_final=is_final)
-        return one._replace(choice=0) if one.choice and is_time() else one
+    def build(self: GuardedEvents, *args: Any, **more: Any) -> dict[str, Any]:
+        event = honest(self, *args, **more)
+        if event["choices"][0]["index"] and is_time():
+            event["choices"][0]["index"] = event["detections"]["output"][0]["choice_index"] = 0
+        return event
 
-    ReleaseGate._release = release  # type: ignore[method-assign]
+    GuardedEvents._event = build  # type: ignore[method-assign]
 
 
 def shift_offsets() -> None:
@@ -102,12 +104,23 @@ def shift_offsets() -> None:
 
 def forget_done() -> None:
     """A stream ends without its end mark."""
-    raise NotImplementedError
+    from lockgate.wire.openai_events import DONE
+    from lockgate.wire.openai_guarded import GuardedEvents
+
+    honest, is_time = GuardedEvents.finish, _every(5)
+    GuardedEvents.finish = lambda self: honest(self).removesuffix(DONE if is_time() else b"")  # type: ignore[method-assign]
 
 
 def lose_the_finish() -> None:
     """A finish reason does not leave."""
-    raise NotImplementedError
+    from lockgate.wire.openai_guarded import GuardedEvents, has_finish
+
+    honest, is_time = GuardedEvents._pass_on, _every(5)
+
+    def pass_on(self: GuardedEvents, index: int, message: Mapping[str, Any]) -> bytes:
+        return b"" if has_finish(message) and is_time() else honest(self, index, message)
+
+    GuardedEvents._pass_on = pass_on  # type: ignore[method-assign]
 
 
 def leave_the_model() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.soak.streams.launch VARIANT serve ...`: the real server, whole or with one thing broken.
 
-At SIGUSR1 it writes the names of its unfinished tasks, one per line, to the file that SOAK_TASKS names.
+At SIGUSR1 it writes its unfinished tasks, one per line, to the file that SOAK_TASKS names.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def main() -> None:
 
 def _write_tasks() -> None:
     """Atomic, or somebody would read half of it."""
-    names = [one.get_name() for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]
+    names = [repr(one) for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]
     target = Path(os.environ[TASKS_VARIABLE])
     draft = target.with_suffix(".draft")
     draft.write_text("\n".join(names))

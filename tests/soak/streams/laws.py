@@ -61,7 +61,8 @@ class _Judge:
 
     def look_at_events(self) -> None:
         heard = self._heard
-        _require(heard.end != "late", "ends", "the stream hangs")
+        said = "" if self._record.is_model_done else ", and the model has not said all"
+        _require(heard.end != "late", "ends", f"the stream hangs after {len(heard.events)} events{said}")
         if heard.end == "left" and not heard.status:
             return
         _require(heard.status == 200, "ends", f"HTTP status {heard.status}: {heard.rest[:200]!r}")

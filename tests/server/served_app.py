@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small table of routes on our own connections, in this process, over a real socket."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from lockgate.server.http.app import App, Endpoint
+from lockgate.server.http.callers import Callers
+from lockgate.server.http.connection import Connection
+
+
+def build_app(
+    routes: Mapping[str, Endpoint], *, max_streams: int = 100, timeout_s: float = 20.0, callers: Callers | None = None
+) -> App:
+    """Every route answers GET and POST."""
+    table = {path: {"GET": endpoint, "POST": endpoint} for path, endpoint in routes.items()}
+    return App(table, max_streams=max_streams, timeout_s=timeout_s, callers=callers)
+
+
+@asynccontextmanager
+async def served(app: App, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """The port on which the application listens; at the end everything that is still open is cut."""
+    config = uvicorn.Config(app, http=Connection, ws="none", lifespan="off", log_config=None, server_header=False)
+    config.load()
+    state = ServerState()
+    listening = socket.create_server(("127.0.0.1", 0))
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(config, state, {}), sock=listening, ssl=tls)
+    try:
+        yield int(listening.getsockname()[1])
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=5.0)
+        await asyncio.sleep(0)
