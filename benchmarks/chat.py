@@ -75,7 +75,7 @@ def measure_chat(effort: Effort) -> list[Row]:
         for case in CASES:
             check(server, CHAT_DETECTION_PATH, case, effort)
         rows = [row for how in TITLES for row in _measure(how, relay, server, effort)]
-    return [*rows, *_measure_bare(effort)]
+    return [*rows, *_measure_bare(effort, {row.name: row.value for row in rows})]
 
 
 def build_config(upstream: Server) -> str:
@@ -166,13 +166,16 @@ def per_one(how: str, effort: Effort) -> Per:
     return Per("token", streams * len(read_answer()))
 
 
-def _measure_bare(effort: Effort) -> list[Row]:
-    """What of the guarded streams is spent in the chunker and the detector themselves."""
+def _measure_bare(effort: Effort, measured: Mapping[str, float]) -> list[Row]:
+    """What of the guarded answers is spent in the chunker and the detector themselves."""
     works = {"bare": partial(_cut_and_scan, read_answer(), load_stop_judge(), asyncio.run(open_scan()))}
     taken_s = best_cpu_s(works, effort.rounds)["bare"] / _CALLS
+    floor, served = measured["unary: floor, CPU per request"], measured["unary: unary chat, embedded, CPU per request"]
+    to_both = served / (floor + micros(taken_s, 1))
     return [
         Row("bare sentence and pii, in a loop of their own, CPU per token", micros(taken_s, len(read_answer())), "us"),
         Row("bare sentence and pii, in a loop of their own, CPU per answer", micros(taken_s, 1), "us"),
+        Row("for comparison, unary chat, embedded, to the floor and that loop", to_both, "x"),
     ]
 
 

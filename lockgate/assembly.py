@@ -13,9 +13,9 @@ from typing import Any
 from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
 from lockgate.core.release import Strategy
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
-from lockgate.errors import ConfigError, ConfigFaults
+from lockgate.errors import ConfigError, ConfigFaults, RequestError
 from lockgate.interfaces import Backend, Chunker, Probe
-from lockgate.pipelines.guards import CONTENTS, Guard
+from lockgate.pipelines.guards import CONTENTS, Guard, ReadAsReview, Rules, choose
 from lockgate.plugins import find_factory
 
 
@@ -53,9 +53,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         for name in dict.fromkeys([*chunkers, *(part.chunker_id for part in settings.detectors.values())]):
             await opener.open_chunker(name)
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
+        kept = {guard.id: guard for guard in guards if guard is not None}
+        opener.try_policies(kept)
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
-        kept = {guard.id: guard for guard in guards if guard is not None}
         yield Gateway(settings, kept, generation, openai, opener.probes)
 
 
@@ -105,9 +106,23 @@ class _Opener:
         else:
             opened = await self._open("lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}")
             self.probes[name] = None
+            if opened is not None and detector.type != CONTENTS:
+                opened = ReadAsReview(opened)
         if opened is None or (chunker is None and detector.type == CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+
+    def try_policies(self, guards: Mapping[str, Guard]) -> None:
+        """The parameters that policies give to detectors are tried once, now."""
+        for policy in self._settings.policies.values():
+            for section in ("input", "documents", "output", "grounding"):
+                for name, params in getattr(policy, section).items():
+                    try:
+                        if name in guards:
+                            choose(guards, {name: params}, Rules(types=(guards[name].type,)))
+                    except RequestError as error:
+                        key = f"policies.{policy.name}.{section}.{name}"
+                        self.faults.append(ConfigError(error.message, source=self._settings.source, key=key))
 
     async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:  # noqa: ANN401
         """A client of a service, opened; it is also asked for the service's health."""

@@ -19,6 +19,7 @@ from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Generation, Health
 from lockgate.errors import UpstreamError
 from lockgate.interfaces import Headers
+from lockgate.telemetry import note_generation
 from lockgate.wire.protos import caikit_data_model_nlp_pb2 as answers_pb2
 from lockgate.wire.protos import caikit_runtime_nlp_pb2 as requests_pb2
 
@@ -56,6 +57,7 @@ class CaikitNlpClient:
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as one message."""
+        note_generation(request.model, "text_completion")
         asked = requests_pb2.TextGenerationTaskRequest(text=request.body["text"], **build_parameters(request.body))
         outgoing = _address(asked, "generate", request.model, request.headers)
         answer = await self._persist(lambda: self._peer.ask(_GENERATE, outgoing))
@@ -68,6 +70,7 @@ class CaikitNlpClient:
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         """The messages of the answer as they come."""
+        note_generation(request.model, "text_completion")
         first, answers = await self._persist(lambda: self._open_stream(request))
         async with aclosing(answers):
             if first is not None:

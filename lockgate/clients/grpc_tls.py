@@ -82,7 +82,7 @@ async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, time
         listener.setblocking(False)
         listener.bind(f"{folder}/relay")
         listener.listen()
-        relay = _Relay(listener, connect, timeout_s)
+        relay = _Relay(listener, connect, timeout_s, f"{hostname}:{port}")
         relay.listen()
         try:
             yield f"unix:{folder}/relay"
@@ -96,10 +96,11 @@ class _Relay:
     It accepts by itself: a connection that comes while one of asyncio's servers closes would be left open.
     """
 
-    def __init__(self, listener: socket.socket, connect: Connect, timeout_s: float) -> None:
+    def __init__(self, listener: socket.socket, connect: Connect, timeout_s: float, place: str) -> None:
         self._listener = listener
         self._connect = connect
         self._timeout_s = timeout_s
+        self._place = place
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -136,7 +137,7 @@ class _Relay:
                 far, out = await self._connect()
         except OSError as error:  # a failed handshake and a passed time limit are OSErrors too
             reason = str(error) or "no connection in time"
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="grpc", reason=reason)
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=self._place, reason=reason)
             return
         try:
             async with asyncio.TaskGroup() as group:

@@ -20,7 +20,9 @@ from lockgate.core.sse import SseParser
 from lockgate.core.values import Generation, Health
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.interfaces import Headers
+from lockgate.telemetry import note_generation, note_stream_ended, note_usage
 
+_OPERATIONS = {"chat": "chat", "text": "text_completion"}
 NAME = "openai"
 UNKNOWN_ERROR = "unknown error occurred"
 END_WAIT_S = 0.02
@@ -57,6 +59,13 @@ _decode_wrapped = msgspec.json.Decoder(_WrappedError).decode
 _decode_count = msgspec.json.Decoder(_TokenCount).decode
 
 
+def _note_usage(message: dict[str, Any]) -> None:
+    """Tell telemetry what the model has read and written, if it says so."""
+    usage = message.get("usage")
+    if isinstance(usage, dict):
+        note_usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
+
+
 class OpenAIClient:
     """A generation server. Errors before a stream begins name the model, those inside of it carry their own words."""
 
@@ -71,6 +80,7 @@ class OpenAIClient:
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as it came."""
+        note_generation(request.model, _OPERATIONS[request.kind])
         outgoing = self._address(request)
         answer = await self._http.post(outgoing)
         if answer.status != 200:
@@ -78,10 +88,12 @@ class OpenAIClient:
         message = read_message(answer.body)
         if message is None:
             raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is no completion")
+        _note_usage(message)
         return message
 
     async def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
         """The messages as they came, those of one packet together; closing it closes the connection."""
+        note_generation(request.model, _OPERATIONS[request.kind])
         outgoing = self._address(request)
         response = await self._http.open(outgoing)
         try:
@@ -90,10 +102,12 @@ class OpenAIClient:
             while packet := await self._http.read_packet(response, outgoing):
                 messages = reader.feed(packet)
                 if messages:
+                    _note_usage(messages[-1])
                     yield messages
                 if reader.failure is not None:
                     raise reader.failure
                 if reader.is_done:
+                    note_stream_ended()
                     await _let_end(response)
                     return
             if not reader.has_events and response.content_type != _EVENT_STREAM:  # a page of HTML, say

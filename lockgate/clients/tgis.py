@@ -16,6 +16,7 @@ from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Generation, Health
 from lockgate.errors import BrokeProtocol
 from lockgate.interfaces import Headers
+from lockgate.telemetry import note_generation
 from lockgate.wire.protos import fmaas_pb2 as fmaas
 
 _SERVICE = "/fmaas.GenerationService"
@@ -48,6 +49,7 @@ class TgisClient:
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as one message."""
+        note_generation(request.model, "text_completion")
         asked = fmaas.BatchedGenerationRequest(
             model_id=request.model,
             requests=[fmaas.GenerationRequest(text=request.body["text"])],
@@ -59,6 +61,7 @@ class TgisClient:
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         """The messages of the answer as they come."""
+        note_generation(request.model, "text_completion")
         asked = fmaas.SingleGenerationRequest(
             model_id=request.model,
             request=fmaas.GenerationRequest(text=request.body["text"]),

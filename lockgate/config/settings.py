@@ -86,7 +86,9 @@ class TlsSettings:
 
     cert_path: Path | None = option(kinds.PATH, "client certificate chain (PEM)", None)
     key_path: Path | None = option(kinds.PATH, "private key of the client certificate (PEM)", None)
-    client_ca_cert_path: Path | None = option(kinds.PATH, "CA bundle that replaces the system's", None)
+    client_ca_cert_path: Path | None = option(
+        kinds.PATH, "CA bundle; replaces the system's (HTTP) or adds to it (gRPC)", None
+    )
     insecure: bool = option(kinds.BOOLEAN, "do not verify the server's certificate", False)
 
 

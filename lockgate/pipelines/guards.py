@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.core.batching import Reader
-from lockgate.core.values import WHOLE_TEXT_CHUNKER, Detection, Excerpt, Subject
+from lockgate.core.messages import text_of
+from lockgate.core.values import WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
 from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector, UpstreamError
 from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
 
@@ -112,6 +113,28 @@ def choose_guards(
 ) -> tuple[ActiveGuard, ...]:
     """The same where only contents are read."""
     return choose(guards, requested, rules, headers).contents
+
+
+class ReadAsReview(NamedTuple):
+    """A detector of contents in the place of a reviewer: it reads the text that was said last."""
+
+    detector: Detector
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> Review:
+        """What the detector accepts."""
+        return _ReadReview(self.detector.accept(params, headers))
+
+
+class _ReadReview(NamedTuple):
+    reading: Reading
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        if isinstance(subject, Conversation):
+            text = text_of(subject.messages[-1])
+        else:
+            text = subject.text if isinstance(subject, Generated) else subject.content
+        found = await self.reading.read([Excerpt(text)])
+        return [one for part in found for one in part]
 
 
 def forgive(chosen: Chosen, report: Callable[[str], object]) -> Chosen:

@@ -50,8 +50,7 @@ class TlsDoor:
     async def open(self, build: Build) -> None:
         """Accept connections; each gets a protocol of its own."""
         self._is_open = True
-        self._build = build
-        self._watch()
+        self._watch(build)
 
     def close(self) -> None:
         """Accept nothing more, and end the handshakes that are under way."""
@@ -62,11 +61,11 @@ class TlsDoor:
                 guest.cancel()
         self._socket.close()
 
-    def _watch(self) -> None:
+    def _watch(self, build: Build) -> None:
         if self._is_open:
-            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+            asyncio.get_running_loop().add_reader(self._socket, self._accept, build)
 
-    def _accept(self) -> None:
+    def _accept(self, build: Build) -> None:
         """One at a time, for other workers listen at the same socket."""
         loop = asyncio.get_running_loop()
         try:
@@ -76,19 +75,17 @@ class TlsDoor:
         except OSError as error:  # no file descriptor is left: the next one may be
             log_event(Event.WARNING, logging.WARNING, reason=f"cannot accept connections: {error.strerror}")
             loop.remove_reader(self._socket)
-            loop.call_later(_NO_ROOM_S, self._watch)
+            loop.call_later(_NO_ROOM_S, self._watch, build)
             return
         connection.setblocking(False)
-        guest = loop.create_task(self._shake_hands(connection))
+        guest = loop.create_task(self._shake_hands(build, connection))
         self._guests.add(guest)
         guest.add_done_callback(self._guests.discard)
 
-    async def _shake_hands(self, connection: socket.socket) -> None:
+    async def _shake_hands(self, build: Build, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(
-                self._build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S
-            )
+            await loop.connect_accepted_socket(build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S)
         except ssl.SSLError as error:
             log_event(Event.TLS_REFUSED, reason=(error.reason or "unknown").replace("_", " ").lower())
         except OSError:

@@ -7,14 +7,14 @@ Serves what a process alone would serve, says nothing at start, and puts its num
 import asyncio
 import io
 import logging
-import os
 import pickle
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from lockgate.assembly import open_gateway
 from lockgate.config.settings import Settings
@@ -35,9 +35,9 @@ def pack(settings: Settings) -> bytes:
     return whole.getvalue()
 
 
-def unpack(whole: bytes) -> Settings:
+def unpack(whole: BinaryIO) -> Settings:
     """The settings as they were."""
-    settings = pickle.loads(whole)  # noqa: S301 - written by our parent, into memory that only we inherit
+    settings = pickle.load(whole)  # noqa: S301 - written by our parent, into memory that only we inherit
     if not isinstance(settings, Settings):
         raise TypeError(f"not settings but {type(settings).__name__}")
     return settings
@@ -45,31 +45,39 @@ def unpack(whole: bytes) -> Settings:
 
 class _Packer(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - whatever is in the settings
-        return (MappingProxyType, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+        return (freeze, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
 
 
-def work(number: int, pair_fd: int, settings_fd: int, *socket_fds: int) -> NoReturn:
-    """The whole life of a worker."""
+def freeze(plain: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    """The map as it was: pickle knows no frozen ones."""
+    return MappingProxyType(plain)
+
+
+def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
+    """The whole life of a worker. `whole` is what `pack` gave; the first number is the way to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of us; the parent tells what it means
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    pair, *sockets = (socket.socket(fileno=fd) for fd in (pair_fd, *socket_fds))
-    for one in (pair, *sockets):
-        one.set_inheritable(False)
-        one.setblocking(False)
-    settings = unpack(os.pread(settings_fd, os.fstat(settings_fd).st_size, 0))
-    os.close(settings_fd)
+    settings = unpack(whole)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
     _mark_records(number)
-    try:
-        with (
-            open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
-            asyncio.Runner(loop_factory=loop_factory()) as runner,
-        ):
+    with ExitStack() as stack:
+        pair, *sockets = [stack.enter_context(_take_over(fd)) for fd in fds]
+        stack.enter_context(open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=loop_factory()))
+        try:
             runner.run(_work(settings, pair, sockets))
-    except LockgateError as error:
-        log_event(Event.FAILED, logging.ERROR, reason=str(error))
-        sys.exit(1)
+        except LockgateError as error:
+            log_event(Event.FAILED, logging.ERROR, reason=str(error))
+            sys.exit(1)
     sys.exit(0)
+
+
+def _take_over(fd: int) -> socket.socket:
+    """A socket that we inherited, and that nobody inherits from us."""
+    found = socket.socket(fileno=fd)
+    found.set_inheritable(False)
+    found.setblocking(False)
+    return found
 
 
 async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socket.socket]) -> None:

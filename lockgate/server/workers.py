@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -27,6 +28,11 @@ _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 _GRACE_S = 5.0  # for a worker that should have ended by itself
 _REAP_S = 0.005
+_PRELUDE = (
+    "import io, os, pickle, sys; whole = io.BytesIO(os.pread({baggage}, os.fstat({baggage}).st_size, 0)); "
+    "os.close({baggage}); sys.path[:] = pickle.load(whole); "
+    "from lockgate.server.worker import work; work({arguments})"
+)
 
 
 class Workers:
@@ -36,7 +42,7 @@ class Workers:
         self._count = settings.server.workers
         self._timeout_s = stop_timeout_s(settings)
         self._sockets = sockets
-        self._settings_fd = _keep_in_memory(pack(settings))
+        self._baggage = _keep_in_memory(pickle.dumps(sys.path) + pack(settings))
         self._living: dict[int, _Worker] = {}
         self._told = asyncio.Event()
         self._cut = asyncio.Event()
@@ -83,7 +89,7 @@ class Workers:
             worker.tell(word)
 
     def _spawn(self, number: int) -> "_Worker":
-        worker = _Worker(number, self._settings_fd, [one.fileno() for one in self._sockets])
+        worker = _Worker(number, self._baggage, [one.fileno() for one in self._sockets])
         self._living[number] = worker
         return worker
 
@@ -117,22 +123,22 @@ class Workers:
             worker.kill()
         for worker in self._living.values():
             await worker.end()
-        if self._settings_fd >= 0:
-            os.close(self._settings_fd)
-            self._settings_fd = -1
+        if self._baggage >= 0:
+            os.close(self._baggage)
+            self._baggage = -1
 
 
 class _Worker:
     """One worker."""
 
-    def __init__(self, number: int, settings_fd: int, sockets: Sequence[int]) -> None:
+    def __init__(self, number: int, baggage: int, sockets: Sequence[int]) -> None:
         self.number = number
         self._started = asyncio.get_running_loop().time()
         self._is_ready = False
         self._pair, theirs = socket.socketpair()
         self._pair.setblocking(False)
         with theirs:
-            self._process = _start_interpreter(number, [theirs.fileno(), settings_fd, *sockets])
+            self._process = _start_interpreter(number, baggage, [theirs.fileno(), *sockets])
 
     @property
     def pid(self) -> int:
@@ -177,21 +183,22 @@ class _Worker:
             return b""
 
 
-def _start_interpreter(number: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
-    """A worker whose imports are ours. Ctrl-C in a terminal reaches it too and must not end it: hence the mask."""
-    call = f"from lockgate.server.worker import work; work({number}, {', '.join(map(str, fds))})"
-    code = f"import sys; sys.path[:] = {sys.path!r}; {call}"
+def _start_interpreter(number: int, baggage: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
+    """A worker that imports what we import. Ctrl-C in a terminal reaches it too and must not end it: hence the mask."""
+    code = _PRELUDE.format(baggage=baggage, arguments=", ".join(map(str, (number, "whole", *fds))))
     command = [sys.executable, "-P", "-c", code, f"lockgate-worker-{number}"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds)  # noqa: S603 - our own interpreter
+        return subprocess.Popen(  # noqa: S603 - our own interpreter
+            command, stdin=subprocess.DEVNULL, pass_fds=[baggage, *fds]
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _keep_in_memory(whole: bytes) -> int:
-    """A file that workers inherit and nobody else can open: it holds secrets."""
-    fd = os.memfd_create("lockgate-settings")
+    """A file that workers inherit and that has no name: it holds secrets."""
+    fd = os.memfd_create("lockgate-worker")
     with os.fdopen(fd, "wb", closefd=False) as file:
         file.write(whole)
     return fd

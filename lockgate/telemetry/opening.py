@@ -7,7 +7,7 @@ variables decide: headers, timeouts, certificates, compression, resource attribu
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Thread
 from time import monotonic
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 _FLUSH_S = 5.0  # how long the end may wait for a collector
+_GIVE_UP_S = 0.5
 _EXPORT_EVERY_MS = 3000
 _KEY = "otlp.export"
 _EXTRA = "traces and metrics are exported by OpenTelemetry, which is not installed: pip install 'lockgate[otel]'"
@@ -81,19 +82,28 @@ class _Export(ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._to_flush: list[Callable[[], object]] = []
-        self.callback(self._flush)
+        self._open: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        self.callback(self._close_all)
 
-    def flush_at_end(self, shut_down: Callable[[], object]) -> None:
-        self._to_flush.append(shut_down)
+    def close_at_end(self, flush: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """`flush` sends what is left and closes; `give_up` makes it come back where it takes too long."""
+        self._open.append((flush, give_up))
 
-    def _flush(self) -> None:
-        threads = [Thread(target=one, daemon=True, name="telemetry-flush") for one in self._to_flush]
+    def _close_all(self) -> None:
+        threads = [Thread(target=flush, daemon=True, name="telemetry-flush") for flush, _ in self._open]
         for thread in threads:
             thread.start()
-        end = monotonic() + _FLUSH_S
-        for thread in threads:
-            thread.join(max(0.0, end - monotonic()))
+        _join(threads, _FLUSH_S)
+        for thread, (_, give_up) in zip(threads, self._open, strict=True):
+            if thread.is_alive():
+                give_up()
+        _join(threads, _GIVE_UP_S)
+
+
+def _join(threads: Sequence[Thread], timeout_s: float) -> None:
+    end = monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, end - monotonic()))
 
 
 def _open_export(otlp: Otlp, export: _Export) -> list[Observer]:
@@ -119,8 +129,9 @@ def _open_traces(otlp: Otlp, export: _Export) -> Observer:
 
     sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
     provider = TracerProvider(sampler, _build_resource(otlp.service_name), shutdown_on_exit=False)
-    export.flush_at_end(provider.shutdown)
-    provider.add_span_processor(BatchSpanProcessor(_build_span_exporter(otlp)))
+    exporter = _build_span_exporter(otlp)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    export.close_at_end(provider.shutdown, exporter.shutdown)
     lines, root = SpanEvents(), logging.getLogger()
     root.addHandler(lines)
     export.callback(root.removeHandler, lines)
@@ -134,9 +145,10 @@ def _open_metrics(otlp: Otlp, export: _Export) -> Observer:
     from lockgate.telemetry.otlp_metrics import MetricObserver
 
     interval = None if os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") else _EXPORT_EVERY_MS
-    reader = PeriodicExportingMetricReader(_build_metric_exporter(otlp), interval)
+    exporter = _build_metric_exporter(otlp)
+    reader = PeriodicExportingMetricReader(exporter, interval)
     provider = MeterProvider([reader], _build_resource(otlp.service_name), shutdown_on_exit=False)
-    export.flush_at_end(provider.shutdown)
+    export.close_at_end(provider.shutdown, exporter.shutdown)
     return MetricObserver(provider)
 
 

@@ -37,7 +37,7 @@ def test_the_report_shows_where_each_part_runs(loader: Loader) -> None:
     assert "settings from     " in text
     assert "pii        text_contents    https://pii.internal:8443/pii   sentences" in text
     assert "sentences          grpc://chunker.internal:8085  pii" in text
-    assert "/api/v2/text/detection/generated                                   not yet  relevance        -" in text
+    assert "/api/v2/text/detection/generated                                   yes     relevance        -" in text
     assert "api     0.0.0.0:8033  default" in text
     assert "unknown key" not in text
 
@@ -107,10 +107,6 @@ sessions: {{sqlite: s.db}}
 server: {{playground: true, trace: true, tls: {{cert_path: c, key_path: k}}}}
 """
     assert unserved(loader.load(text)) == [
-        "detectors.pii.service",
-        "chunkers.c.service",
-        "generation",
-        "openai",
         "models",
         "sources",
         "agents",
@@ -125,10 +121,10 @@ def test_the_embedded_default_can_be_served_whole(loader: Loader) -> None:
 
 
 def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
-    settings = loader.load(f"{PII}passthrough_headers: [x-tenant]\nserver: {{cors_origins: ['*']}}")
+    settings = loader.load(f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*']}}")
     assert without_effect(settings) == [
-        "`passthrough_headers` has no effect in this version",
+        "`upstreams` has no effect in this version",
         "`server.cors_origins` has no effect in this version",
     ]
-    assert "`passthrough_headers` has no effect" in render_check(settings)
+    assert "`upstreams` has no effect" in render_check(settings)
     assert without_effect(loader.load(PII)) == []

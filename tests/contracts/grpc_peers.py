@@ -21,6 +21,7 @@ from lockgate.wire.protos import grpc_health_pb2 as health
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Any, Context], Awaitable[Any]]
 Streaming = Callable[[Any, Context], AsyncIterator[Any]]
+Methods = Mapping[str, Any]  # by name, each Unary or Streaming
 Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
@@ -104,7 +105,7 @@ class GrpcServer:
     @asynccontextmanager
     async def listening(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[int]:
         """Serve on a port, a free one unless told."""
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)])
         server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
         )
@@ -199,27 +200,27 @@ def build_chunk(start: int, end: int, *texts: str, inputs: tuple[int, int] = (0,
     )
 
 
-def build_tgis_server(methods: Mapping[str, Unary | Streaming]) -> GrpcServer:
+def build_tgis_server(methods: Methods) -> GrpcServer:
     """A TGIS server with some of the methods Generate, GenerateStream, Tokenize, ModelInfo."""
     server = GrpcServer()
     for name, behave in methods.items():
         path, request = f"{TGIS}/{name}", _TGIS_REQUESTS[name]
         if name == "GenerateStream":
-            server.stream(path, request, behave)  # type: ignore[arg-type]
+            server.stream(path, request, behave)
         else:
-            server.answer(path, request, behave)  # type: ignore[arg-type]
+            server.answer(path, request, behave)
     return server
 
 
-def build_nlp_server(methods: Mapping[str, Unary | Streaming]) -> GrpcServer:
+def build_nlp_server(methods: Methods) -> GrpcServer:
     """A caikit-NLP server with some of its methods."""
     server = GrpcServer()
     for name, behave in methods.items():
         path, request = f"{NLP}/{name}", getattr(nlp_requests, name.removesuffix("Predict") + "Request")
         if name.startswith("ServerStreaming"):
-            server.stream(path, request, behave)  # type: ignore[arg-type]
+            server.stream(path, request, behave)
         else:
-            server.answer(path, request, behave)  # type: ignore[arg-type]
+            server.answer(path, request, behave)
     return server
 
 

@@ -5,7 +5,6 @@ import asyncio
 import gzip
 import json
 import socket
-import time
 import traceback
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from lockgate.clients import http as http_module
 from lockgate.clients.detector import DetectorClient, ReviewerClient, open_detector_client
-from lockgate.clients.http import HttpService, open_http
+from lockgate.clients.http import open_http
 from lockgate.config.settings import DetectorSettings, Secret
 from lockgate.core.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
@@ -51,7 +50,7 @@ async def failure_of(settings: DetectorSettings) -> UpstreamError:
     return caught.value
 
 
-def refusing(*scripts: Script) -> Script:
+def in_turn(*scripts: Script) -> Script:
     """Answers each request by the next script; the last one stays."""
     left = list(scripts)
 
@@ -76,8 +75,7 @@ async def test_a_detector_client_is_a_detector_that_never_looks_back_and_can_be_
         assert isinstance(client, DetectorClient)
         detector: Detector = client
         probe: Probe = client
-        assert detector.lookbehind_chars == 0
-        assert (await probe.probe(())).status == "HEALTHY"
+        assert (detector.lookbehind_chars, (await probe.probe(())).status) == (0, "HEALTHY")
 
 
 async def test_nothing_is_asked_about_nothing() -> None:
@@ -161,8 +159,8 @@ async def test_fixed_headers_replace_those_passed_on_and_the_rest_keeps_all_valu
     assert first.all("content-type") == ["application/json"]
     assert first.all("x-tenant") == ["a", "b"]
     assert first.all("x-name") == ["MÃ¼ller"]  # as the peer reads Latin-1: the same bytes as came in
-    assert first.all("traceparent") != ["00-theirs"]
-    assert len(first.all("traceparent")) == 1
+    [trace] = first.all("traceparent")
+    assert trace != "00-theirs"
     assert first.all("authorization") == ["Bearer caller"]
     assert second.all("authorization") == ["Bearer ours"]
 
@@ -289,9 +287,8 @@ async def test_a_host_name_that_nobody_knows_is_unavailable(monkeypatch: pytest.
 
 async def test_a_server_that_says_nothing_is_given_up_after_the_request_timeout() -> None:
     async with open_peer(stay_silent) as peer:
-        start = time.monotonic()
-        error = await failure_of(peer.detector(request_timeout=0.1))
-        assert time.monotonic() - start < 1
+        async with asyncio.timeout(2):
+            error = await failure_of(peer.detector(request_timeout=0.1))
     assert (type(error), error.status) == (TimedOut, 408)
 
 
@@ -334,9 +331,8 @@ async def test_connections_are_reused_one_after_the_other_and_not_limited_in_num
     async with open_peer(script) as peer, open_detector_client("pii", peer.detector()) as client:
         assert isinstance(client, DetectorClient)
         reading = client.accept({}, ())
-        start = time.monotonic()
-        await asyncio.gather(*[reading.read([Excerpt("x")]) for _ in range(120)])
-        assert time.monotonic() - start < 3
+        async with asyncio.timeout(4):
+            await asyncio.gather(*[reading.read([Excerpt("x")]) for _ in range(120)])
         assert peer.connections == 120
         await reading.read([Excerpt("x")])
         assert peer.connections == 120
@@ -374,7 +370,7 @@ async def read_twice(peer: Peer, second: Script) -> Any:
 @pytest.mark.parametrize("stale", [break_off, send_raw()], ids=["reset", "closed"])
 async def test_a_pooled_connection_that_the_server_has_closed_does_not_fail_a_request(stale: Script) -> None:
     async with open_peer() as peer:
-        found = await read_twice(peer, refusing(stale, reply_json([[RESULT]])))
+        found = await read_twice(peer, in_turn(stale, reply_json([[RESULT]])))
     assert len(found[0]) == 1
     assert [request.connection for request in peer.received] == [1, 1, 2]
     assert peer.received[1].body == peer.received[2].body
@@ -394,7 +390,7 @@ async def test_all_pooled_connections_may_be_stale_and_still_one_repetition_is_e
         await asyncio.gather(*[reading.read([Excerpt("x")]) for _ in range(5)])
         count = peer.connections
         assert count > 1
-        peer.script = refusing(break_off, reply(b"[]"))
+        peer.script = in_turn(break_off, reply(b"[]"))
         await reading.read([Excerpt("x")])
         assert peer.received[-1].connection == count + 1
 
@@ -502,17 +498,3 @@ async def test_a_detector_that_runs_here_has_no_client() -> None:
     with pytest.raises(RuntimeError, match="`pii` is not remote"):
         async with open_detector_client("pii", DetectorSettings("text_contents", "c", 0.5, embedded="pii")):
             pass
-
-
-async def test_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[HttpService] = []
-    plain = HttpService.__init__
-
-    def remember(self: HttpService, *args: Any) -> None:
-        plain(self, *args)
-        opened.append(self)
-
-    monkeypatch.setattr(HttpService, "__init__", remember)
-    async with open_peer() as peer:
-        await read_from(peer.detector(), "x")
-        assert [session.closed for http in opened for session in (http._pooled, http._unpooled)] == [True, True]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lockgate.clients import openai
 from lockgate.clients.openai import OpenAIClient, open_openai_client
 from lockgate.config.settings import OpenAISettings, Secret
 from lockgate.core.values import Generation, Health
@@ -370,7 +371,11 @@ async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.005])
-async def test_a_connection_is_used_again_after_a_stream_has_ended(delay_s: float) -> None:
+async def test_a_connection_is_used_again_after_a_stream_has_ended(
+    delay_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai, "END_WAIT_S", 2.0)  # a busy machine may be late
+
     async def script(exchange: Exchange) -> None:
         await exchange.start()
         await exchange.chunk(event("a") + DONE)

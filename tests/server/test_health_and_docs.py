@@ -4,7 +4,8 @@
 import re
 
 import lockgate
-from tests.server.http_client import CONTENT, STREAM, call
+from lockgate.config.report import ENDPOINTS
+from tests.server.http_client import CONTENT, call
 from tests.server.processes import ServerProcess
 
 
@@ -26,7 +27,7 @@ async def test_health_names_the_versions(server: ServerProcess, fms: ServerProce
 async def test_info_lists_every_part(mixed: ServerProcess) -> None:
     """G-11, G-12."""
     status, body = await get(mixed.health_port, "/info")
-    names = ["word", "sentence", "paragraph", "whole_doc_chunker"]
+    names = ["word", "sentence", "paragraph"]
     names += ["words", "pii", "paragraphs", "whole", "regex", "chat", "slow", "broken"]
     services = ",".join(f'"{name}":{{"status":"HEALTHY"}}' for name in names)
     assert (status, body) == (200, f'{{"services":{{{services}}}}}'.encode())
@@ -54,7 +55,8 @@ async def test_the_openapi_document_describes_the_routes_and_every_reference_lea
     answer = await call(server.api_port, "/openapi.json", method="GET")
     document = answer.json()
     assert document["openapi"].startswith("3.1")
-    assert {CONTENT, STREAM, "/health", "/ready"} == document["paths"].keys()
+    served = {path for path, _, _ in ENDPOINTS}
+    assert served | {"/health", "/ready", "/v1/chat/completions", "/v1/completions"} == document["paths"].keys()
     for name in re.findall(rb'"#/components/schemas/([^"]+)"', answer.body):
         assert name.decode() in document["components"]["schemas"]
 

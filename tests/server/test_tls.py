@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -122,24 +122,22 @@ async def test_tls_1_2_is_the_oldest_that_is_spoken(secure: ServerProcess, autho
 
 async def test_long_bodies_and_streams_pass_whole(secure: ServerProcess, authority: Authority) -> None:
     text = "Mail a@b.example now. " + "and wait for the answer. " * 10
-    text *= 7000
+    text *= 1500
     body = json.dumps({"content": text, "detectors": {"pii": {}}}).encode()
     async with connect(secure.api_port, trust(authority)) as client:
-        for _ in range(2):
-            await client.send(build_request("POST", CONTENT, body))
-            answer = await client.read_answer()
-            assert answer.status == 200, answer.body[:200]
-            assert len(answer.json()["detections"]) == 7000
+        await client.send(build_request("POST", CONTENT, body))
+        answer = await client.read_answer()
+        assert (answer.status, len(answer.json()["detections"])) == (200, 1500)
         await client.start_stream()
         await client.send_line(detectors={"pii": {}}, content="One a@b.example here. Two")
         assert (await client.read_head()).status == 200
         assert json.loads(await client.read_chunk())["processed_index"] == 22
 
 
-async def test_plain_http_on_the_tls_port_is_ended_at_once_and_without_noise(
+async def test_plain_http_on_the_tls_port_is_ended_at_once_with_one_line_in_the_log(
     secure: ServerProcess, authority: Authority
 ) -> None:
-    before = secure.log_path.read_bytes()
+    before = len(secure.log())
     for words in (build_request("POST", CONTENT, ASK), b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\0"):
         reader, writer = await asyncio.open_connection("127.0.0.1", secure.api_port)
         writer.write(words)
@@ -150,7 +148,9 @@ async def test_plain_http_on_the_tls_port_is_ended_at_once_and_without_noise(
             answer = b""
         assert b"HTTP/1.1 200" not in answer
         writer.close()
-    assert secure.log_path.read_bytes() == before
+    lines = secure.log()[before:]
+    assert {(line["event"], line["level"]) for line in lines} == {("tls_refused", "info")}
+    assert "http request" in [line["reason"] for line in lines]
     assert await ask(secure.api_port, trust(authority)) == 200
 
 
@@ -172,7 +172,15 @@ async def test_with_a_client_ca_everybody_else_is_refused(
     for client in (None, *(other.issue("client") for other in others)):
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await ask(closed.api_port, trust(authority, client))
-    assert closed.events("request") == [] or all(event["status"] == 200 for event in closed.events("request"))
+    assert [event["reason"] for event in closed.events("tls_refused")] == [
+        "peer did not return a certificate",
+        "certificate verify failed",
+        "certificate verify failed",
+    ]
+
+
+def clear(diary: Path) -> None:
+    diary.unlink(missing_ok=True)
 
 
 async def wait_for_step(diary: Path, step: str) -> float:
@@ -193,7 +201,7 @@ async def test_a_client_that_leaves_is_noticed_at_once_under_tls_too(
     secure: ServerProcess, authority: Authority, diary: Path, start: bytes, rest: bytes, way: str
 ) -> None:
     """D-13: within 100 ms, also while nothing is read from the client."""
-    diary.unlink(missing_ok=True)
+    clear(diary)
     left = len(secure.events("client_left"))
     raw = socket.create_connection(("127.0.0.1", secure.api_port))
     client = trust(authority).wrap_socket(raw, server_hostname="127.0.0.1")
@@ -212,20 +220,16 @@ async def test_a_client_that_leaves_is_noticed_at_once_under_tls_too(
 
 async def push(client: ssl.SSLSocket, rest: bytes) -> None:
     client.settimeout(0.2)
-    try:
+    with suppress(TimeoutError):  # both buffers are full: the server does not read
         client.sendall(rest)
-    except TimeoutError:
-        pass  # both buffers are full: the server does not read
     await asyncio.sleep(0.1)
 
 
 def say_goodbye(client: ssl.SSLSocket) -> None:
     """The words with which TLS ends, without waiting for an answer."""
     client.setblocking(False)
-    try:
+    with suppress(OSError):  # no answer yet
         client.unwrap()
-    except OSError:
-        pass  # no answer yet
 
 
 @pytest.mark.parametrize("form", ["pkcs1", "pkcs8", "sec1"])
@@ -276,20 +280,3 @@ def test_a_file_that_is_missing_ends_the_start_with_one_line(tmp_path: Path, own
     ended = subprocess.run([*COMMAND, command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=20)
     words = f"lockgate: server.tls.cert_path: cannot read `{tmp_path / 'no.pem'}`: No such file or directory"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{words} (os error 2)\n")
-
-
-async def test_a_stop_does_not_wait_for_clients_that_say_nothing(
-    tmp_path: Path, own: Pair, authority: Authority
-) -> None:
-    """One has connected and never begun TLS, one is idle and does not answer to the end of TLS."""
-    arguments = ["--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key)]
-    with running(tmp_path, arguments) as server:
-        silent = socket.create_connection(("127.0.0.1", server.api_port))
-        raw = socket.create_connection(("127.0.0.1", server.api_port))
-        idle = trust(authority).wrap_socket(raw, server_hostname="127.0.0.1")
-        await asyncio.sleep(0.1)
-        started = time.monotonic()
-        assert server.stop() == 0
-        assert time.monotonic() - started < 4.0
-    silent.close()
-    idle.close()

@@ -3,6 +3,7 @@
 
 import dataclasses
 import sys
+import threading
 import time
 from contextvars import copy_context
 
@@ -83,3 +84,4 @@ def test_a_collector_that_does_not_answer_does_not_keep_us(monkeypatch: pytest.M
         copy_context().run(lambda: observe_request(start_request("POST", "/x", "/x", lambda name: "")))
         began = time.monotonic()
     assert time.monotonic() - began < 2.0
+    assert [thread.name for thread in threading.enumerate() if "elemetry" in thread.name or "Otel" in thread.name] == []

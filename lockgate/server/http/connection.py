@@ -173,7 +173,9 @@ class Connection(HttpToolsProtocol):
         return self._body
 
     def drop(self) -> None:
-        """Cut the connection: the client does not take what we send."""
+        """Cut the connection: the client does not take what we send, or there is no time to wait for the end."""
+        if self._attended is not None:
+            self._attended.disconnected = True  # now, or uvicorn complains of an answer without an end
         self.transport.abort()
 
     def _refuse(self, status: int, details: str) -> None:

@@ -8,12 +8,25 @@ from typing import Any
 import msgspec
 
 from lockgate._version import __version__
+from lockgate.server.http import generation, guardrails, openai
 from lockgate.server.http.exchange import Exchange
-from lockgate.server.http.guardrails import CONTENT_PATH, STREAM_CONTENT_PATH
-from lockgate.wire.guardrails import ContentAnswer, ContentEvent, ContentLine, ContentRequest, ErrorAnswer
+from lockgate.wire.classification import Classification, GenerationDetection
+from lockgate.wire.guardrails import (
+    ContentAnswer,
+    ContentEvent,
+    ContentLine,
+    ContentRequest,
+    ContextRequest,
+    ErrorAnswer,
+    GeneratedRequest,
+    PlainAnswer,
+)
+from lockgate.wire.openai import Chat, ChatDetection, Text
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
+_SSE = "text/event-stream"
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _ERRORS = {
     "400": "not JSON, or a detector that this endpoint cannot use",
     "404": "no such detector",
@@ -29,7 +42,10 @@ _ERRORS = {
 @cache
 def build_document() -> dict[str, Any]:
     """The document; the types say what the bodies look like."""
-    types = (ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer)
+    types = (
+        ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer, ChatDetection, ContextRequest,
+        GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text,
+    )  # fmt: skip
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     names = dict(zip(types, schemas, strict=True))
     return {
@@ -41,22 +57,56 @@ def build_document() -> dict[str, Any]:
             "summary": "Detections on text, whole or while it streams",
         },
         "paths": {
-            CONTENT_PATH: _operation(
+            guardrails.CONTENT_PATH: _operation(
                 "detectContent", "Findings of every requested detector on a text, by where they start.",
                 _body(_JSON, names[ContentRequest]), _body(_JSON, names[ContentAnswer]), _errors(names[ErrorAnswer]),
             ),
-            STREAM_CONTENT_PATH: _operation(
+            guardrails.STREAM_CONTENT_PATH: _operation(
                 "streamContent",
                 "One line of text in, one line out for each part that every requested detector has read. Full duplex: "
                 "answers come while the request is still being sent. An error after the start is the last line.",
                 _body(_NDJSON, names[ContentLine]), _body(_NDJSON, names[ContentEvent]),
                 _errors(names[ErrorAnswer], "415", "503"),
             ),
+            **_reviews(names),
+            **_generating(names),
             "/health": {"get": {"operationId": "health", "responses": {"200": {"description": "the process is up"}}}},
             "/ready": {"get": {"operationId": "ready", "responses": {"200": {"description": "requests are taken"}}}},
         },
         "components": {"schemas": components},
     }  # fmt: skip
+
+
+def _reviews(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The endpoints on which detectors read something whole."""
+    rows = (
+        (guardrails.CHAT_PATH, "detectChat", "Findings on a chat, in the order of the detectors.", ChatDetection),
+        (guardrails.CONTEXT_PATH, "detectContext", "Findings on a text beside its context.", ContextRequest),
+        (guardrails.GENERATED_PATH, "detectGenerated", "Findings on a prompt and its answer.", GeneratedRequest),
+    )
+    answer, errors = _body(_JSON, names[PlainAnswer]), _errors(names[ErrorAnswer])
+    return {
+        path: _operation(name, words, _body(_JSON, names[kind]), answer, errors) for path, name, words, kind in rows
+    }
+
+
+def _generating(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The endpoints that ask a model. Completions are served when `openai` is configured."""
+    guarded = "A completion whose prompt and answer are read by detectors; with `stream`, server-sent events."
+    rows = (
+        (openai.CHAT_PATH, "completeChat", guarded, Chat, (_JSON, _SSE)),
+        (openai.TEXT_PATH, "completeText", guarded, Text, (_JSON, _SSE)),
+        (openai.CLIENT_CHAT_PATH, "clientChat", "The same under the name that clients know.", Chat, (_JSON, _SSE)),
+        (openai.CLIENT_TEXT_PATH, "clientText", "The same under the name that clients know.", Text, (_JSON, _SSE)),
+        (generation.CLASSIFICATION_PATH, "classify", "Text by model id, with findings.", Classification, (_JSON,)),
+        (generation.STREAMING_PATH, "classifyStream", "The same as server-sent events.", Classification, (_SSE,)),
+        (generation.GENERATION_PATH, "generate", "Text, then what reviewers say of it.", GenerationDetection, (_JSON,)),
+    )
+    errors = _errors(names[ErrorAnswer])
+    return {
+        path: _operation(name, words, _body(_JSON, names[kind]), {one: {"schema": _ANY_OBJECT} for one in sent}, errors)
+        for path, name, words, kind, sent in rows
+    }
 
 
 def _body(kind: str, schema: dict[str, Any]) -> dict[str, Any]:

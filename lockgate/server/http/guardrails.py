@@ -123,6 +123,8 @@ class GuardrailsRoutes:
             )
             async with open_guarded_stream(_read_frames(first, lines), guards, plan) as releases:
                 async for release in releases:
+                    if release.detections:
+                        count_detections(release.detections)
                     if release.text or release.detections:
                         await exchange.write(encode_line(release, is_relative=self._is_fms))
         await exchange.end()

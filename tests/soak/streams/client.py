@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from tests.soak.streams.plans import STREAM_HEADER, Plan
 
 PATH = "/api/v2/chat/completions-detection"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _RESET = struct.pack("ii", 1, 0)
 
 

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from tests.soak.streams.plans import ODDS, Odds
+
 WHOLE = "whole"
 
 
 class Variant(NamedTuple):
-    """A broken server: how it is broken, and which laws may report it."""
+    """A broken server: how it is broken, which laws may report it, and what must happen often for it to show."""
 
     plant: Callable[[], None]
     laws: frozenset[str]
+    odds: Odds = ODDS
 
 
 def break_server(name: str) -> None:
@@ -113,7 +116,8 @@ def forget_done() -> None:
 
 def lose_the_finish() -> None:
     """A finish reason does not leave."""
-    from lockgate.wire.openai_guarded import GuardedEvents, has_finish
+    from lockgate.wire.openai_deltas import has_finish
+    from lockgate.wire.openai_guarded import GuardedEvents
 
     honest, is_time = GuardedEvents._pass_on, _every(5)
 
@@ -139,5 +143,5 @@ VARIANTS = {
     "shifted offsets": Variant(shift_offsets, frozenset({"finding wrong", "finding place"})),
     "missing done": Variant(forget_done, frozenset({"done"})),
     "lost finish reason": Variant(lose_the_finish, frozenset({"finish"})),
-    "model left running": Variant(leave_the_model, frozenset({"model stops"})),
+    "model left running": Variant(leave_the_model, frozenset({"model stops"}), Odds(leave=0.3)),
 }

@@ -9,11 +9,11 @@ from pathlib import Path
 from tests.soak.streams.faulty import WHOLE
 from tests.soak.streams.house import open_house, wait_for_start, watched
 from tests.soak.streams.laws import Violation
-from tests.soak.streams.plans import Leave, Plan, draw_plan
+from tests.soak.streams.plans import Leave, Odds, Plan, draw_plan
 from tests.soak.streams.play import Report, Table
 
 BOUND_S = 0.1
-_AT_ONCE = 20
+_AT_ONCE = 10
 _MOST_ROUNDS = 20  # a client may come too late to leave in the middle, so more are sent than are needed
 
 
@@ -39,7 +39,7 @@ def _draw(seed: int, first: int, count: int) -> list[Plan]:
     rng = random.Random(seed + first)
     return [
         replace(
-            draw_plan(number, seed + 1, may_fail=False),
+            draw_plan(number, seed + 1, Odds(fault=0.0)),
             leave=Leave(rng.choice((1, 2, 3, 99)), rng.uniform(0.05, 0.6), rng.random() < 0.5),
         )
         for number in range(first, first + count)

@@ -13,12 +13,20 @@ from tests.soak.streams.words import EYES, POISON, REMOTE_CHUNKERS, Vocabulary, 
 
 STREAM_HEADER = "x-soak-stream"
 USAGE = {"prompt_tokens": 9, "total_tokens": 49, "completion_tokens": 40}
-_FAULTY = 0.03
-_LEAVING = 0.03
 _MODEL_CODES = (503, 400, 404, 500)
 _WAYS = {"u": 503, "i": 500, "a": 422, "r": 500, "n": 500}
 _CHUNKER_WAYS = {"u": 503, "i": 500, "a": 400}
 _CHUNKER_LETTERS = dict(zip(REMOTE_CHUNKERS, "ls", strict=True))
+
+
+class Odds(NamedTuple):
+    """How likely it is that a service fails, and that a client leaves."""
+
+    fault: float = 0.03
+    leave: float = 0.03
+
+
+ODDS = Odds()
 
 
 class Piece(NamedTuple):
@@ -113,11 +121,11 @@ class Plan:
         return "".join(delta.get("content") or "" for delta in deltas)
 
 
-def draw_plan(number: int, seed: int, may_fail: bool = True) -> Plan:
+def draw_plan(number: int, seed: int, odds: Odds = ODDS) -> Plan:
     """The plan of one stream."""
     rng = random.Random(f"{seed}/{number}")
     detectors = tuple(rng.sample(list(EYES), rng.choice((1, 2, 3, 3, 4, 5, 6))))
-    fault, poison = _draw_fault(rng, detectors) if may_fail and rng.random() < _FAULTY else (None, "")
+    fault, poison = _draw_fault(rng, detectors) if rng.random() < odds.fault else (None, "")
     words = Vocabulary(rng)
     size = rng.choice((1, 1, 1, 2, 3, 4))
     poisoned = rng.randrange(size) if poison else -1
@@ -135,7 +143,7 @@ def draw_plan(number: int, seed: int, may_fail: bool = True) -> Plan:
         rng.choice(detectors),
         wants_usage,
         fault,
-        _draw_leave(rng) if fault is None and rng.random() < _LEAVING else None,
+        _draw_leave(rng) if fault is None and rng.random() < odds.leave else None,
         rng.random() < 0.05,
     )
 

@@ -13,7 +13,7 @@ from tests.soak.streams.faulty import WHOLE
 from tests.soak.streams.house import House, WatchedServer, open_house, wait_for_start, watched
 from tests.soak.streams.laws import MODEL_CLOSES_S, Violation, judge
 from tests.soak.streams.peers import Record
-from tests.soak.streams.plans import Plan, draw_plan
+from tests.soak.streams.plans import ODDS, Odds, Plan, draw_plan
 
 GRACE_S = 1.0  # after which nobody may ask for a stream that is over
 SETTLE_S = 5.0
@@ -28,8 +28,9 @@ class Game:
 
     streams: int
     seed: int
-    at_once: int = 60
+    at_once: int = 40
     variant: str = WHOLE
+    odds: Odds = ODDS
     say: Callable[[str], None] = lambda _words: None
 
 
@@ -68,7 +69,9 @@ async def play(game: Game, directory: Path) -> Report:
             saying = asyncio.create_task(_say(game, report))
             started = time.monotonic()
             try:
-                await table.play([draw_plan(number, game.seed) for number in range(game.streams)], game.at_once)
+                await table.play(
+                    [draw_plan(number, game.seed, game.odds) for number in range(game.streams)], game.at_once
+                )
             finally:
                 saying.cancel()
             report.seconds = time.monotonic() - started

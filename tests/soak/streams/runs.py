@@ -53,7 +53,7 @@ def _play_honest(effort: Effort, seed: int) -> Counts:
 
 def _play_faulty(name: str, effort: Effort, seed: int) -> Counts:
     _say(f"a server with one fault: {name}")
-    game = Game(effort.faulty, seed, at_once=30, variant=name)
+    game = Game(effort.faulty, seed, at_once=30, variant=name, odds=VARIANTS[name].odds)
     laws = _run(lambda directory: play(game, directory), effort.seconds).laws()
     is_caught = bool(VARIANTS[name].laws & set(laws))
     reported = ", ".join(f"{law} {count}" for law, count in laws.most_common())

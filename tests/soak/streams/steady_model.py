@@ -110,6 +110,7 @@ async def _serve(count: int, path: Path) -> None:
     ticking = asyncio.create_task(model.tick())
     await loop.run_in_executor(None, sys.stdin.read)
     ticking.cancel()
+    server.close()
     path.write_text(  # noqa: ASYNC240 - nothing else is to be done any more
         json.dumps({name: list(times) for name, times in model.times.items()})
     )

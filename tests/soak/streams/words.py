@@ -121,7 +121,7 @@ def _draw_sentence(rng: random.Random, words: Vocabulary, poison: str) -> str:
 
 def cut_anywhere(rng: random.Random, text: str) -> list[str]:
     """The text in pieces, as a model sends it: mostly small, now and then all at once."""
-    largest = rng.choice((3, 8, 8, 20, 60, 1 + len(text)))
+    largest = rng.choice((4, 10, 10, 20, 60, 1 + len(text)))
     pieces, at = [], 0
     while at < len(text):
         size = rng.randint(1, largest)

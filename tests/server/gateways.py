@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gateway in this process, from a config file's text, over a real socket; and clients of its answers."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lockgate.assembly import open_gateway
+from lockgate.config.load import load_settings
+from lockgate.core.sse import SseParser
+from lockgate.server.http.app import App
+from lockgate.server.http.routes import api_routes, health_routes
+from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect
+from tests.server.served_app import served
+
+CHAT = "/api/v2/chat/completions-detection"
+TEXT = "/api/v2/text/completions-detection"
+V1 = "/api/v1/task/classification-with-text-generation"
+V1_STREAM = "/api/v1/task/server-streaming-classification-with-text-generation"
+GENERIC = {"code": 500, "details": "unexpected error occurred while processing request"}
+BASE = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+
+@asynccontextmanager
+async def gateway(text: str, *, port_of: str = "api", **environ: str) -> AsyncIterator[int]:
+    """The port of a gateway with these settings."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "config.yaml"
+        path.write_text(text, encoding="utf-8")
+        settings = load_settings(config_path=path, flags={}, environ=environ)
+        async with open_gateway(settings) as opened:
+            routes = api_routes(opened) if port_of == "api" else health_routes(opened)
+            app = App(routes, max_streams=100, timeout_s=settings.limits.request_timeout_s)
+            async with served(app) as port:
+                yield port
+
+
+async def ask(port: int, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Answer:
+    """One JSON request."""
+    return await call(port, path, json.dumps(body).encode(), headers={**JSON_TYPE, **(headers or {})})
+
+
+def events_of(answer: Answer) -> list[Any]:
+    """The events of an answer: values, `[DONE]`, and errors as {"$error": value}."""
+    assert answer.status == 200, answer
+    assert answer.headers["content-type"] == "text/event-stream"
+    events: list[Any] = []
+    for event in SseParser().feed(answer.body):
+        value = event.data if event.data == "[DONE]" else json.loads(event.data)
+        events.append({"$error": value} if event.event == "error" else value)
+    return events
+
+
+def text_in(events: list[Any], index: int = 0) -> str:
+    """The text of a choice of a chat."""
+    choices = [choice for event in events if isinstance(event, dict) for choice in event.get("choices", ())]
+    return "".join(one["delta"].get("content") or "" for one in choices if one["index"] == index)
+
+
+def results_in(events: list[Any]) -> list[dict[str, Any]]:
+    """Every finding of an answer."""
+    entries = [
+        entry for event in events if isinstance(event, dict) for entry in event.get("detections", {}).get("output", ())
+    ]
+    return [result for entry in entries for result in entry["results"]]
+
+
+def chunk(text: str | None = None, index: int = 0, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    """An upstream message of a chat."""
+    parts = ({"content": text} if text is not None else {}) | delta
+    return {**BASE, "choices": [{"index": index, "delta": parts, "logprobs": None, "finish_reason": finish}]}
+
+
+def sse(*messages: Any) -> bytes:
+    """Messages as bytes of a stream."""
+    return b"".join(
+        b"data: %b\n\n" % (one.encode() if isinstance(one, str) else json.dumps(one).encode()) for one in messages
+    )
+
+
+def chat_body(stream: bool = True, **more: Any) -> dict[str, Any]:
+    """A request of a chat."""
+    return {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "Hello there"}], **more}
+
+
+__all__ = ["build_request", "connect"]

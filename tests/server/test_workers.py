@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes on one port: they share the work, are replaced when they die, and end together."""
+
+import asyncio
+import os
+import re
+import signal
+import ssl
+import subprocess
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from lockgate.config.load import load_settings
+from lockgate.errors import ConfigFaults
+from lockgate.server.worker import pack, unpack
+from tests.server.certificates import Authority
+from tests.server.http_client import CONTENT, call, connect, detect
+from tests.server.processes import COMMAND, ROOT, ServerProcess, clean_environment, running, wait_until
+from tests.server.test_shutdown import finish_stream, open_stream, start, wait_for_end
+from tests.server.test_tls import connect as connect_tls
+from tests.server.test_tls import trust
+
+ASK = {"content": "Mail a@b.example", "detectors": {"pii": {}}}
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Two workers."""
+    with running(tmp_path_factory.mktemp("pair"), ["--workers", "2"]) as server:
+        yield server
+
+
+def workers_of(server: ServerProcess) -> dict[int, int]:
+    """The newest process of each worker, by number."""
+    return {event["worker"]: event["pid"] for event in server.events("worker_started")}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for yet does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def find_metrics(directory: Path) -> list[Path]:
+    """Where workers share their metrics."""
+    return list(directory.glob("lockgate-metrics-*"))
+
+
+def wait_for_workers(server: ServerProcess, count: int = 2) -> dict[int, int]:
+    wait_until(lambda: len(workers_of(server)) == count, what="the start of all workers")
+    return workers_of(server)
+
+
+async def ask_many(port: int, count: int = 20) -> None:
+    answers = await asyncio.gather(*(detect(port, ASK) for _ in range(count)))
+    assert {answer.status for answer in answers} == {200}
+
+
+async def count_requests(server: ServerProcess) -> int:
+    """What the health port tells of all workers."""
+    text = (await call(server.health_port, "/metrics", method="GET")).body.decode()
+    counts = re.findall(r'^lockgate_requests_total\{.*detection/content".*\} (\S+)$', text, re.MULTILINE)
+    return sum(int(float(count)) for count in counts)
+
+
+async def test_all_workers_serve_and_each_line_of_their_log_names_its_worker(pair: ServerProcess) -> None:
+    wait_for_workers(pair)
+    for _ in range(50):
+        await ask_many(pair.api_port)
+        if {event["worker"] for event in pair.events("request")} == {1, 2}:
+            break
+    assert {event["worker"] for event in pair.events("request")} == {1, 2}
+    assert len(pair.events("started")) == 1
+    assert [event["port"] for event in pair.events("listening")] == ["health", "api"]
+    assert all("worker" not in line for line in pair.events("started") + pair.events("listening"))
+
+
+async def test_the_health_port_speaks_for_all_workers(pair: ServerProcess) -> None:
+    before = await count_requests(pair)
+    await ask_many(pair.api_port, 40)
+    assert await count_requests(pair) - before == 40
+    assert (await call(pair.health_port, "/health", method="GET")).status == 200
+    assert "pii" in (await call(pair.health_port, "/info", method="GET")).json()["services"]
+
+
+async def test_a_worker_that_dies_is_replaced_and_the_service_goes_on(pair: ServerProcess) -> None:
+    first = wait_for_workers(pair)
+    counted = await count_requests(pair)
+    os.kill(first[1], signal.SIGKILL)
+    wait_until(lambda: not is_alive(first[1]), what="the death")
+    await ask_many(pair.api_port)
+    wait_until(lambda: workers_of(pair)[1] != first[1], what="the replacement")
+    assert [(event["worker"], event["pid"], event["status"]) for event in pair.events("worker_died")] == [
+        (1, first[1], "SIGKILL")
+    ]
+    assert workers_of(pair)[2] == first[2]
+    os.kill(first[2], signal.SIGSTOP)  # now only the new one can answer
+    try:
+        await ask_many(pair.api_port, 2)
+    finally:
+        os.kill(first[2], signal.SIGCONT)
+    assert await count_requests(pair) - counted == 22
+
+
+async def test_ctrl_c_is_one_stop_for_all_and_requests_finish(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to every process of the group. Under TLS, whose files each worker reads for itself."""
+    authority = Authority(tmp_path, "ours")
+    own = authority.issue("server")
+    tls = ["--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key)]
+    server = start(tmp_path, "--workers", "2", *tls, TMPDIR=str(tmp_path))
+    workers = wait_for_workers(server)
+    assert len(find_metrics(tmp_path)) == 1
+    try:
+        async with connect_tls(server.api_port, trust(authority)) as client:
+            await open_stream(client)
+            for pid in (server.process.pid, *workers.values()):
+                os.kill(pid, signal.SIGINT)
+            await asyncio.sleep(0.3)
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                await connect_tls(server.api_port, trust(authority)).__aenter__()
+            assert (await call(server.health_port, "/health", method="GET")).status == 200
+            await finish_stream(client)
+        assert await wait_for_end(server) == 0
+    finally:
+        server.stop()
+    assert not any(is_alive(pid) for pid in workers.values())
+    assert (server.error_path.read_text(), server.events("worker_died")) == ("", [])
+    assert find_metrics(tmp_path) == []
+
+
+async def test_a_second_interrupt_cuts_the_requests_of_all_workers(tmp_path: Path) -> None:
+    server = start(tmp_path, "--workers", "2")
+    workers = wait_for_workers(server)
+    try:
+        async with connect(server.api_port) as client:
+            await open_stream(client)
+            server.process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.3)
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGINT)
+            assert await client.is_closed(2.0)
+            assert await wait_for_end(server, 4.0) == 0
+    finally:
+        server.stop()
+    assert not any(is_alive(pid) for pid in workers.values())
+    assert server.error_path.read_text() == ""
+
+
+async def test_when_the_parent_is_killed_the_workers_end_and_free_the_port(tmp_path: Path) -> None:
+    server = start(tmp_path, "--workers", "2", TMPDIR=str(tmp_path))
+    workers = wait_for_workers(server)
+    async with connect(server.api_port) as client:
+        await open_stream(client)
+        server.process.kill()
+        server.process.wait()
+        await finish_stream(client)
+    wait_until(lambda: not any(is_alive(pid) for pid in workers.values()), 5.0, "the end of the workers")
+    with pytest.raises(ConnectionError):
+        await call(server.api_port, CONTENT)
+    assert find_metrics(tmp_path) == []
+
+
+def write_rare_config(directory: Path, times: int) -> list[str]:
+    """Settings with a detector that can be opened only so many times."""
+    config = directory / "config.yaml"
+    config.write_text(
+        "detectors: {pii: {embedded: pii}, rare: {embedded: 'tests.server.worker_parts:open_rare_detector', "
+        f"options: {{register: {directory / 'register'}, times: {times}}}}}}}\nserver: {{host: 127.0.0.1}}\n"
+    )
+    return ["--config-path", str(config)]
+
+
+def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
+    arguments = [*COMMAND, "serve", "--workers", "2", *write_rare_config(tmp_path, 1), "--http-port", "0"]
+    warnings = "error,ignore::ResourceWarning"  # the metrics library never closes its files
+    environ = clean_environment(HEALTH_HTTP_PORT="0", PYTHONWARNINGS=warnings)
+    ended = subprocess.run(arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 3
+    assert re.fullmatch(r"lockgate: worker [12] ended before it could serve: exit status 1\n", ended.stderr)
+    assert "has been opened too often" in ended.stdout
+
+
+async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(tmp_path: Path) -> None:
+    server = start(tmp_path, "--workers", "2", *write_rare_config(tmp_path, 3))
+    workers = wait_for_workers(server)
+    try:
+        os.kill(workers[2], signal.SIGKILL)
+        wait_until(lambda: len(server.events("worker_died")) >= 3, what="the third death")
+        assert [event["next_in_s"] for event in server.events("worker_died")[:3]] == [0.1, 0.2, 0.4]
+        await ask_many(server.api_port)
+        assert server.stop(timeout_s=5.0) == 0
+    finally:
+        server.stop()
+    assert not is_alive(workers[1])
+
+
+def test_one_worker_is_this_process_and_no_child(server: ServerProcess) -> None:
+    assert Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text() == ""
+    assert all("worker" not in line for line in server.log())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_settings_reach_a_worker_as_they_are(path: Path) -> None:
+    environ = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
+    settings = load_settings(config_path=path, flags={"server.workers": "2"}, environ=environ)
+    again = unpack(BytesIO(pack(settings)))
+    assert again == settings
+    assert type(again.detectors) is type(settings.detectors)
+
+
+@pytest.mark.parametrize("words", ["0", "-1", "x", "513"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(words: str) -> None:
+    with pytest.raises(ConfigFaults, match=r"server\.workers: must be"):
+        load_settings(config_path=None, flags={"server.workers": words}, environ={})
