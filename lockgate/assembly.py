@@ -7,7 +7,7 @@ Parts that run here come from plugins, services from clients; what the settings 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
@@ -60,13 +60,44 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         yield Gateway(settings, kept, generation, openai, opener.probes)
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts that run here, open, for others to use."""
+
+    settings: Settings
+    guards: Mapping[str, Guard]
+    chunkers: Mapping[str, Chunker]
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """Opens the detectors and chunkers that the settings name and that run here; closes them in reverse order.
+
+    A detector comes without its chunker: others cut for it. The chunker of whole texts stays here: all have their own.
+    """
+    names = [name for name, one in settings.chunkers.items() if one.embedded and name != WHOLE_TEXT_CHUNKER]
+    detectors = {name: one for name, one in settings.detectors.items() if one.embedded}
+    async with AsyncExitStack() as stack:
+        opener = _Opener(settings, stack)
+        for name in (*names, WHOLE_TEXT_CHUNKER):
+            await opener.open_chunker(name)
+        guards = [
+            await opener.open_guard(name, replace(one, chunker_id=WHOLE_TEXT_CHUNKER))
+            for name, one in detectors.items()
+        ]
+        if opener.faults:
+            raise ConfigFaults(tuple(opener.faults))
+        chunkers = {name: one for name in names if (one := opener.chunkers[name]) is not None}
+        yield Parts(settings, {guard.id: guard for guard in guards if guard is not None}, chunkers)
+
+
 class _Opener:
     """Opens parts one by one and collects what is wrong with their options."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
         self._stack = stack
-        self._chunkers: dict[str, Chunker | None] = {}
+        self.chunkers: dict[str, Chunker | None] = {}
         self.probes: dict[str, Probe | None] = {}
         self.faults: list[ConfigError] = []
 
@@ -89,16 +120,16 @@ class _Opener:
     async def open_chunker(self, name: str) -> None:
         chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
         if chosen is not None and chosen.service is not None:
-            self._chunkers[name] = await self._call(name, _open_chunker(name, chosen), f"chunkers.{name}.service")
+            self.chunkers[name] = await self._call(name, _open_chunker(name, chosen), f"chunkers.{name}.service")
             return
         embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
         options = {} if chosen is None else chosen.options
-        self._chunkers[name] = await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        self.chunkers[name] = await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
         if chosen is not None:
             self.probes[name] = None
 
     async def open_guard(self, name: str, detector: DetectorSettings) -> Guard | None:
-        chunker = self._chunkers.get(detector.chunker_id)
+        chunker = self.chunkers.get(detector.chunker_id)
         if detector.embedded is None:
             from lockgate.clients.detector import open_detector_client
 

@@ -27,7 +27,10 @@ Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
 
 
 class Chunker(Protocol):
-    """Cuts text into what detectors read. Chunks come in order and do not overlap."""
+    """Cuts text into what detectors read. Chunks come in order and do not overlap.
+
+    One that has `reads_text_only = True` is given frames that came at once as one.
+    """
 
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""

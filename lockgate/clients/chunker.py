@@ -5,8 +5,8 @@ Decides when a stream is opened, fed and ended. Whether the chunks fit the text 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import grpc.aio
@@ -25,7 +25,6 @@ from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
 _SERVICE = "/caikit.runtime.Chunkers.ChunkersService"
 _CUT = Method(f"{_SERVICE}/ChunkerTokenizationTaskPredict", TokenizationResults)
 _STREAM = Method(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict", ChunkerTokenizationStreamResult)
-_CALL_IS_OVER = (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
@@ -108,27 +107,34 @@ class _Feed:
             self._call.cancel()
 
     async def _send_all(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> None:
-        for frame in kept:
-            if not await self._send(frame):
-                return
-        async for frame in frames:
-            if not await self._send(frame):
-                return
-        self.has_ended = True
-        try:
-            await self._call.done_writing()
-        except _CALL_IS_OVER:
-            return
-        await self._peer.wait_for_answer(self._call, self._failing)
+        with suppress(_CallIsOver):
+            async with self._peer.in_time(self._failing):
+                await _within_call(self._call.wait_for_connection())
+            for frame in kept:
+                await self._send(frame)
+            async for frame in frames:
+                await self._send(frame)
+            self.has_ended = True
+            await _within_call(self._call.done_writing())
+            async with self._peer.in_time(self._failing):
+                await self._call.initial_metadata()
 
-    async def _send(self, frame: Frame) -> bool:
-        """Whether the call took it; waits while the chunker does not read."""
+    async def _send(self, frame: Frame) -> None:
+        """Waits while the chunker does not read."""
         request = BidiStreamingChunkerTokenizationTaskRequest(text_stream=frame.text, input_index_stream=frame.number)
-        try:
-            await self._call.write(request.SerializeToString())
-        except _CALL_IS_OVER:
-            return False
-        return True
+        await _within_call(self._call.write(request.SerializeToString()))
+
+
+class _CallIsOver(Exception):
+    pass
+
+
+async def _within_call(step: Awaitable[None]) -> None:
+    """A step of the call; what else may go wrong while sending, goes wrong outside of it."""
+    try:
+        await step
+    except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
+        raise _CallIsOver from error
 
 
 async def _take_until_text(frames: AsyncIterator[Frame]) -> list[Frame]:

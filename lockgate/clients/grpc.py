@@ -40,6 +40,7 @@ _MAX_C_INT = 2**31 - 1
 _SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 _NAME = re.compile(r"[0-9a-z_.-]+")
+_ADDRESS = re.compile(r"\b(?:ipv4|ipv6|unix):\S+ ?")
 _VALUE = re.compile(r"[\x20-\x7e]*")
 _NOT_FOR_GRPC = frozenset(
     {
@@ -160,6 +161,7 @@ class Peer:
         self._channel = channel
         self._kind = kind
         self._name = name
+        self._place = f"{service.hostname}:{service.port}"
         self._timeout_s = min(service.request_timeout, _YEAR_S)
 
     async def ask(self, method: Method[Answer], outgoing: Outgoing) -> Answer:
@@ -177,7 +179,8 @@ class Peer:
             metadata = build_metadata(outgoing.headers, outgoing.own)
             call = begin(outgoing.request.SerializeToString(), metadata=metadata)
             async with reading(call) as answers:
-                await self.wait_for_answer(call, outgoing.failing)
+                async with self.in_time(outgoing.failing):
+                    await call.initial_metadata()
                 async for raw in answers:
                     counted.status = 200
                     yield method.answer.FromString(raw)
@@ -187,11 +190,12 @@ class Peer:
         """A call in which both sides send many messages, just begun; to be used within `calling` and `reading`."""
         return self._channel.stream_stream(path)(metadata=build_metadata((), own))
 
-    async def wait_for_answer(self, call: ByteStream, failing: str) -> None:
-        """Until the answer begins, or the call fails, or the time is up."""
+    @asynccontextmanager
+    async def in_time(self, failing: str) -> AsyncIterator[None]:
+        """What happens within may take as long as a request may wait."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await call.initial_metadata()
+                yield
         except TimeoutError as error:
             message = f"{failing}: no answer within {self._timeout_s} s"
             raise TimedOut(self._name, message, status=_OUR_ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED][1]) from error
@@ -201,12 +205,36 @@ class Peer:
         """Counts a call and turns what grpc raises in it into our errors; the trace is asked for within."""
         with client_call(self._kind, self._name) as counted:
             try:
-                with map_errors(self._name, failing):
+                with self._map_errors(failing):
                     yield counted
             except UpstreamError as error:
                 counted.status = error.status
                 raise
             counted.status = 200
+
+    @contextmanager
+    def _map_errors(self, failing: str) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
+            raise ours(self._name, f"{failing}: {self._tell(error)}", status=status) from error
+        except DecodeError as error:
+            raise BrokeProtocol(self._name, f"{failing}: the answer is not the message agreed on") from error
+        except grpc.aio.BaseError as error:
+            raise UpstreamError(self._name, f"{failing}: {error}", status=_ANY_OTHER[1]) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(self._name, f"{failing}: the channel was closed") from None
+
+    def _tell(self, error: grpc.aio.AioRpcError) -> str:
+        """The service's words, or those of gRPC; these name our network, of which callers shall not read."""
+        words = error.details() or ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            words = _ADDRESS.sub("", words).replace(self._place, "the host")
+        return words
 
     async def probe(self, path: str = _HEALTH_CHECK, request: Message = _HEALTH_REQUEST) -> Health:
         """Whether the service answers at all: what it says, even that it does not serve, is not looked at."""
@@ -230,22 +258,3 @@ async def reading(call: ByteStream) -> AsyncIterator[AsyncIterator[bytes]]:
     finally:
         call.cancel()
         await answers.aclose()
-
-
-@contextmanager
-def map_errors(service: str, failing: str) -> Iterator[None]:
-    """What grpc raises, as one of our errors that begins with `failing`."""
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
-        raise ours(service, f"{failing}: {error.details() or ''}", status=status) from error
-    except DecodeError as error:
-        raise BrokeProtocol(service, f"{failing}: the answer is not the message agreed on") from error
-    except grpc.aio.BaseError as error:
-        raise UpstreamError(service, f"{failing}: {error}", status=_ANY_OTHER[1]) from error
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise Unavailable(service, f"{failing}: the call was cancelled") from None  # the channel was closed under it

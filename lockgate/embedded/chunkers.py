@@ -225,6 +225,8 @@ def cut(machine: ChunkMachine, text: str) -> list[Chunk]:
 class MachineChunker:
     """A `Chunker` that makes one machine per text."""
 
+    reads_text_only = True  # frames that came at once may be given as one
+
     def __init__(self, build_machine: Callable[[], ChunkMachine]) -> None:
         self._build_machine = build_machine
 

@@ -8,8 +8,7 @@ What messages look like, and how they become frames, the endpoint says.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Release
@@ -40,8 +39,7 @@ class NoBackend:
         raise UnknownModel("tokenize", model)
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """What is read before the backend is asked. `text` is what is counted when it is blocked."""
 
     text: str
@@ -52,8 +50,7 @@ class Prompt:
     trusts_chunks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What a request wants: a prompt checked, an answer generated and guarded."""
 
     prompt: Prompt
@@ -65,8 +62,7 @@ class Order:
     with_prompt: Callable[[str], Generation] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What came of it: the releases of the answer; none, if what was found in the prompt stopped it."""
 
     releases: AsyncIterator[Release] | None = None

@@ -151,7 +151,9 @@ class _GuardedStream:
         try:
             async with aclosing(_telling_apart(source)) as frames:
                 async for frame in frames:
-                    self._carry_out(self._lanes.receive(frame))
+                    outcomes = self._lanes.receive(frame)
+                    if outcomes or self._watch is not None:
+                        self._carry_out(outcomes)
                     self._chunkers_wake.set()
                     while not self._may_read():
                         await self._wait()
@@ -191,10 +193,14 @@ class _GuardedStream:
         return chunks
 
     async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
+        is_joined = getattr(self._chunkers[name], "reads_text_only", False)
         while True:
             frames = lane.take_feed(name)
-            for frame in frames:
-                yield frame
+            if is_joined and len(frames) > 1:  # they came at once, and only their text counts
+                yield Frame(frames[-1].number, "".join([frame.text for frame in frames]))
+            else:
+                for frame in frames:
+                    yield frame
             if not frames and not lane.is_source_open:
                 return
             if not frames:

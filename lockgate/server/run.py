@@ -21,28 +21,19 @@ from lockgate.config.report import without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.doors import BACKLOG
-from lockgate.server.http.routes import api_routes, health_routes
-from lockgate.server.serving import Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.serving import Ports, build_api, build_health, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.tls import load_tls
 from lockgate.server.workers import Workers
 from lockgate.telemetry import Event, log_event, open_telemetry
 
-_HEALTH_STOP_S = 2.0
-
 
 class Bound(NamedTuple):
-    """A listener, its socket, and what is spoken there."""
+    """A listener, its socket, and its address as one would type it."""
 
     listener: Listener
     socket: socket.socket
-    scheme: str = "http"
-
-    @property
-    def address(self) -> str:
-        """The address as one would type it."""
-        host, port = self.socket.getsockname()[:2]
-        return f"{self.scheme}://[{host}]:{port}" if ":" in host else f"{self.scheme}://{host}:{port}"
+    address: str
 
 
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
@@ -70,26 +61,18 @@ async def _serve(settings: Settings, then: Then | None) -> None:
                 stack.callback(one.socket.close)
             _warn_if_open(settings, bound)
             log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
-            await _run(bound, _build_front(gateway, bound), _build_health(gateway, bound), then)
+            health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
+            front = _build_front(gateway, [one.socket for one in bound if one.listener.name != "health"])
+            await _run(bound, front, health, then)
     log_event(Event.STOPPED)
 
 
-def _build_front(gateway: Gateway, bound: Sequence[Bound]) -> "Ports | Workers":
+def _build_front(gateway: Gateway, sockets: Sequence[socket.socket]) -> Ports | Workers:
     """What serves the API: this process, or others."""
-    settings = gateway.settings
-    sockets = [one.socket for one in bound if one.listener.name != "health"]
-    if settings.server.workers > 1:
-        return Workers(settings, sockets)
-    tls = load_tls(settings.server.tls)
-    return build_ports(gateway, api_routes(gateway), sockets, tls=tls, timeout_s=stop_timeout_s(settings))
+    return Workers(gateway.settings, sockets) if gateway.settings.server.workers > 1 else build_api(gateway, sockets)
 
 
-def _build_health(gateway: Gateway, bound: Sequence[Bound]) -> Ports:
-    sockets = [one.socket for one in bound if one.listener.name == "health"]
-    return build_ports(gateway, health_routes(gateway), sockets, timeout_s=_HEALTH_STOP_S)
-
-
-async def _run(bound: Sequence[Bound], front: "Ports | Workers", health: Ports, then: Then | None) -> None:
+async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, then: Then | None) -> None:
     with _told_by_signals(front, health):
         await front.start()
         await health.start()
@@ -106,7 +89,7 @@ async def _run(bound: Sequence[Bound], front: "Ports | Workers", health: Ports, 
 
 
 @contextmanager
-def _told_by_signals(front: "Ports | Workers", health: Ports) -> Iterator[None]:
+def _told_by_signals(front: Ports | Workers, health: Ports) -> Iterator[None]:
     """The first signal lets requests finish, a second SIGINT does not."""
     is_told = False
 
@@ -134,12 +117,12 @@ def bind_all(settings: Settings) -> list[Bound]:
         one for one in (settings.listeners.health, settings.listeners.api, settings.listeners.aggregator) if one
     ]
     is_any_asked_for = any(one.is_asked_for for one in listeners)
-    api_scheme = "https" if settings.server.tls.cert_path else "http"
     bound: list[Bound] = []
     try:
         for listener in listeners:
             try:
-                bound.append(Bound(listener, _bind(listener), "http" if listener.name == "health" else api_scheme))
+                taken = _bind(listener)
+                bound.append(Bound(listener, taken, _build_address(settings, listener, taken)))
             except OSError as error:
                 if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
@@ -167,6 +150,12 @@ def _bind(listener: Listener) -> socket.socket:
     return bound
 
 
+def _build_address(settings: Settings, listener: Listener, bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    scheme = "https" if settings.server.tls.cert_path and listener.name != "health" else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
 def _describe(error: OSError, listener: Listener) -> str:
     number = error.errno or 0
     words = f"{os.strerror(number) if number > 0 else error} (os error {number}) on {listener.host}:{listener.port}"
@@ -175,7 +164,7 @@ def _describe(error: OSError, listener: Listener) -> str:
 
 
 def _warn_if_open(settings: Settings, bound: Sequence[Bound]) -> None:
-    if settings.server.tls.client_ca_cert_path is not None:
+    if settings.callers or settings.server.tls.client_ca_cert_path is not None:
         return
     hosts = {one.listener.host for one in bound if not _is_loopback(one.listener.host)}
     if hosts:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves listening sockets in this process: accepts, keeps the clock of the answers, and stops within a deadline.
 
-Decides what happens to connections when it is told to stop. Knows no route, and not who tells it.
+Decides what happens to connections when it is told to stop. Does not know who tells it.
 """
 
 import asyncio
@@ -20,8 +20,11 @@ from uvicorn.server import ServerState
 from lockgate.assembly import Gateway
 from lockgate.config.settings import Settings
 from lockgate.server.doors import Door, TlsDoor
-from lockgate.server.http.app import App, Routes
+from lockgate.server.http.app import App
+from lockgate.server.http.callers import Callers
 from lockgate.server.http.connection import Connection
+from lockgate.server.http.routes import api_routes, health_routes
+from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event
 
 _TICK_S = 1.0
@@ -29,7 +32,7 @@ _IDLE_TICKS = 2
 _LOOK_S = 0.02  # while we wait for requests to end
 _FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
 _CLEAN_UP_S = 2.0  # for requests that are cut
-_TLS_STOP_S, _PLAIN_STOP_S = 10.0, 30.0
+_TLS_STOP_S, _PLAIN_STOP_S, _HEALTH_STOP_S = 10.0, 30.0, 2.0
 
 
 def stop_timeout_s(settings: Settings) -> float | None:
@@ -71,9 +74,10 @@ class PortServer:
         self._tidied_at = 0  # requests served when memory was last given back
 
     async def start(self) -> None:
-        """Accept connections."""
+        """Accept connections, unless we have been told to stop already."""
         self._state.default_headers = _date()
-        await self._door.open(self._build_connection)
+        if not self._told.is_set():
+            await self._door.open(self._build_connection)
 
     async def serve(self, timeout_s: float | None) -> None:
         """Until `stop`, then until no request is under way: at most `timeout_s`, and not once `cut` is called."""
@@ -174,18 +178,21 @@ class Ports:
             server.cut()
 
 
-def build_ports(
-    gateway: Gateway,
-    routes: Routes,
-    sockets: Iterable[socket.socket],
-    *,
-    tls: ssl.SSLContext | None = None,
-    timeout_s: float | None,
-) -> Ports:
-    """One application over the routes, on all these sockets."""
+def build_api(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
+    """The API on all these sockets, as one application."""
+    settings = gateway.settings
+    callers = Callers(settings.callers.values())
+    app = App(api_routes(gateway), max_streams=settings.limits.max_streams,
+              timeout_s=settings.limits.request_timeout_s, callers=callers)  # fmt: skip
+    tls = load_tls(settings.server.tls)
+    return Ports([PortServer(app, one, tls) for one in sockets], stop_timeout_s(settings))
+
+
+def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
+    """The health routes on these sockets: plain, for everybody."""
     limits = gateway.settings.limits
-    app = App(routes, max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
-    return Ports([PortServer(app, one, tls) for one in sockets], timeout_s)
+    app = App(health_routes(gateway), max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
+    return Ports([PortServer(app, one) for one in sockets], _HEALTH_STOP_S)
 
 
 def spare_the_collector() -> None:

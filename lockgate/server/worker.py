@@ -19,10 +19,8 @@ from typing import Any, BinaryIO, NoReturn
 from lockgate.assembly import open_gateway
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
-from lockgate.server.http.routes import api_routes
-from lockgate.server.serving import Ports, build_ports, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.serving import Ports, build_api, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import remove_shared_metrics
-from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
 
 READY, STOP, CUT = b"r", b"s", b"c"
@@ -84,8 +82,7 @@ async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socke
     loop = asyncio.get_running_loop()
     async with open_gateway(settings) as gateway:
         spare_the_collector()
-        tls, timeout_s = load_tls(settings.server.tls), stop_timeout_s(settings)
-        ports = build_ports(gateway, api_routes(gateway), sockets, tls=tls, timeout_s=timeout_s)
+        ports = build_api(gateway, sockets)
         await ports.start()
         loop.add_signal_handler(signal.SIGTERM, ports.stop)
         await loop.sock_sendall(pair, READY)

@@ -52,6 +52,9 @@ class TextLines(logging.Formatter):
         return " ".join(words)
 
 
+SILENT = logging.CRITICAL + 1  # nobody listens: not even a record is made
+
+
 def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:
     """Send every logger of the process to standard output, or nowhere."""
     root = logging.getLogger()
@@ -59,7 +62,7 @@ def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:
     is_json = style == "json" if style else not sys.stdout.isatty()
     handler.setFormatter(JsonLines() if is_json else TextLines())
     root.handlers[:] = [handler]
-    logger.setLevel(level)
+    logger.setLevel(SILENT if is_quiet else level)
     root.setLevel(max(logger.level, logging.INFO))  # what others write below may hold headers and bodies
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 from lockgate.errors import ConfigError
+from lockgate.telemetry.log import SILENT, logger
 from lockgate.telemetry.names import DEFAULT_SERVICE_NAME
 from lockgate.telemetry.observing import ACTIVE, Observer
 
@@ -134,6 +135,9 @@ def _open_traces(otlp: Otlp, export: _Export) -> Observer:
     export.close_at_end(provider.shutdown, exporter.shutdown)
     lines, root = SpanEvents(), logging.getLogger()
     root.addHandler(lines)
+    if logger.level == SILENT:  # nothing on standard output; spans carry the lines all the same
+        logger.setLevel(logging.INFO)
+        root.setLevel(logging.INFO)
     export.callback(root.removeHandler, lines)
     return SpanObserver(provider)
 

@@ -64,6 +64,7 @@ class Events:
         self._asked = asked
         self._trailing = trailing  # detectors that report at the end
         self._has_reviews = has_reviews
+        self._keeps_text = bool(has_reviews or trailing)
         self._count = 0
         self._first: dict[str, Any] = {}
         self._choices: dict[int, ChoiceState] = {}
@@ -124,7 +125,7 @@ class Events:
                 known.is_read = is_read(delta["role"])
             if self._has_reviews and isinstance(delta.get("tool_calls"), list):
                 merge_tool_calls(known.calls, delta["tool_calls"])
-        if text and (self._has_reviews or self._trailing):
+        if text and self._keeps_text:
             known.reviewable.append(text)
         return known
 

@@ -56,6 +56,7 @@ class GuardedEvents(Events):
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
         self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
         self._is_blocked = False
+        self._is_simple = self._is_chat and not is_fms
 
     # Messages into frames.
 
@@ -63,6 +64,10 @@ class GuardedEvents(Events):
         """The message as frames, in the lanes of its texts."""
         number = self._count
         self._count += 1
+        if self._is_simple:
+            frame = self._continue(number, message)
+            if frame is not None:
+                return (frame,)
         if not message["choices"]:
             self._first = self._first or message
             if message.get("usage") is not None:
@@ -72,6 +77,26 @@ class GuardedEvents(Events):
         for index, choice, own in self._split(message):
             self._add(frames, number, index, choice, own)
         return frames
+
+    def _continue(self, number: int, message: dict[str, Any]) -> Frame | None:
+        """The frame of a message that only goes on with the content of its choice, as nearly every one does."""
+        choices = message["choices"]
+        if len(choices) != 1 or type(choices[0]) is not dict:
+            return None
+        choice: dict[str, Any] = choices[0]
+        delta = choice.get("delta")
+        known = self._choices.get(choice.get("index", 0))
+        if type(delta) is not dict or len(delta) != 1 or known is None or not known.segments:
+            return None
+        text = delta.get(CONTENT)
+        segment = known.segments[-1]
+        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read:
+            return None
+        if self._keeps_text:
+            known.reviewable.append(text)
+        known.base = message
+        segment.received += len(text)
+        return Frame(number, text, segment.lane, message)
 
     def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
         text = self._text_of(choice)

@@ -2,6 +2,7 @@
 """The chunker client against real servers, most of which misbehave."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -352,6 +353,8 @@ async def test_a_refused_connection_fails_at_once_and_a_service_that_is_back_is_
             assert time.perf_counter() - began < 1
             assert caught.value.status == 503
             assert caught.value.message.startswith(PREFIX)
+            assert "Connection refused" in caught.value.message
+            assert str(port) not in caught.value.message
         async with server.listening(port):
             chunks: list[Chunk] = []
             async with asyncio.timeout(5):
@@ -371,6 +374,13 @@ async def test_a_chunker_that_does_not_answer_in_time_is_given_up() -> None:
         assert 0.9 < time.perf_counter() - began < 2
     assert [type(error) for error in errors] == [TimedOut, TimedOut]
     assert [error.status for error in errors if isinstance(error, LockgateError)] == [408, 408]
+
+
+async def test_a_peer_that_says_nothing_at_all_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # connections wait there, nobody takes them
+        async with open_chunker_client("en", at(mute.getsockname()[1], request_timeout=1)) as client:
+            outcomes = await asyncio.gather(client.cut("a"), collect(client, ["a"]), return_exceptions=True)
+            assert [type(one) for one in outcomes] == [TimedOut, TimedOut]
 
 
 async def test_the_time_limit_does_not_run_while_text_still_comes() -> None:

@@ -30,7 +30,7 @@ async def answers_still(server: ServerProcess) -> bool:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/api/v2/text/detection/content/", "/docs", "/info", "/api/v2/text/detection/chat"]
+    "path", ["/", "/api/v2/text/detection/content/", "/docs", "/info", "/api/v2/chat/completions-detection"]
 )
 async def test_an_unknown_route_is_a_404_without_a_body(server: ServerProcess, path: str) -> None:
     """G-26; /docs is off unless asked for (D-17), /info is on the health port (G-1)."""

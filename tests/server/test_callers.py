@@ -24,6 +24,7 @@ from lockgate.server.http.app import App, Endpoint
 from lockgate.server.http.callers import Callers, RateWindow
 from lockgate.server.http.exchange import Exchange
 from tests.server.http_client import JSON_TYPE, Answer, build_head, build_request, call, connect
+from tests.server.processes import running, wait_until
 from tests.server.served_app import build_app, served
 
 GUARDRAILS, OPENAI = "/api/v2/text/detection/content", "/v1/chat/completions"
@@ -197,6 +198,24 @@ def test_callers_of_another_protocol_are_named_and_admitted_in_two_steps() -> No
             callers.admit_name("app")
     with callers.admit_name("app"), callers.admit_name("web"), callers.admit_name("web"):
         pass
+
+
+async def test_a_server_with_callers_in_its_settings_asks_for_keys(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "detectors: {pii: {embedded: pii}}\nserver: {host: 127.0.0.1}\n"
+        "callers: {app: {key_env: APP_KEY, requests_per_minute: 1}}\n"
+    )
+    body = b'{"content":"x","detectors":{"pii":{}}}'
+    with running(tmp_path, ["--config-path", str(config)], APP_KEY="key-of-app") as server:
+        for headers, status in (({}, 401), (OWN, 200), (OWN, 429)):
+            answer = await call(server.api_port, GUARDRAILS, body, headers={**JSON_TYPE, **headers})
+            assert answer.status == status
+        for port in (server.api_port, server.health_port):
+            assert (await call(port, "/health", method="GET")).status == 200
+        wait_until(lambda: len(server.events("request")) == 3, 2.0, "the log")
+        assert [event["caller"] for event in server.events("request")] == ["anonymous", "app", "app"]
+    assert "key-of-app" not in server.log_path.read_text()
 
 
 # Shares

@@ -2,26 +2,31 @@
 """Several processes on one port: they share the work, are replaced when they die, and end together."""
 
 import asyncio
+import logging
 import os
 import re
 import signal
+import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.errors import ConfigFaults
+from lockgate.errors import ConfigFaults, LockgateError
 from lockgate.server.worker import pack, unpack
+from lockgate.server.workers import Workers
 from tests.server.certificates import Authority
 from tests.server.http_client import CONTENT, call, connect, detect
-from tests.server.processes import COMMAND, ROOT, ServerProcess, clean_environment, running, wait_until
+from tests.server.processes import ROOT, ServerProcess, running, wait_until
 from tests.server.test_shutdown import finish_stream, open_stream, start, wait_for_end
 from tests.server.test_tls import connect as connect_tls
 from tests.server.test_tls import trust
+from tests.server.worker_parts import count_openings
 
 ASK = {"content": "Mail a@b.example", "detectors": {"pii": {}}}
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -166,38 +171,49 @@ async def test_when_the_parent_is_killed_the_workers_end_and_free_the_port(tmp_p
     assert find_metrics(tmp_path) == []
 
 
-def write_rare_config(directory: Path, times: int) -> list[str]:
-    """Settings with a detector that can be opened only so many times."""
+@contextmanager
+def rare_workers(directory: Path, times: int) -> Iterator[Workers]:
+    """One worker as the parent sees it, with a detector that can be opened only so many times."""
     config = directory / "config.yaml"
     config.write_text(
-        "detectors: {pii: {embedded: pii}, rare: {embedded: 'tests.server.worker_parts:open_rare_detector', "
+        "detectors: {rare: {embedded: 'tests.server.worker_parts:open_rare_detector', "
         f"options: {{register: {directory / 'register'}, times: {times}}}}}}}\nserver: {{host: 127.0.0.1}}\n"
     )
-    return ["--config-path", str(config)]
+    settings = load_settings(config_path=config, flags={}, environ={})
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield Workers(settings, [listening])
 
 
-def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
-    arguments = [*COMMAND, "serve", "--workers", "2", *write_rare_config(tmp_path, 1), "--http-port", "0"]
-    warnings = "error,ignore::ResourceWarning"  # the metrics library never closes its files
-    environ = clean_environment(HEALTH_HTTP_PORT="0", PYTHONWARNINGS=warnings)
-    ended = subprocess.run(arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 3
-    assert re.fullmatch(r"lockgate: worker [12] ended before it could serve: exit status 1\n", ended.stderr)
-    assert "has been opened too often" in ended.stdout
+async def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = "worker 1 ended before it could serve: exit status 1"
+    with rare_workers(tmp_path, 0) as workers, pytest.raises(LockgateError, match=f"^{words}$"):
+        await workers.start()
+    assert "detectors.rare.options.times: has been opened too often" in capfd.readouterr().out
 
 
-async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(tmp_path: Path) -> None:
-    server = start(tmp_path, "--workers", "2", *write_rare_config(tmp_path, 3))
-    workers = wait_for_workers(server)
-    try:
-        os.kill(workers[2], signal.SIGKILL)
-        wait_until(lambda: len(server.events("worker_died")) >= 3, what="the third death")
-        assert [event["next_in_s"] for event in server.events("worker_died")[:3]] == [0.1, 0.2, 0.4]
-        await ask_many(server.api_port)
-        assert server.stop(timeout_s=5.0) == 0
-    finally:
-        server.stop()
-    assert not is_alive(workers[1])
+async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lockgate")
+
+    def list_events(name: str) -> list[dict[str, Any]]:
+        return [vars(record) for record in caplog.records if record.getMessage() == name]
+
+    with rare_workers(tmp_path, 1) as workers:
+        await workers.start()
+        serving = asyncio.create_task(workers.serve())
+        await asyncio.sleep(0.01)
+        os.kill(list_events("worker_started")[0]["pid"], signal.SIGKILL)
+        for _ in range(1000):
+            if len(list_events("worker_died")) == 3 or serving.done():
+                break
+            await asyncio.sleep(0.02)
+        workers.stop()
+        await asyncio.wait_for(serving, 5.0)
+    assert [event["next_in_s"] for event in list_events("worker_died")] == [0.1, 0.2, 0.4]
+    assert [event["status"] for event in list_events("worker_died")] == ["SIGKILL", "exit status 1", "exit status 1"]
+    assert count_openings(tmp_path / "register") == 3
 
 
 def test_one_worker_is_this_process_and_no_child(server: ServerProcess) -> None:

@@ -7,8 +7,8 @@ and writes what the endpoint's own words make of it. Whole answers and streams g
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 from lockgate.assembly import Gateway
 from lockgate.config.policies import PolicySettings
@@ -46,8 +46,7 @@ class Border(Protocol):
         """The last words, or the whole answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Who reads the prompt and the answer of one request, and what then becomes of them."""
 
     policy: PolicySettings
@@ -71,8 +70,7 @@ class Plan:
         return any(active.holds for active in self.outputs.contents)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One request, ready to be carried out."""
 
     backend: Backend
@@ -123,7 +121,7 @@ class Answering:
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """What an endpoint allows; thresholds have been checked before."""
-        return Rules(types, self._unsuitable, allows_whole_text, whole_text_holds, checks_threshold=False)
+        return _build_rules(types, self._unsuitable, allows_whole_text, whole_text_holds)
 
     async def plan(
         self,
@@ -249,6 +247,11 @@ class _Judges:
             judge = self._judges[release.choice] = Judge(self._policy.on_output, self._policy.fallback)
         verdict = judge.judge(release.start, release.text, release.detections)
         return release._replace(text=verdict.text, detections=verdict.detections), verdict.is_blocked
+
+
+@cache
+def _build_rules(types: tuple[str, ...], status: int, allows_whole_text: bool, whole_text_holds: bool) -> Rules:
+    return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
 
 
 def cut_masks(text: str, masks: Masks) -> list[Slice]:

@@ -11,6 +11,7 @@ from lockgate.server.http.callers import Callers
 from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import KEEP_ALIVE_S, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
+from lockgate.wire.guardrails import encode_error
 
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
@@ -29,10 +30,12 @@ class App:
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
         self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
+        self.encode_error = encode_error  # the body of an error, of its status and its words
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         exchange = Exchange(scope, receive, send)
         exchange.keep_alive_s = self.keep_alive_s
+        exchange.encode_error = self.encode_error
         methods = self._routes.get(exchange.path)
         route = None if methods is None else exchange.path
         is_counted = self._is_counted and exchange.path not in _LIGHT

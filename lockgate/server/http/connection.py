@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):
             return
         cycle = self.cycle
         if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
-            body = encode_error(status, details)
+            body = getattr(self.app, "encode_error", encode_error)(status, details)
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         elif self._body is not None:

@@ -42,7 +42,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope", "_send",
-        "caller", "error_code", "has_left", "keep_alive_s", "key", "started_at", "status", "withheld",
+        "caller", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "started_at", "status", "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
@@ -59,6 +59,7 @@ class Exchange:
         self.has_left = False
         self.started_at = time.perf_counter()
         self.keep_alive_s = KEEP_ALIVE_S
+        self.encode_error = encode_error
         self.caller = ANONYMOUS
         self.key = b""
         self.withheld = frozenset({KEY_HEADER})
@@ -228,7 +229,7 @@ class Exchange:
             await self.write(self._end_with_error(reply))
             await self.end()
         elif not self.status:
-            await self.answer(reply.status, encode_error(reply.status, reply.details), _JSON, *reply.headers)
+            await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
     def drop(self) -> None:
         """Cut the connection."""

@@ -85,7 +85,7 @@ def _watch(load: Load, server: ServerProcess, heard: Path, findings: Findings, s
         findings.cpu_share = (_cpu_s(server) - cpu_s) / (time.monotonic() - started)
         findings.stream_kb = (most_kb - resting_kb) / load.streams
         say(f"{load.streams} streams were open, {most_kb / 1000:.0f} MB resident; waiting for their ends")
-        clients.wait(load.streams / load.per_second + load.together_s + _PATIENCE_S)
+        clients.wait(load.tokens * TOKEN_S + 2 * _PATIENCE_S)
 
 
 def _compare(load: Load, sent: dict[str, list[float]], heard: dict[str, Any], findings: Findings) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.soak.streams.steady_clients PORT STREAMS PER_SECOND TOKENS FILE`: the clients of the steady run.
 
-Each takes one stream to its end. Writes to the file when each sentence's end had come to each, and what was wrong.
+Each takes one stream to its end, if that comes in time. Writes to the file when each sentence's end had come to each,
+and what was wrong.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -15,8 +17,9 @@ import uvloop
 
 from tests.soak.streams.client import PATH
 from tests.soak.streams.plans import STREAM_HEADER
-from tests.soak.streams.steady_text import sentence_ends, tokens
+from tests.soak.streams.steady_text import TOKEN_S, sentence_ends, tokens
 
+_PATIENCE_S = 30.0
 _REQUEST: dict[str, Any] = {
     "model": "steady",
     "messages": [{"role": "user", "content": "Go on."}],
@@ -87,8 +90,10 @@ async def _run(port: int, streams: int, per_second: float, count: int) -> dict[s
         await loop.create_connection(lambda client=client: client, "127.0.0.1", port)  # type: ignore[misc]
         clients.append(client)
     print("all are open", flush=True)
-    for client in clients:
-        await client.over.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(count * TOKEN_S + _PATIENCE_S):
+            for client in clients:
+                await client.over.wait()
     return {f"t{n}": [client.times, client.found, client.fault] for n, client in enumerate(clients)}
 
 

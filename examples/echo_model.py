@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model for a laptop: it speaks the OpenAI API and says what you said, word by word. No key, no weights.
+
+    python examples/echo_model.py [PORT [HOST]]        127.0.0.1:8000 unless told otherwise
+
+The model `broken` breaks off after four words. Needs nothing but Python.
+"""
+
+import json
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PACE_S = 0.05
+BASE = {"id": "echo-1", "created": 1_700_000_000, "model": "echo"}
+
+
+class EchoModel(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """/health, and whatever else somebody looks at."""
+        self._send_json({"status": "HEALTHY"})
+
+    def do_POST(self) -> None:
+        """/v1/chat/completions, /v1/completions and /tokenize."""
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        is_chat = "messages" in asked
+        text = asked["messages"][-1]["content"] if is_chat else asked["prompt"]
+        words = [f"{word} " for word in text.split(" ")[:-1]] + [text.split(" ")[-1]]
+        if self.path == "/tokenize":
+            self._send_json({"count": len(words)})
+        elif asked.get("stream"):
+            self._stream(words, asked["model"], is_chat=is_chat)
+        else:
+            said = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+            usage = {"prompt_tokens": len(words), "total_tokens": 2 * len(words), "completion_tokens": len(words)}
+            kind = "chat.completion" if is_chat else "text_completion"
+            choice = {"index": 0, **said, "finish_reason": "stop"}
+            self._send_json({**BASE, "object": kind, "choices": [choice], "usage": usage})
+
+    def _stream(self, words: list[str], model: str, *, is_chat: bool) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        kind = "chat.completion.chunk" if is_chat else "text_completion"
+        for number, word in enumerate([*words, ""]):
+            if model == "broken" and number == 4:
+                self._send_event({"error": {"message": "out of memory", "type": "server_error", "code": 503}})
+                break
+            said = {"delta": {"content": word} if word else {}} if is_chat else {"text": word}
+            choice = {"index": 0, **said, "finish_reason": "stop" if number == len(words) else None}
+            self._send_event({**BASE, "object": kind, "choices": [choice]})
+            time.sleep(PACE_S)
+        self._send_event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _send_event(self, value: object) -> None:
+        event = b"data: %b\n\n" % (value if isinstance(value, str) else json.dumps(value)).encode()
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def _send_json(self, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:  # noqa: ANN401 - the library's signature
+        """Say nothing."""
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    address = given[1] if len(given) > 1 else "127.0.0.1", int(given[0]) if given else 8000
+    ThreadingHTTPServer(address, EchoModel).serve_forever()

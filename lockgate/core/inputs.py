@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InputLog: which messages of a stream of text each chunk was made of.
+
+Decides the first and the last message that belong to a chunk. A message with text belongs to every chunk that has one of
+its characters; a message without any belongs to the chunk whose text follows it, and at the very end to the last one, so
+that whatever else such a message carried is not lost. Keeps only what no chunk has used up. Refuses to know texts, and
+whether chunks are right.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+
+class _Run(NamedTuple):
+    """A message with text, or all messages without any that came at the same point."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+class InputLog:
+    """The messages of one stream. Their numbers are whatever their sender says."""
+
+    __slots__ = ("_is_finished", "_latest", "_runs", "placed", "received")
+
+    def __init__(self) -> None:
+        self._runs: deque[_Run] = deque()
+        self._latest = 0
+        self._is_finished = False
+        self.received = 0
+        self.placed = 0
+
+    @property
+    def held_chars(self) -> int:
+        """How much text is in no chunk yet."""
+        return self.received - self.placed
+
+    def receive(self, number: int, length: int) -> None:
+        """A message with that many characters follows the ones before."""
+        if self._is_finished:
+            raise RuntimeError("a message came after the end")
+        start, self._latest = self.received, number
+        self.received += length
+        run = _Run(number, number, start, self.received)
+        if not length and self._runs and self._runs[-1].start == start:
+            run = self._runs.pop()._replace(last=number)
+        self._runs.append(run)
+
+    def finish(self) -> None:
+        """No message follows."""
+        self._is_finished = True
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """The numbers of the first and the last message of the chunk `start`..`end`; chunks come in order."""
+        runs = self._runs
+        while runs and _is_before(runs[0], start):
+            runs.popleft()
+        first = last = runs[0].first if runs else self._latest
+        has_all = self._is_finished and end >= self.received
+        while runs and (runs[0].start < end or has_all):
+            last = runs[0].last
+            if runs[0].end > end:  # the next chunk has characters of it too
+                break
+            runs.popleft()
+        self.placed = end
+        return first, last
+
+
+def _is_before(run: _Run, start: int) -> bool:
+    return run.end < start or (run.end == start and run.start < start)

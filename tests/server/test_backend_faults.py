@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An OpenAI-compatible server that misbehaves, seen through the gateway (G-32, G-34, G-138, G-139, G-164, G-165)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contracts.http_peers import (
+    Exchange,
+    Peer,
+    Script,
+    break_off,
+    open_closed_port,
+    open_peer,
+    reply,
+    reply_json,
+    send_raw,
+    stay_silent,
+    stream,
+)
+from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.gateways import CHAT, GENERIC, TEXT, ask, chat_body, chunk, events_of, gateway, sse, text_in
+from tests.server.http_client import Answer
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "whole": {"output": {"whole": {}}},
+    "reviewed": {"output": {"talk": {}}},
+    "chunked": {"output": {"words": {}}},
+    "both": {"output": {"words": {}, "whole": {}, "talk": {}}},
+}
+HOLDING = ("chunked", "both")
+STATUSES = [400, 401, 403, 404, 408, 409, 422, 429, 500, 502, 503, 504]
+FIRST = "One is done. "
+
+
+def config(port: int, extra: str = "") -> str:
+    return f"""
+openai: {{service: {{hostname: 127.0.0.1, port: {port}, request_timeout: 1}}}}
+detectors:
+  words: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [done]}}}}
+  whole: {{embedded: keywords, chunker_id: whole_doc_chunker, options: {{keywords: [done]}}}}
+  talk: {{type: text_chat, embedded: keywords, options: {{keywords: [done]}}}}
+  about: {{type: text_generation, embedded: keywords, options: {{keywords: [done]}}}}
+{extra}
+"""
+
+
+@asynccontextmanager
+async def before(script: Script, extra: str = "", **environ: str) -> AsyncIterator[tuple[int, Peer]]:
+    async with open_peer(script) as peer, gateway(config(peer.port, extra), **environ) as port:
+        yield port, peer
+
+
+def request(path: str, mode: str, *, is_stream: bool) -> dict[str, Any]:
+    detectors = MODES[mode]
+    if path == CHAT:
+        return chat_body(is_stream, detectors=detectors)
+    output = {"about" if name == "talk" else name: {} for name in detectors.get("output", ())}
+    return {"model": "m", "prompt": "Hello there", "stream": is_stream, "detectors": {"output": output}}
+
+
+async def ask_all(port: int, *, is_stream: bool) -> list[tuple[str, str, Answer]]:
+    """Every endpoint in every mode, at once."""
+    cases = [(path, mode) for path in (CHAT, TEXT) for mode in MODES]
+    answers = await asyncio.gather(*[ask(port, *_case(path, mode, is_stream)) for path, mode in cases])
+    return [(path, mode, answer) for (path, mode), answer in zip(cases, answers, strict=True)]
+
+
+def _case(path: str, mode: str, is_stream: bool) -> tuple[str, dict[str, Any]]:
+    return path, request(path, mode, is_stream=is_stream)
+
+
+def piece(path: str, text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """A message of a stream on either endpoint."""
+    if path == CHAT:
+        return chunk(text, finish=finish, **more)
+    return {**chunk(), "object": "text_completion", "choices": [{"index": 0, "text": text or "", "finish_reason": finish}]}
+
+
+def speak(*texts: str, then: bytes = b"", cuts: int = 0) -> Script:
+    """A stream on either endpoint: these texts, then other bytes; in packets of a few bytes, if told."""
+
+    async def script(exchange: Exchange) -> None:
+        path = CHAT if "chat" in exchange.received.path else TEXT
+        body = sse(*[piece(path, text) for text in texts]) + then
+        parts = [body[at : at + cuts] for at in range(0, len(body), cuts)] if cuts else [body]
+        await stream(*parts)(exchange)
+
+    return script
+
+
+def said(path: str, events: list[Any]) -> str:
+    if path == CHAT:
+        return text_in(events)
+    return "".join(choice["text"] for event in events for choice in event.get("choices", ()))
+
+
+# Before the answer begins.
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("form", ["wrapped", "flat", "foreign", "none"])
+async def test_a_refusal_is_told_in_the_servers_words_where_its_status_may_pass(status: int, form: str) -> None:
+    """G-32, G-138: the HTTP status counts, not the code in the body."""
+    error = {"message": "too hot", "type": "T", "param": None, "code": 418}
+    body: Any = {"wrapped": {"error": error}, "flat": {"object": "error", **error}, "foreign": {"detail": "x"}}.get(form)
+    script = reply_json(body, status) if body else reply(b"", status)
+    words = "too hot" if form in ("wrapped", "flat") else "unknown error occurred"
+    async with before(script) as (port, peer):
+        for is_stream in (False, True):
+            for path, _, answer in await ask_all(port, is_stream=is_stream):
+                what = "chat completion" if path == CHAT else "completion"
+                expected = error_of(status, f"{what} request failed for `m`: {words}")
+                if is_stream:
+                    assert ended_badly(events_of(answer), expected) == []
+                else:
+                    assert (answer.status, answer.json()) == (expected["code"], expected)
+    assert len(peer.received) == 2 * 2 * len(MODES)  # never asked twice
+
+
+BROKEN: dict[str, Script] = {
+    "resets": break_off,
+    "is silent": stay_silent,
+    "hangs up": send_raw(b""),
+    "breaks off in its head": send_raw(b"HTTP/1.1 200 OK\r\ncontent-ty"),
+    "speaks no HTTP": send_raw(b"SSH-2.0-OpenSSH\r\n\r\n"),
+    "breaks off in its body": send_raw(b'HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{"choices":[]'),
+    "has a page for us": reply(b"<html>busy</html>", kind="text/html"),
+    "answers nothing": reply(b""),
+    "answers null": reply(b"null"),
+    "answers a list": reply(b"[]"),
+    "has no choices": reply_json({"id": "c1", "choices": None}),
+    "creates": reply_json({"id": "c1", "choices": []}, 201),
+    "has half a text": reply(b'{"choices":[{"index":0,"message":{"content":"a'),
+    "has a lone surrogate": reply(b'{"choices":[{"index":0,"message":{"content":"\\ud800"},"text":"\\ud800"}]}'),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_server_that_breaks_down_before_it_answers_is_one_general_error(how: str) -> None:
+    """G-34."""
+    async with before(BROKEN[how]) as (port, peer):
+        whole, streamed = await asyncio.gather(ask_all(port, is_stream=False), ask_all(port, is_stream=True))
+    for _, _, answer in whole:
+        assert (answer.status, answer.json()) == (500, GENERIC)
+    for _, _, answer in streamed:
+        assert ended_badly(events_of(answer), GENERIC) == []
+    assert len(peer.received) == 2 * 2 * len(MODES)
+
+
+async def test_a_server_that_is_not_there_is_one_general_error() -> None:
+    async with open_closed_port() as nobody, gateway(config(nobody.port or 0)) as port:
+        for _, _, answer in await ask_all(port, is_stream=False):
+            assert (answer.status, answer.json()) == (500, GENERIC)
+        for _, _, answer in await ask_all(port, is_stream=True):
+            assert ended_badly(events_of(answer), GENERIC) == []
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        5,
+        {"index": 0},
+        {"index": 0, "message": None, "text": None},
+        {"index": 0, "message": "hello", "text": {"a": 1}},
+        {"index": 0, "message": {"role": "assistant", "content": 7}, "text": 7},
+        {"index": 0, "message": {"role": "assistant", "content": {"text": "done"}}, "text": ["done"]},
+    ],
+)
+async def test_a_whole_answer_without_a_text_to_read_never_leaves(choice: Any) -> None:
+    """G-34, G-95, G-97."""
+    async with before(reply_json({"id": "c1", "choices": [choice]})) as (port, _):
+        for _, _, answer in await ask_all(port, is_stream=False):
+            assert (answer.status, answer.json()) == (500, GENERIC)
+
+
+@pytest.mark.parametrize("role", [["assistant"], {"a": 1}, 5, None])
+async def test_a_role_of_any_type_is_no_reason_not_to_read(role: Any) -> None:
+    message = {"role": role, "content": "All done."}
+    async with before(reply_json({"id": "c1", "choices": [{"index": 0, "message": message}]})) as (port, _):
+        got = (await ask(port, *_case(CHAT, "chunked", False))).json()
+        assert [one["text"] for one in got["detections"]["output"][0]["results"]] == ["done"]
+    async with before(stream(sse(chunk(role=role), chunk("All done."), "[DONE]"))) as (port, _):
+        events = ended_well(events_of(await ask(port, *_case(CHAT, "both", True))))
+        assert [one["text"] for one in events[0]["detections"]["output"][0]["results"]] == ["done"]
+
+
+# Inside of a stream.
+
+
+@pytest.mark.parametrize("form", ["wrapped", "flat"])
+@pytest.mark.parametrize("code", [*STATUSES, "late"])
+async def test_an_error_in_a_stream_is_its_last_word(code: int | str, form: str) -> None:
+    """G-139, G-164, G-165: no prefix; what was complete leaves first; what the server says later does not count."""
+    error = {"message": "too hot", "type": "T", "code": code}
+    event = {"error": error} if form == "wrapped" else {"object": "error", **error}
+    expected = error_of(code, "too hot") if isinstance(code, int) else GENERIC
+    for texts in ([], [FIRST, "Two"]):
+        then = sse(event, chunk("never"), event, "[DONE]")
+        async with before(speak(*texts, then=then)) as (port, _):
+            for path, mode, answer in await ask_all(port, is_stream=True):
+                rest = ended_badly(events_of(answer), expected)
+                assert said(path, rest) == ("" if not texts else FIRST if mode in HOLDING else FIRST + "Two")
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_complete(is_reset: bool) -> None:
+    """G-165."""
+
+    async def script(exchange: Exchange) -> None:
+        path = CHAT if "chat" in exchange.received.path else TEXT
+        await exchange.start()
+        await exchange.chunk(sse(piece(path, FIRST)), sse(piece(path, "Two"))[:-7])
+        await asyncio.sleep(0.02)
+        if is_reset:
+            exchange.reset()
+        else:
+            exchange.hang_up()
+
+    async with before(script) as (port, _):
+        for path, _, answer in await ask_all(port, is_stream=True):
+            assert said(path, ended_badly(events_of(answer), GENERIC)) == FIRST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"null",
+        b'"hello"',
+        b"[1]",
+        b'{"choices":null}',
+        b'{"id":"c1"}',
+        b'{"choices":[{"index":0,"delta":{"content":"\\ud800"},"text":"\\ud800"}]}',
+        b"x" * 5_000_000,
+        json.dumps(chunk("y" * 5_000_000)).encode(),
+    ],
+    ids=["cut", "null", "text", "list", "no list", "no choices", "surrogate", "huge", "huge message"],
+)
+async def test_an_event_that_is_no_message_is_a_general_error_behind_what_was_complete(data: bytes) -> None:
+    """G-139."""
+    async with before(speak(FIRST, then=b"data: " + data + b"\n\n" + sse(chunk("never"), "[DONE]"))) as (port, _):
+        for path, mode, answer in await ask_all(port, is_stream=True):
+            rest = ended_badly(events_of(answer), GENERIC)
+            assert said(path, rest) == FIRST, mode
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        5,
+        {"index": -1, "delta": {"content": "x"}, "text": "x"},
+        {"index": None, "delta": {"content": "x"}, "text": "x"},
+        {"index": "0", "delta": {"content": "x"}, "text": "x"},
+        {"index": 0, "delta": {"content": 5}, "text": 5},
+        {"index": 0, "delta": {"content": ["x"]}, "text": ["x"]},
+        {"index": 0, "delta": {"content": {"text": "x"}}, "text": {"text": "x"}},
+        {"index": 0, "delta": "x", "text": 7},
+        {"index": 0, "delta": ["x"], "text": 7},
+    ],
+    ids=repr,
+)
+async def test_a_choice_that_cannot_be_read_ends_a_stream_that_is_read(choice: Any) -> None:
+    """What nobody reads is passed on as it came (G-99); where somebody reads, nothing leaves unread."""
+    async with before(speak(FIRST, then=sse({**chunk(), "choices": [choice]}, "[DONE]"))) as (port, _):
+        for path, mode, answer in await ask_all(port, is_stream=True):
+            events = events_of(answer)
+            if mode == "plain":
+                assert ended_well(events)[-1]["choices"] == [choice]
+            else:
+                assert said(path, ended_badly(events, GENERIC)) == FIRST
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"index": 0, "delta": None, "text": None},
+        {"index": 0, "text": ""},
+        {"delta": {}, "text": ""},
+        {"index": 0, "delta": {"content": None, "tool_calls": None, "refusal": None}, "text": "", "logprobs": 5},
+        {"index": 0, "delta": {"content": "", "tool_calls": []}, "text": "", "logprobs": {"content": None}},
+        {"index": 0, "delta": {"tool_calls": 5, "reasoning_content": 5, "refusal": 5}, "text": ""},
+    ],
+    ids=repr,
+)
+async def test_a_choice_that_says_nothing_is_no_fault(odd: dict[str, Any]) -> None:
+    then = sse({**chunk(), "choices": [odd]}, {**chunk(), "choices": []}, "[DONE]")
+    async with before(speak(FIRST, then=then)) as (port, _):
+        for path, _, answer in await ask_all(port, is_stream=True):
+            assert said(path, [event for event in ended_well(events_of(answer)) if "detections" in event or True][:1]) == FIRST
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["x"],
+        [None],
+        [{"index": [], "function": {"arguments": "a"}}],
+        [{"index": "1", "function": {"arguments": "a"}}, {"index": 0, "function": {"arguments": "b"}}],
+        [{"index": 0, "function": {"name": 5, "arguments": {"a": 1}}}],
+        [{"index": 0, "id": 5, "type": [], "function": "f", "custom": {"input": 7}}],
+    ],
+    ids=repr,
+)
+async def test_tool_calls_of_any_shape_pass_and_break_nothing(calls: list[Any]) -> None:
+    """D-5, D-6."""
+    script = stream(sse(chunk(FIRST), chunk(tool_calls=calls), chunk(finish="tool_calls"), "[DONE]"))
+    async with before(script) as (port, _):
+        for mode in MODES:
+            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            deltas = [choice["delta"] for event in events for choice in event["choices"]]
+            assert [delta["tool_calls"] for delta in deltas if "tool_calls" in delta] == [calls]
+
+
+# What is odd and allowed.
+
+
+@pytest.mark.parametrize("cuts", [1, 7, 64])
+async def test_how_the_bytes_are_cut_makes_no_difference(cuts: int) -> None:
+    text = "Ünë 😀 is\u2028done. Zwei"
+    tail = b": ping\r\n\r\nevent: x\rdata: " + json.dumps(chunk(finish="stop")).encode() + b"\r\n\n" + sse("[DONE]")
+    async with before(speak(text, then=tail, cuts=cuts)) as (port, _):
+        for path, mode, answer in await ask_all(port, is_stream=True):
+            if path == CHAT:
+                assert said(path, ended_well(events_of(answer))) == text, mode
+
+
+async def test_characters_that_are_cut_by_packets_are_whole_again() -> None:
+    raw = "data: " + json.dumps(chunk("😀 is done."), ensure_ascii=False) + "\n\n"
+    body = raw.encode()
+    at = body.index("😀".encode()) + 2
+    async with before(stream(body[:at], body[at:], sse("[DONE]"))) as (port, _):
+        for mode in MODES:
+            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            assert text_in(events) == "😀 is done."
+
+
+async def test_a_stream_may_end_without_its_mark() -> None:
+    """G-139."""
+    async with before(speak(FIRST, "Two")) as (port, _):
+        for path, _, answer in await ask_all(port, is_stream=True):
+            assert said(path, ended_well(events_of(answer))) == FIRST + "Two"
+
+
+async def test_choices_that_nobody_asked_for_are_read_too() -> None:
+    """G-157: n is 1."""
+    script = stream(sse(chunk("One is done."), chunk("Three is done.", 3), chunk(finish="stop", index=3), "[DONE]"))
+    async with before(script) as (port, _):
+        for mode in MODES:
+            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            assert text_in(events, 3) == "Three is done."
+            entries = [one for event in events for one in event.get("detections", {}).get("output", ())]
+            found = {one["choice_index"] for one in entries if one["results"]}
+            assert found == (set() if mode == "plain" else {0, 3})
+
+
+USAGE = {"prompt_tokens": 1, "total_tokens": 3, "completion_tokens": 2}
+
+
+@pytest.mark.parametrize("place", ["first", "only", "last"])
+async def test_usage_leaves_once_wherever_it_comes(place: str) -> None:
+    """G-161, LIM-13, LIM-23."""
+    usage = {"object": "x", "choices": [], "usage": USAGE} | ({"id": "c1"} if place == "last" else {})
+    body = {"first": sse(usage, chunk(FIRST)), "only": sse(usage), "last": sse(chunk(FIRST), usage)}[place]
+    async with before(stream(body + sse("[DONE]"))) as (port, _):
+        for mode in MODES:
+            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            assert [event["usage"] for event in events if event.get("usage")] == [USAGE]
+            assert text_in(events) == ("" if place == "only" else FIRST)
+            if mode != "plain":
+                last = events[-1]
+                assert last["object"] == "chat.completion.chunk"
+                assert isinstance(last["id"], str)
+                assert (last["choices"], last["model"]) == ([], "m")
+
+
+async def test_a_stream_of_nothing_is_its_end_alone() -> None:
+    """LIM-12: no chunk, no finish, no error."""
+    async with before(stream(sse("[DONE]"))) as (port, _):
+        for _, mode, answer in await ask_all(port, is_stream=True):
+            events = ended_well(events_of(answer))
+            assert [event["choices"] for event in events] == ([] if mode in ("plain", "chunked") else [[]])
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("mode", ["chunked", "whole"])
+async def test_more_text_than_may_be_held_is_an_error_and_stays(mode: str) -> None:
+    async with before(speak(FIRST, "x" * 80, "y" * 80, then=sse("[DONE]")), "limits: {max_held_chars: 100}") as (port, _):
+        for path in (CHAT, TEXT):
+            answer = await ask(port, *_case(path, mode, True))
+            rest = ended_badly(events_of(answer), {"code": 413, "details": "more than 100 characters wait for a detector"})
+            assert ("x" in said(path, rest)) == (mode == "whole")  # which holds nothing
+
+
+@pytest.mark.parametrize("compat", ["none", "fms"])
+async def test_a_request_that_takes_too_long_ends_with_504_and_closes_the_model(compat: str) -> None:
+    """D-30."""
+    left: list[str] = []
+
+    async def script(exchange: Exchange) -> None:
+        is_stream = exchange.received.json["stream"]
+        if is_stream:
+            await exchange.start()
+            await exchange.chunk(sse(piece(CHAT if "chat" in exchange.received.path else TEXT, FIRST + "Two")))
+        await exchange.wait_until_left()
+        left.append(exchange.received.path)
+
+    late = {"code": 504, "details": "request timed out"}
+    async with before(script, "limits: {request_timeout_s: 0.3}", LOCKGATE_COMPAT=compat) as (port, _):
+        whole, streamed = await asyncio.gather(ask_all(port, is_stream=False), ask_all(port, is_stream=True))
+        for _, _, answer in whole:
+            assert (answer.status, answer.json()) == (504, late)
+        for path, mode, answer in streamed:
+            expected = FIRST if mode in HOLDING else FIRST + "Two"
+            assert said(path, ended_badly(events_of(answer), late)) == expected
+        await asyncio.sleep(0.05)
+    assert len(left) == len(whole) + len(streamed)
+
+
+async def test_a_body_that_is_too_large_never_reaches_the_model() -> None:
+    """G-27: an HTTP error on streams too."""
+    async with before(reply_json({}), "limits: {body_bytes: 500}") as (port, peer):
+        for path in (CHAT, TEXT):
+            for is_stream in (False, True):
+                body = request(path, "chunked", is_stream=is_stream) | {"user": "u" * 500}
+                answer = await ask(port, path, body)
+                assert answer.status == 413
+                assert answer.json()["details"] == "Failed to buffer the request body: length limit exceeded"
+        assert peer.received == []
