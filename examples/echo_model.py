@@ -6,6 +6,7 @@
 The model `broken` breaks off after four words. Needs nothing but Python.
 """
 
+import contextlib
 import json
 import sys
 import time
@@ -20,6 +21,11 @@ class EchoModel(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        """Requests until the other side leaves."""
+        with contextlib.suppress(ConnectionError):
+            super().handle()
 
     def do_GET(self) -> None:
         """/health, and whatever else somebody looks at."""

@@ -26,10 +26,16 @@ _EPILOG = """examples:
   lockgate detect "Mail ana@example.com"         find personal data and secrets in a text
   lockgate serve                                 serve the API on 127.0.0.1:8033
   lockgate check --config-path config.yaml       what would run, and everything that is wrong
+  lockgate parts serve                           offer our detectors and chunkers to other gateways
 
 exit codes: 0 all went well (detect: nothing found), 1 detect found something,
             2 wrong usage or settings, 3 anything else failed
 """
+
+_PARTS = (
+    "The detectors and chunkers that run here, as services for any compatible orchestrator: detectors over the "
+    "detector API (HTTP), chunkers over the chunker API (gRPC)."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -76,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands.add_parser("check", help="show what would run and what is wrong with the settings"))
     _add_detect(commands.add_parser("detect", help="run detectors on a text, a file or standard input"))
     _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
+    _add_parts(commands.add_parser("parts", help="offer our detectors and chunkers to others", description=_PARTS))
     return parser
 
 
@@ -150,6 +157,26 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="stop after the sample instead of serving on")
 
 
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    words = "Those of the settings that run here are served, until Ctrl-C or SIGTERM; port 0 is any free one."
+    serve = commands.add_parser("serve", help="serve them", description=f"{_PARTS} {words}")
+    serve.set_defaults(run=_run_parts)
+    _add_settings(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="address to bind, default 127.0.0.1")
+    for flag, port, meaning in (
+        ("--detectors-port", 8080, "port of the detectors (HTTP)"),
+        ("--chunkers-port", 8085, "port of the chunkers (gRPC)"),
+    ):
+        serve.add_argument(flag, type=_read_port, default=port, metavar="PORT", help=f"{meaning}, default {port}")
+
+
+def _read_port(word: str) -> int:
+    if not (word.isascii() and word.isdecimal() and int(word) <= 65535):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 65535, not {word!r}")
+    return int(word)
+
+
 def _load(options: argparse.Namespace, *, is_trial: bool = False) -> Any:  # noqa: ANN401 - Settings, imported when needed
     """The settings. If something is wrong with them, the parts are tried too, so that every fault is told at once."""
     from lockgate.config.load import load_settings
@@ -189,6 +216,16 @@ def _run_serve(options: argparse.Namespace) -> int:
     settings = _load_servable(options)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
     serve(settings)
+    return EXIT_OK
+
+
+def _run_parts(options: argparse.Namespace) -> int:
+    from lockgate.server.parts import PartsPlace, serve_parts
+    from lockgate.telemetry import set_up_logging
+
+    settings = _load(options)
+    set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
+    serve_parts(settings, PartsPlace(options.host, options.detectors_port, options.chunkers_port))
     return EXIT_OK
 
 

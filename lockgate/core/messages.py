@@ -5,6 +5,7 @@ Detectors of contents read the last message of the input, if a person or a model
 output, unless it is a tool's. Knows messages as plain maps, whatever else they carry.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def check_reviewable(messages: Sequence[Mapping[str, Any]]) -> None:
 
 def is_read(role: object) -> bool:
     """Whether detectors of contents read an output of this role; where none is named, it is the assistant's."""
-    return role not in TOOL_ROLES
+    return not (isinstance(role, str) and role in TOOL_ROLES)
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -58,12 +59,18 @@ def text_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
-    """Add what a stream says of its tool calls: ids and names are told once, arguments in pieces."""
+def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Any]) -> None:
+    """Add what a stream says of its tool calls: ids and names are told once, arguments in pieces.
+
+    Servers send them in many shapes, and they leave as they are; what cannot be understood is not merged.
+    """
     for delta in deltas:
-        call = calls.setdefault(delta.get("index") or 0, {})
-        if isinstance(delta.get("index"), int):
-            call["index"] = delta["index"]
+        if not isinstance(delta, Mapping):
+            continue
+        index = delta.get("index")
+        call = calls.setdefault(index if isinstance(index, int) else 0, {})
+        if isinstance(index, int):
+            call["index"] = index
         for key in ("id", "type"):
             if delta.get(key):
                 call[key] = delta[key]
@@ -77,4 +84,5 @@ def _merge_part(call: dict[str, Any], kind: str, piece: str, delta: Mapping[str,
     call["type"] = kind
     if delta.get("name"):
         part["name"] = delta["name"]
-    part[piece] += delta.get(piece) or ""
+    words = delta.get(piece) or ""
+    part[piece] += words if isinstance(words, str) else json.dumps(words)

@@ -17,7 +17,7 @@ from lockgate.core.verdicts import Action, judge_whole
 from lockgate.errors import UnknownModel
 from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, detect_slices
-from lockgate.pipelines.guarded_stream import open_guarded_stream
+from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard
 
 ToFrames = Callable[[dict[str, Any]], Iterable[Frame]]
@@ -93,14 +93,11 @@ async def open_answer(order: Order) -> AsyncIterator[Answer]:
         yield Answer(releases, found)
 
 
-async def _read_whole(backend: Backend, generation: Generation, to_frames: ToFrames) -> AsyncGenerator[Frame, None]:
-    for frame in to_frames(await backend.generate(generation)):
-        yield frame
+async def _read_whole(backend: Backend, generation: Generation, to_frames: ToFrames) -> Source:
+    yield list(to_frames(await backend.generate(generation)))
 
 
-async def _read_stream(backend: Backend, generation: Generation, to_frames: ToFrames) -> AsyncGenerator[Frame, None]:
+async def _read_stream(backend: Backend, generation: Generation, to_frames: ToFrames) -> Source:
     async with aclosing(backend.stream(generation)) as bursts:
         async for messages in bursts:
-            for message in messages:
-                for frame in to_frames(message):
-                    yield frame
+            yield [frame for message in messages for frame in to_frames(message)]

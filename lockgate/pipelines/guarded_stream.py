@@ -27,6 +27,7 @@ from lockgate.pipelines.guards import ActiveGuard, refuse
 from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
+Source = AsyncGenerator[Frame | list[Frame], None]  # frames, or lists of frames that came at once
 Args = TypeVarTuple("Args")
 
 _MAX_WAITING = 64  # releases that the reader has not taken
@@ -60,12 +61,16 @@ def plan_lanes(
 
 @asynccontextmanager
 async def open_guarded_stream(
-    source: AsyncGenerator[Frame, None],
+    source: Source,
     guards: Sequence[ActiveGuard],
     plan: LanePlan,
     watch: Watch | None = None,
 ) -> AsyncIterator[AsyncIterator[Release]]:
     """The releases of the source's text. Leaving the context stops everything behind it. `watch` sees every step."""
+    if not plan.readers and watch is None:
+        async with aclosing(source), aclosing(_pass_on(source)) as releases:
+            yield releases
+        return
     failure: LockgateError | None = None
     async with aclosing(source), asyncio.TaskGroup() as group:
         stream = _GuardedStream(group, guards, plan, watch)
@@ -78,6 +83,17 @@ async def open_guarded_stream(
             stream.stop()
     if failure is not None:
         raise failure
+
+
+async def _pass_on(source: Source) -> AsyncGenerator[Release, None]:
+    """What nobody reads is released as it comes."""
+    positions: dict[int, int] = {}
+    async for burst in source:
+        for frame in burst if isinstance(burst, list) else (burst,):
+            number, text, choice = frame.number, frame.text, frame.choice
+            start = positions.get(choice, 0)
+            end = positions[choice] = start + len(text)
+            yield Release(start, end, text, (), (frame,), choice, frame.is_last, (number, number))
 
 
 class _GuardedStream:
@@ -98,7 +114,6 @@ class _GuardedStream:
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._source: AsyncGenerator[Frame, None] | None = None
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
         self._busy_chunkers = 0
@@ -107,11 +122,8 @@ class _GuardedStream:
         self._moved = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
 
-    def start(self, source: AsyncGenerator[Frame, None]) -> None:
-        if self._plan.readers:
-            self._launch(self._read_source, source)
-        else:
-            self._source = source  # nothing is held: the reader reads it
+    def start(self, source: Source) -> None:
+        self._launch(self._read_source, source)
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -121,8 +133,6 @@ class _GuardedStream:
         return self
 
     async def __anext__(self) -> Release:
-        if self._source is not None:
-            await self._read_on(self._source)
         await self._run_launched()
         while not self._outbox:
             if self._failure is not None:
@@ -134,26 +144,17 @@ class _GuardedStream:
         self._moved.set()
         return self._outbox.popleft()
 
-    async def _read_on(self, source: AsyncGenerator[Frame, None]) -> None:
-        """Read an unguarded source until something may leave, which is at once."""
-        while not self._outbox:
-            try:
-                frame = await anext(source)
-            except StopAsyncIteration:
-                self._source = None
-                self._carry_out(self._lanes.end())
-                return
-            self._carry_out(self._lanes.receive(frame))
-
     # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
 
-    async def _read_source(self, source: AsyncGenerator[Frame, None]) -> None:
+    async def _read_source(self, source: Source) -> None:
+        receive = self._lanes.receive
         try:
-            async with aclosing(_telling_apart(source)) as frames:
-                async for frame in frames:
-                    outcomes = self._lanes.receive(frame)
-                    if outcomes or self._watch is not None:
-                        self._carry_out(outcomes)
+            async with aclosing(_telling_apart(source)) as bursts:
+                async for burst in bursts:
+                    for frame in burst if isinstance(burst, list) else (burst,):
+                        outcomes = receive(frame)
+                        if outcomes or self._watch is not None:
+                            self._carry_out(outcomes)
                     self._chunkers_wake.set()
                     while not self._may_read():
                         await self._wait()
@@ -304,10 +305,10 @@ class _SourceFailed(Exception):
         self.error = error
 
 
-async def _telling_apart(source: AsyncIterator[Frame]) -> AsyncGenerator[Frame, None]:
+async def _telling_apart(source: Source) -> Source:
     """The source's frames; its errors marked as its own, so that they are not taken for a detector's."""
     try:
-        async for frame in source:
-            yield frame
+        async for burst in source:
+            yield burst
     except LockgateError as error:
         raise _SourceFailed(error) from error

@@ -155,6 +155,7 @@ class Ports:
     def __init__(self, servers: Sequence[PortServer], timeout_s: float | None) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
+        self._told = asyncio.Event()
 
     async def start(self) -> None:
         """Accept connections."""
@@ -162,18 +163,21 @@ class Ports:
             await server.start()
 
     async def serve(self) -> None:
-        """Until all have stopped."""
+        """Until `stop`, and until all have stopped; also where every port had to stay closed."""
         async with asyncio.TaskGroup() as group:
             for server in self._servers:
                 group.create_task(server.serve(self._timeout_s))
+            await self._told.wait()
 
     def stop(self) -> None:
         """Accept nothing more, let requests end."""
+        self._told.set()
         for server in self._servers:
             server.stop()
 
     def cut(self) -> None:
         """End everything, now."""
+        self._told.set()
         for server in self._servers:
             server.cut()
 

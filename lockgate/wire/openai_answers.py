@@ -40,7 +40,10 @@ class ChatDialect:
 
     def whole_text(self, choice: Mapping[str, Any]) -> str:
         """What detectors read of a choice of a whole answer."""
-        return text_of(_part(choice, "message"))
+        message = _part(choice, "message")
+        if not isinstance(message.get("content"), str | list | None):
+            raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
+        return text_of(message)
 
     def replace_text(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
         """The choice of a whole answer with another text."""

@@ -34,7 +34,10 @@ def has_finish(message: Mapping[str, Any]) -> bool:
 def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
     """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays."""
     for message in messages:
-        for key, value in (choice_of(message).get("delta") or {}).items():
+        own = choice_of(message).get("delta") or {}
+        if len(own) == 1 and CONTENT in own:  # as in nearly every message
+            continue
+        for key, value in own.items():
             if key in PLAIN_KEYS or key in REASONING_KEYS or key == REFUSAL or value is None:
                 continue
             delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
@@ -45,8 +48,10 @@ def merge_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | No
     merged: dict[str, list[Any]] = {}
     for message in messages:
         logprobs = choice_of(message).get("logprobs")
+        if not isinstance(logprobs, dict):
+            continue
         for key in ("content", "refusal"):
-            if isinstance(logprobs, dict) and isinstance(logprobs.get(key), list):
+            if isinstance(logprobs.get(key), list):
                 merged.setdefault(key, []).extend(logprobs[key])
     return merged if any(merged.values()) else None
 

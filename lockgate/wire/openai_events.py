@@ -107,7 +107,9 @@ class Events:
     def _text_of(self, choice: Mapping[str, Any]) -> str:
         if self._is_chat:
             delta = choice.get("delta")
-            text = delta.get("content") if isinstance(delta, dict) else None
+            if not isinstance(delta, dict | None):
+                raise BrokeProtocol("openai", "the delta of a choice of the stream is no object")
+            text = None if delta is None else delta.get("content")
         else:
             text = choice.get("text")
         if text is not None and not isinstance(text, str):

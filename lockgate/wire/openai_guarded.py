@@ -233,10 +233,10 @@ class GuardedEvents(Events):
             self._choices[index].has_finish = True
         return event
 
-    def _messages_of(self, segment: Segment, release: Release) -> tuple[list[dict[str, Any]], bool]:
+    def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
         if not self._is_fms:
-            own = [dict(frame.fields) for frame in release.frames if frame.text and frame.fields is not None]
+            own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
             return own, bool(own)
         first, last = release.inputs
         ledger = self._ledger.get(segment.choice, deque())
@@ -247,7 +247,7 @@ class GuardedEvents(Events):
         return messages, any(frame.number == last for frame in release.frames)
 
     def _choice(
-        self, segment: Segment, text: str, messages: Sequence[dict[str, Any]], *, is_complete: bool
+        self, segment: Segment, text: str, messages: Sequence[Mapping[str, Any]], *, is_complete: bool
     ) -> dict[str, Any]:
         latest = choice_of(messages[-1]) if messages else {}
         choice: dict[str, Any] = {"index": segment.choice}

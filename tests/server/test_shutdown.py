@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.server.serving import stop_timeout_s
+from lockgate.server.serving import Ports, stop_timeout_s
 from tests.server.certificates import Authority
 from tests.server.http_client import Client, build_line, call, connect
 from tests.server.processes import ServerProcess
@@ -139,6 +139,17 @@ async def test_a_second_interrupt_cuts_requests_at_once(tmp_path: Path) -> None:
         server.stop()
     assert [step for step, _ in read_diary(tmp_path / "diary")] == ["began", "cancelled"]
     assert server.error_path.read_text() == ""
+
+
+async def test_ports_that_had_to_stay_closed_do_not_end_the_service() -> None:
+    """D-16."""
+    ports = Ports([], 1.0)
+    await ports.start()
+    serving = asyncio.create_task(ports.serve())
+    await asyncio.sleep(0.05)
+    assert not serving.done()
+    ports.stop()
+    await asyncio.wait_for(serving, 1.0)
 
 
 @pytest.mark.parametrize(

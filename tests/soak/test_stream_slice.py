@@ -14,7 +14,7 @@ from tests.soak.streams.faulty import VARIANTS
 from tests.soak.streams.laws import judge
 from tests.soak.streams.leaving import p99
 from tests.soak.streams.peers import Answered, Record
-from tests.soak.streams.plans import USAGE, Choice, Leave, Piece, Plan, draw_plan
+from tests.soak.streams.plans import USAGE, Choice, Leave, Odds, Piece, Plan, draw_plan
 from tests.soak.streams.play import Game, play
 from tests.soak.streams.steady_text import count_mails, sentence_ends, tokens
 from tests.soak.streams.words import EYES
@@ -39,14 +39,14 @@ PLAN = Plan(
 
 
 async def test_a_few_random_streams_break_no_law_and_leave_nothing(tmp_path: Path) -> None:
-    report = await play(Game(streams=60, seed=7, at_once=30), tmp_path)
+    report = await play(Game(streams=40, seed=7, at_once=20, odds=Odds(0.1, 0.1)), tmp_path)
     assert report.violations == []
-    assert report.streams == 60
+    assert report.streams == 40
     assert {"complete", "fault", "left"} <= set(report.ends)
 
 
 async def test_a_server_that_releases_early_is_found_out(tmp_path: Path) -> None:
-    report = await play(Game(streams=30, seed=7, at_once=30, variant="early release"), tmp_path)
+    report = await play(Game(streams=12, seed=7, at_once=12, variant="early release"), tmp_path)
     assert VARIANTS["early release"].laws & set(report.laws())
 
 
@@ -176,12 +176,12 @@ def test_every_word_of_a_plan_stands_at_one_place() -> None:
 
 
 def test_plans_cover_what_they_are_to_cover() -> None:
-    plans = [draw_plan(number, 3) for number in range(1000)]
+    plans = [draw_plan(number, 3) for number in range(300)]
     assert {len(plan.choices) for plan in plans} == {1, 2, 3, 4}
     assert {len(plan.detectors) for plan in plans} == {1, 2, 3, 4, 5, 6}
     assert len({EYES[name].chunker for plan in plans for name in plan.holders}) == 4
-    assert 15 <= sum(plan.fault is not None for plan in plans) <= 50
-    assert 15 <= sum(isinstance(plan.leave, Leave) for plan in plans) <= 50
+    assert 4 <= sum(plan.fault is not None for plan in plans) <= 20
+    assert 4 <= sum(isinstance(plan.leave, Leave) for plan in plans) <= 20
 
 
 def test_the_chunkers_cut_the_same_whatever_the_frames() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.errors import reply_to
-from lockgate.server.http.exchange import KEEP_ALIVE_S, Exchange
+from lockgate.server.http.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
 from lockgate.wire.guardrails import encode_error
 
@@ -30,7 +30,7 @@ class App:
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
         self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
-        self.encode_error = encode_error  # the body of an error, of its status and its words
+        self.encode_error: ErrorEncoder = encode_error
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         exchange = Exchange(scope, receive, send)
@@ -85,14 +85,15 @@ class App:
         if self._permits <= 0:
             raise OverloadedError("too many requests at once, try again later")
         self._permits -= 1
+        limit = _Limit(self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                await endpoint(exchange)
-        except TimeoutError:
-            if limit.expired():
+            await endpoint(exchange)
+        except asyncio.CancelledError:
+            if limit.has_passed and not exchange.has_left:
                 raise RequestTimedOut from None
             raise
         finally:
+            limit.lift()
             self._permits += 1
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
@@ -102,6 +103,28 @@ class App:
                 await exchange.fail(reply)
         except TimeoutError:
             exchange.drop()
+
+
+class _Limit:
+    """The overall time of the task that makes it; what asyncio.timeout does, for a third of its price."""
+
+    __slots__ = ("_task", "_timer", "has_passed")
+
+    def __init__(self, seconds: float) -> None:
+        self.has_passed = False
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._pass)
+
+    def _pass(self) -> None:
+        self.has_passed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def lift(self) -> None:
+        """It counts no more."""
+        self._timer.cancel()
+        if self.has_passed and self._task is not None:
+            self._task.uncancel()
 
 
 def _forget(error: BaseException) -> None:

@@ -14,6 +14,7 @@ from lockgate.telemetry import answer_started, frame_sent
 from lockgate.wire.guardrails import encode_error
 
 Headers = list[tuple[bytes, bytes]]
+ErrorEncoder = Callable[[int, str], bytes]  # the body of an error, of its status and its words
 ANONYMOUS = "anonymous"
 KEY_HEADER = b"x-lockgate-key"
 KEEP_ALIVE_S = 15.0
@@ -59,7 +60,7 @@ class Exchange:
         self.has_left = False
         self.started_at = time.perf_counter()
         self.keep_alive_s = KEEP_ALIVE_S
-        self.encode_error = encode_error
+        self.encode_error: ErrorEncoder = encode_error
         self.caller = ANONYMOUS
         self.key = b""
         self.withheld = frozenset({KEY_HEADER})

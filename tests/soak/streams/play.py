@@ -18,7 +18,7 @@ from tests.soak.streams.plans import ODDS, Odds, Plan, draw_plan
 GRACE_S = 1.0  # after which nobody may ask for a stream that is over
 SETTLE_S = 5.0
 STOP_S = 5.0
-_WARM_UP = 12
+_WARM_UP = 8
 _SAY_EVERY_S = 5.0
 
 
@@ -44,6 +44,7 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     seconds: float = 0.0
     closing_s: list[float] = field(default_factory=list)
+    memory_kb: list[int] = field(default_factory=list)
 
     def claim(self, holds: bool, law: str, words: str) -> None:
         """Something that must be so of the whole."""
@@ -62,9 +63,10 @@ async def play(game: Game, directory: Path) -> Report:
         with watched(directory, house.config(), game.variant) as server:
             await wait_for_start(server)
             await Table(house, server.api_port, Report()).play(
-                [draw_plan(-n, game.seed) for n in range(1, _WARM_UP)], 4
+                [draw_plan(-n, game.seed) for n in range(1, _WARM_UP)], _WARM_UP
             )
             before = await _settle(house, server)
+            report.memory_kb.append(server.memory_kb())
             table = Table(house, server.api_port, report)
             saying = asyncio.create_task(_say(game, report))
             started = time.monotonic()
@@ -77,6 +79,7 @@ async def play(game: Game, directory: Path) -> Report:
             report.seconds = time.monotonic() - started
             await asyncio.sleep(GRACE_S + 0.1)
             await _look_at_rest(house, server, before, report)
+            report.memory_kb.append(server.memory_kb())
             await _stop(house, server, report)
     return report
 

@@ -48,6 +48,7 @@ def _play_honest(effort: Effort, seed: int) -> Counts:
     report = _run(lambda directory: play(game, directory), effort.seconds)
     ends = ", ".join(f"{count} {end}" for end, count in report.ends.most_common())
     _tell(f"{report.streams} streams, {report.events} events in {report.seconds:.0f} s: {ends}")
+    _tell(f"resident memory: {' MB, then '.join(f'{size / 1000:.0f}' for size in report.memory_kb)} MB")
     return report.streams, _show(report)
 
 

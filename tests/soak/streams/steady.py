@@ -18,6 +18,7 @@ from tests.soak.streams.steady_text import TOKEN_S, count_mails, sentence_tokens
 MAX_GAP_S = 1.0
 MAX_KB = 100.0
 _PATIENCE_S = 30.0
+_ENVIRONMENT = clean_environment(PYTHONWARNINGS="ignore")  # sockets that are open at the end are none of our business
 _SCHEDULED = 2  # CPUCLOCK_SCHED: processor time of all threads
 _CONFIG = """
 openai: {{service: {{hostname: 127.0.0.1, port: {port}}}}}
@@ -112,7 +113,7 @@ def _running(module: str, *arguments: object) -> Iterator["subprocess.Popen[str]
     """A process of ours; its input is closed and it is waited for, or it is ended."""
     command = [sys.executable, "-m", f"tests.soak.streams.{module}", *map(str, arguments)]
     with subprocess.Popen(
-        command, cwd=ROOT, env=clean_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=_ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process

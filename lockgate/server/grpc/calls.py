@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every call of a gRPC port shares: admission, the overall time limit, one line in the log, errors as statuses.
+
+Decides which status stands for which of our errors; their words are chosen where those of HTTP are. Knows no method.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from lockgate.config.settings import LimitSettings
+from lockgate.errors import OverloadedError, RequestTimedOut
+from lockgate.server.http.errors import reply_to
+from lockgate.telemetry import answer_started, observe_request, start_request
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_CODES: Mapping[int, grpc.StatusCode] = {
+    HTTPStatus.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.UNPROCESSABLE_ENTITY: grpc.StatusCode.INVALID_ARGUMENT,
+    HTTPStatus.TOO_MANY_REQUESTS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class Calls:
+    """Attends to the calls of one port."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self._permits = limits.max_streams
+        self._timeout_s = limits.request_timeout_s
+
+    async def attend(self, path: str, context: Context, answer: Callable[[], Awaitable[T]]) -> T:
+        """Lets `answer` run its course; whatever it raises ends the call with a status."""
+        request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()))
+        code, has_left = 0, False
+        try:
+            return await self._admit(answer)
+        except asyncio.CancelledError:
+            has_left = True
+            raise
+        except Exception as error:  # noqa: BLE001 - the last place to answer
+            reply = reply_to(error)
+            code = reply.status
+            answer_started(code, is_stream=False)
+            await context.abort(_CODES.get(code, grpc.StatusCode.INTERNAL), reply.details)
+        finally:
+            observe_request(request, code=code, has_left=has_left)
+
+    async def _admit(self, answer: Callable[[], Awaitable[T]]) -> T:
+        if self._permits <= 0:
+            raise OverloadedError("too many requests at once, try again later")
+        self._permits -= 1
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                return await answer()
+        except TimeoutError:
+            if limit.expired():
+                raise RequestTimedOut from None
+            raise
+        finally:
+            self._permits += 1
+
+
+def read_metadata(context: Context, name: str) -> str:
+    """The first value of that name, or nothing."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return ""

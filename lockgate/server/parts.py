@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the servers of our parts: detectors over HTTP, chunkers over gRPC, until told to stop.
+
+Decides where they listen and that both stop together. What they answer is in `http/parts.py` and `grpc/chunkers.py`.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+from typing import NamedTuple, TypeVar
+
+from lockgate._version import __version__
+from lockgate.assembly import Parts, open_parts
+from lockgate.config.settings import Settings
+from lockgate.errors import CannotListen
+from lockgate.server.doors import BACKLOG
+from lockgate.server.grpc.calls import Calls
+from lockgate.server.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
+from lockgate.server.grpc.port import GrpcPort, Method
+from lockgate.server.http.parts import build_parts_app
+from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.telemetry import Event, log_event, open_telemetry
+from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
+    BidiStreamingChunkerTokenizationTaskRequest,
+    ChunkerTokenizationTaskRequest,
+)
+
+T = TypeVar("T")
+
+
+class PartsPlace(NamedTuple):
+    """Where the parts are offered; port 0 is any free one."""
+
+    host: str = "127.0.0.1"
+    detectors_port: int = 8080
+    chunkers_port: int = 8085
+
+
+def serve_parts(settings: Settings, place: PartsPlace) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    with (
+        open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
+        runner.run(_serve(settings, place))
+
+
+async def _serve(settings: Settings, place: PartsPlace) -> None:
+    for warning in (*settings.warnings, *_without_effect(settings), *_open_doors(place)):
+        log_event(Event.WARNING, logging.WARNING, reason=warning)
+    async with open_parts(settings) as parts:
+        spare_the_collector()
+        chunking = _build_chunking(parts)
+        chunkers_port = _bind("--chunkers-port", partial(_bind_chunking, chunking, place))
+        with _bind("--detectors-port", partial(_listen, place.host, place.detectors_port)) as listening:
+            _log_start(parts)
+            detecting = PortServer(build_parts_app(parts), listening)
+            detectors_port = listening.getsockname()[1]
+            addresses = {
+                "detectors": f"http://{_join(place.host, detectors_port)}",
+                "chunkers": f"grpc://{_join(place.host, chunkers_port)}",
+            }
+            await _run(detecting, chunking, stop_timeout_s(settings), addresses)
+    log_event(Event.STOPPED)
+
+
+def _log_start(parts: Parts) -> None:
+    names = {"detectors": list(parts.guards), "chunkers": list(parts.chunkers)}
+    log_event(Event.STARTED, logging.INFO, version=__version__, settings=parts.settings.source, **names)
+
+
+def _build_chunking(parts: Parts) -> GrpcPort:
+    limits = parts.settings.limits
+    methods = ChunkerMethods(parts.chunkers, Calls(limits), max_held_chars=limits.max_held_chars)
+    service = {
+        CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
+        STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, is_stream=True),
+    }
+    return GrpcPort({SERVICE: service}, max_message_bytes=limits.body_bytes)
+
+
+async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:
+    with _told_by_signals(detecting, chunking):
+        await detecting.start()
+        await chunking.start()
+        for name, address in addresses.items():
+            log_event(Event.LISTENING, port=name, address=address)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(detecting.serve(timeout_s))
+            group.create_task(chunking.serve(timeout_s))
+
+
+@contextmanager
+def _told_by_signals(*servers: PortServer | GrpcPort) -> Iterator[None]:
+    """The first signal lets requests finish, a second SIGINT does not."""
+    is_told = False
+
+    def tell(number: signal.Signals) -> None:
+        nonlocal is_told
+        for server in servers:
+            if is_told and number is signal.SIGINT:
+                server.cut()
+            server.stop()
+        is_told = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, tell, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listening.setblocking(False)
+    return listening
+
+
+def _bind_chunking(chunking: GrpcPort, place: PartsPlace) -> int:
+    _listen(place.host, place.chunkers_port).close()  # our own error tells the reason, that of grpc does not
+    return chunking.bind(_join(place.host, place.chunkers_port))
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bind(flag: str, bind: Callable[[], T]) -> T:
+    try:
+        return bind()
+    except OSError as error:
+        number = error.errno or 0
+        words = f"{os.strerror(number) if number > 0 else error.strerror} (os error {number})"
+        raise CannotListen(f"failed to run server: io error: {words}; {flag} chooses another port") from error
+
+
+def _without_effect(settings: Settings) -> list[str]:
+    """What guards the API port and does not guard these: nobody must think that it does."""
+    given = {"callers": bool(settings.callers), "server.tls": settings.server.tls.cert_path is not None}
+    return [f"`{name}` has no effect on parts" for name, is_given in given.items() if is_given]
+
+
+def _open_doors(place: PartsPlace) -> list[str]:
+    try:
+        is_private = ip_address(place.host).is_loopback
+    except ValueError:
+        is_private = place.host == "localhost"
+    return [] if is_private else [f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it"]

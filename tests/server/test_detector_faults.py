@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remote detectors that misbehave, seen through every endpoint that asks them (G-32, G-34, G-105, G-114, G-164)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.contracts.http_peers import (
+    Exchange,
+    Peer,
+    Script,
+    break_off,
+    open_closed_port,
+    open_peer,
+    reply,
+    reply_json,
+    send_raw,
+    stay_silent,
+    stream,
+)
+from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.gateways import (
+    CHAT,
+    GENERIC,
+    TEXT,
+    V1,
+    V1_STREAM,
+    ask,
+    chunk,
+    events_of,
+    gateway,
+    results_in,
+    sse,
+    text_in,
+)
+from tests.server.http_client import CONTENT, Answer
+from tests.server.http_client import stream as stream_content
+
+SAID = "One is done. Two is done. Three"
+STATUSES = [400, 401, 403, 404, 408, 409, 422, 429, 500, 502, 503, 504]
+USER = [{"role": "user", "content": "Hello. You"}]
+DETECTION = "/api/v2/text/detection/"
+
+
+def config(model: int, detector: int, extra: str = "") -> str:
+    at = f"service: {{hostname: 127.0.0.1, port: {detector}, request_timeout: 1}}, default_threshold: 0.5"
+    return f"""
+openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 2}}}}
+detectors:
+  bad: {{type: text_contents, chunker_id: sentence, {at}}}
+  worse: {{type: text_contents, chunker_id: sentence, {at}}}
+  whole: {{type: text_contents, chunker_id: whole_doc_chunker, {at}}}
+  talk: {{type: text_chat, chunker_id: whole_doc_chunker, {at}}}
+  about: {{type: text_generation, chunker_id: whole_doc_chunker, {at}}}
+  facts: {{type: text_context_doc, chunker_id: whole_doc_chunker, {at}}}
+  fine: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [done]}}}}
+{extra}
+"""
+
+
+async def speak(exchange: Exchange) -> None:
+    """A model that answers as it is asked."""
+    is_chat = "chat" in exchange.received.path
+    asked = exchange.received.json
+    if not asked.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": SAID}, "text": SAID, "finish_reason": "stop"}
+        await exchange.answer(json.dumps({"id": "c1", "choices": [choice], "usage": None}).encode())
+        return
+    messages = [chunk(piece) for piece in ("One is done. ", "Two is done. ", "Three")]
+    if not is_chat:
+        messages = [
+            {**one, "choices": [{"index": 0, "text": one["choices"][0]["delta"]["content"]}]} for one in messages
+        ]
+    await stream(sse(*messages, {**chunk(), "choices": [], "usage": {"total_tokens": 1}}, "[DONE]"))(exchange)
+
+
+@asynccontextmanager
+async def before(script: Script, extra: str = "", **environ: str) -> AsyncIterator[tuple[int, Peer]]:
+    async with (
+        open_peer(speak) as model,
+        open_peer(script) as detector,
+        gateway(config(model.port, detector.port, extra), **environ) as port,
+    ):
+        yield port, detector
+
+
+def chat(is_stream: bool, **detectors: Any) -> dict[str, Any]:
+    return {"model": "m", "stream": is_stream, "messages": USER, "detectors": detectors}
+
+
+def text(is_stream: bool, **detectors: Any) -> dict[str, Any]:
+    return {"model": "m", "stream": is_stream, "prompt": "Hello. You", "detectors": detectors}
+
+
+V1_BODY = {"model_id": "m", "inputs": "Hello. You", "guardrail_config": {"input": {"models": {"bad": {}}}}}
+WHOLE_CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "content": (CONTENT, "bad", {"content": "Hello. You", "detectors": {"fine": {}, "bad": {}}}),
+    "content whole": (CONTENT, "whole", {"content": "Hello. You", "detectors": {"whole": {}}}),
+    "chat": (DETECTION + "chat", "talk", {"messages": USER, "detectors": {"talk": {}}}),
+    "context": (DETECTION + "context", "facts",
+                {"content": "x", "context_type": "docs", "context": ["y"], "detectors": {"facts": {}}}),
+    "generated": (DETECTION + "generated", "about",
+                  {"prompt": "x", "generated_text": "y", "detectors": {"about": {}}}),
+    "v1 input": (V1, "bad", V1_BODY),
+    "chat input": (CHAT, "bad", chat(False, input={"bad": {}})),
+    "chat output": (CHAT, "bad", chat(False, output={"fine": {}, "bad": {}})),
+    "chat output whole": (CHAT, "whole", chat(False, output={"whole": {}})),
+    "chat review": (CHAT, "talk", chat(False, output={"fine": {}, "talk": {}})),
+    "text input": (TEXT, "bad", text(False, input={"bad": {}})),
+    "text output": (TEXT, "bad", text(False, output={"bad": {}})),
+    "text review": (TEXT, "about", text(False, output={"about": {}})),
+}  # fmt: skip
+# How much of the text may have left before the error.
+STREAM_CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "chat input": (CHAT, "bad", chat(True, input={"bad": {}}), ""),
+    "chat chunked": (CHAT, "bad", chat(True, output={"fine": {}, "bad": {}}), ""),
+    "chat whole": (CHAT, "whole", chat(True, output={"whole": {}}), SAID),
+    "chat whole behind chunks": (CHAT, "whole", chat(True, output={"fine": {}, "whole": {}}), SAID),
+    "chat review": (CHAT, "talk", chat(True, output={"talk": {}}), SAID),
+    "chat review behind chunks": (CHAT, "talk", chat(True, output={"fine": {}, "talk": {}}), SAID),
+    "text input": (TEXT, "bad", text(True, input={"bad": {}}), ""),
+    "text chunked": (TEXT, "bad", text(True, output={"bad": {}, "fine": {}}), ""),
+    "text whole": (TEXT, "whole", text(True, output={"whole": {}}), SAID),
+    "text review": (TEXT, "about", text(True, output={"about": {}, "fine": {}}), SAID),
+}
+
+
+async def ask_whole(port: int) -> Iterable[tuple[str, Answer]]:
+    answers = await asyncio.gather(*[ask(port, path, body) for path, _, body in WHOLE_CASES.values()])
+    return zip([name for _, name, _ in WHOLE_CASES.values()], answers, strict=True)
+
+
+async def ask_streams(port: int) -> Iterable[tuple[str, str, str, Answer]]:
+    cases = STREAM_CASES.values()
+    answers = await asyncio.gather(*[ask(port, path, body) for path, _, body, _ in cases])
+    return [(path, name, left, answer) for (path, name, _, left), answer in zip(cases, answers, strict=True)]
+
+
+def said(path: str, events: list[Any]) -> str:
+    if path == CHAT:
+        return text_in(events)
+    return "".join(choice["text"] for event in events for choice in event["choices"])
+
+
+async def check_everywhere(port: int, status: int, words: str | None) -> None:
+    """The same failure at every endpoint, and the text that stays."""
+
+    def error(name: str) -> dict[str, Any]:
+        return GENERIC if words is None else error_of(status, f"detector request failed for `{name}`: {words}")
+
+    line = {"detectors": {"fine": {}, "bad": {}}, "content": SAID}
+    whole, streamed, v1, lines = await asyncio.gather(
+        ask_whole(port), ask_streams(port), ask(port, V1_STREAM, V1_BODY), stream_content(port, line)
+    )
+    for name, answer in whole:
+        assert (answer.status, answer.json()) == (error(name)["code"], error(name))
+    for path, name, left, answer in streamed:
+        rest = ended_badly(events_of(answer), error(name))
+        assert said(path, rest) == left
+        assert [event for event in rest if not event["choices"] and "detections" in event] == []
+    assert ended_badly(events_of(v1), error("bad"), has_mark=False) == []
+    assert lines.lines() == [error("bad")]
+
+
+@pytest.mark.parametrize("status", STATUSES)
+async def test_the_statuses_of_detectors_reach_the_caller_or_not(status: int) -> None:
+    """G-32, G-114: a body of another form leaves the words empty, with the blank before them."""
+    async with before(reply_json({"code": status, "message": "too hot"}, status)) as (port, peer):
+        await check_everywhere(port, status, "too hot")
+        peer.script = reply(b"", status)
+        await check_everywhere(port, status, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected", "words"),
+    [
+        (500, {"code": 404, "message": "no such thing"}, 404, "no such thing"),
+        (422, {"code": 500, "message": "bug"}, 500, None),
+        (422, {"code": 7, "message": "odd"}, 422, "odd"),
+        (503, {"code": 1000, "message": "odd"}, 503, "odd"),
+        (400, {"code": -1, "message": "odd"}, 400, ""),
+        (400, {"code": "400", "message": "odd"}, 400, ""),
+        (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, 422, ""),
+        (404, {"detail": "Not Found"}, 404, ""),
+        (201, [[]], 500, None),
+        (204, None, 500, None),
+        (302, {"code": 302, "message": "there"}, 500, None),
+    ],
+)
+async def test_the_code_in_the_body_counts_unless_it_is_none(
+    status: int, body: Any, expected: int, words: str | None
+) -> None:
+    """G-114, LIM-35."""
+    async with before(reply(b"", status) if body is None else reply_json(body, status)) as (port, _):
+        await check_everywhere(port, expected, words)
+
+
+BROKEN: dict[str, Script] = {
+    "resets": break_off,
+    "is silent": stay_silent,
+    "speaks no HTTP": send_raw(b"220 mail\r\n\r\n"),
+    "breaks off": send_raw(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n[["),
+    "has a page": reply(b"<html></html>", kind="text/html"),
+    "answers nothing": reply(b""),
+    "answers null": reply(b"null"),
+    "answers an object": reply_json({"detections": []}),
+    "answers numbers": reply_json([[5]]),
+    "has half an answer": reply(b'[[{"start":0'),
+    "nests too deep": reply(b"[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_detector_that_breaks_down_is_one_general_error_and_nothing_unread_leaves(how: str) -> None:
+    """G-34."""
+    async with before(BROKEN[how]) as (port, _):
+        await check_everywhere(port, 500, None)
+
+
+async def test_a_detector_that_is_not_there_is_one_general_error() -> None:
+    async with (
+        open_peer(speak) as model,
+        open_closed_port() as nobody,
+        gateway(config(model.port, nobody.port or 0)) as port,
+    ):
+        await check_everywhere(port, 500, None)
+
+
+FOUND = {"start": 0, "end": 3, "text": "One", "detection": "x", "detection_type": "y", "score": 0.9}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start": -1},
+        {"start": 1.5},
+        {"end": 2**64},
+        {"start": 3, "end": 2},
+        {"start": None},
+        {"score": "high"},
+        {"detection": None},
+        {"text": 5},
+    ],
+    ids=repr,
+)
+async def test_a_finding_of_the_wrong_shape_lets_nothing_out(change: dict[str, Any]) -> None:
+    """G-111."""
+    async with before(reply_json([[FOUND | change]])) as (port, _):
+        for name in ("content", "chat output", "text output", "chat input"):
+            path, _, body = WHOLE_CASES[name]
+            answer = await ask(port, path, body)
+            assert (answer.status, answer.json()) == (500, GENERIC)
+        for name in ("chat chunked", "chat whole", "text chunked"):
+            path, _, body, left = STREAM_CASES[name]
+            assert said(path, ended_badly(events_of(await ask(port, path, body)), GENERIC)) == left
+
+
+async def test_lists_that_are_missing_mean_nothing_found_and_lists_beyond_are_ignored() -> None:
+    """G-101."""
+    body = {"content": SAID, "detectors": {"bad": {}}}
+    async with before(reply_json([[FOUND]])) as (port, peer):
+        found = (await ask(port, CONTENT, body)).json()["detections"]
+        assert [(one["start"], one["end"], one["text"]) for one in found] == [(0, 3, "One")]
+        assert peer.received[-1].json["contents"] == ["One is done. ", "Two is done. ", "Three"]
+        peer.script = reply_json([[], [FOUND | {"text": "Two"}], [], [FOUND], [FOUND]])
+        found = (await ask(port, CONTENT, body)).json()["detections"]
+        assert [(one["start"], one["end"], one["text"]) for one in found] == [(13, 16, "Two")]
+        for answered in ([], [[], [FOUND], [FOUND]]):
+            peer.script = reply_json(answered)
+            path, _, request, _ = STREAM_CASES["chat chunked"]
+            events = ended_well(events_of(await ask(port, path, request)))
+            assert text_in(events) == SAID
+            assert {one["detector_id"] for one in results_in(events)} == {"fine"}
+
+
+async def test_places_beyond_the_text_are_told_once_and_hold_nothing_back() -> None:
+    far = FOUND | {"start": 900, "end": 2**62, "text": "?"}
+    async with before(reply_json([[far]])) as (port, _):
+        found = (await ask(port, CONTENT, {"content": "Hello. You", "detectors": {"bad": {}}})).json()["detections"]
+        assert [(one["start"], one["end"]) for one in found] == [(900, 2**62)]
+        events = ended_well(events_of(await ask(port, CHAT, chat(True, output={"bad": {}}))))
+        assert text_in(events) == SAID
+        assert [one["start"] for one in results_in(events)] == [900, 913, 926]
+        line = {"detectors": {"bad": {}}, "content": SAID}
+        lines = (await stream_content(port, line)).lines()
+        assert [len(one["detections"]) for one in lines] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("compat", ["none", "fms"])
+async def test_what_was_read_before_the_failure_has_left_and_nothing_else(compat: str) -> None:
+    """G-147, G-164."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.received.json["contents"][0].startswith("One"):
+            await exchange.answer(b"[[]]")
+        else:
+            await asyncio.sleep(0.05)
+            await exchange.answer(b'{"code":503,"message":"gone"}', 503)
+
+    gone = error_of(503, "detector request failed for `bad`: gone")
+    async with before(script, LOCKGATE_COMPAT=compat) as (port, _):
+        for path, make in ((CHAT, chat), (TEXT, text)):
+            reviewer = "talk" if path == CHAT else "about"
+            for names in (["bad"], ["fine", "bad"], ["bad", reviewer]):
+                output: dict[str, Any] = {name: {} for name in names}
+                events = events_of(await ask(port, path, make(True, output=output)))
+                assert said(path, ended_badly(events, gone)) == "One is done. "
+        lines = (await stream_content(port, {"detectors": {"bad": {}}, "content": SAID})).lines()
+        assert [one.get("processed_index") for one in lines] == [13, None]
+        assert lines[-1] == gone
+
+
+async def test_detectors_that_fail_at_once_are_one_error() -> None:
+    """G-105."""
+    async with before(reply_json({"code": 503, "message": "gone"}, 503)) as (port, _):
+        both: dict[str, Any] = {"bad": {}, "worse": {}}
+        errors = [error_of(503, f"detector request failed for `{name}`: gone") for name in both]
+        answer = await ask(port, CONTENT, {"content": SAID, "detectors": both})
+        assert answer.json() in errors
+        for output in (both, both | {"whole": {}, "talk": {}}):
+            events = events_of(await ask(port, CHAT, chat(True, output=output)))
+            assert len(events) == 2
+            assert events[0]["$error"] in errors
+            assert events[1] == "[DONE]"
+        assert len((await stream_content(port, {"detectors": both, "content": SAID})).lines()) == 1
+
+
+async def test_reviewers_that_fail_at_once_are_one_error() -> None:
+    extra = """
+  gossip: {type: text_chat, embedded: "tests.server.slow_parts:open_broken_detector"}
+"""
+    async with before(reply_json({"code": 503, "message": "gone"}, 503), extra) as (port, _):
+        gone = error_of(503, "detector request failed for `talk`: gone")
+        answer = await ask(port, DETECTION + "chat", {"messages": USER, "detectors": {"talk": {}, "gossip": {}}})
+        assert answer.json() in (gone, GENERIC)
+        events = events_of(await ask(port, CHAT, chat(True, output={"talk": {}, "gossip": {}})))
+        assert events[-2:] in ([{"$error": gone}, "[DONE]"], [{"$error": GENERIC}, "[DONE]"])
+        assert text_in(events[:-2]) == SAID
+
+
+async def test_a_failure_does_not_wait_for_a_slow_detector_and_takes_it_along() -> None:
+    left = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if "worse" in exchange.received.all("detector-id"):
+            await exchange.wait_until_left()
+            left.set()
+        else:
+            await exchange.answer(b'{"code":400,"message":"no"}', 400)
+
+    no = error_of(400, "detector request failed for `bad`: no")
+    async with before(script) as (port, _):
+        async with asyncio.timeout(0.9):
+            events = events_of(await ask(port, CHAT, chat(True, output={"worse": {}, "bad": {}})))
+            assert ended_badly(events, no) == []
+            await left.wait()
