@@ -12,11 +12,13 @@ from typing import Any
 
 from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
 from lockgate.core.release import Strategy
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.core.values import WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
-from lockgate.interfaces import Backend, Chunker, Probe
+from lockgate.interfaces import Backend, Chunker, Headers, Probe
 from lockgate.pipelines.guards import CONTENTS, Guard, ReadAsReview, Rules, choose
 from lockgate.plugins import find_factory
+
+_RUNS_HERE = Health("HEALTHY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,12 @@ class Gateway:
     generation: Backend | None = None
     openai: Backend | None = None
     probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
+
+    async def probe(self, headers: Headers = ()) -> dict[str, Health]:
+        """How every part is now; all services are asked at once, what runs here is well."""
+        asked = {name: probe.probe(headers) for name, probe in self.probes.items() if probe is not None}
+        answered = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+        return {name: answered.get(name, _RUNS_HERE) for name in self.probes}
 
     @property
     def is_fms(self) -> bool:

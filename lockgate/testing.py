@@ -10,7 +10,7 @@ from typing import Any
 
 from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, Rejected
 from lockgate.interfaces import Chunker, Detector, Headers
 
 Find = Callable[[str], Sequence[Detection]]
@@ -216,12 +216,17 @@ async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
             assert found.text == excerpt.text[found.start : found.end]  # noqa: S101
             assert 0.0 <= found.score <= 1.0  # noqa: S101
     assert await reading.read(excerpts) == first  # noqa: S101
-    assert "`no_such_parameter`" in _refusal_of(detector, {**params, "no_such_parameter": 1})  # noqa: S101
+    assert "`no_such_parameter`" in await _refusal_of(detector, {**params, "no_such_parameter": 1})  # noqa: S101
 
 
-def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
+async def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
+    """What is said against the parameters: at once, or by a service when it is asked for the first time."""
     try:
-        detector.accept(params, ())
+        reading = detector.accept(params, ())
     except InvalidRequest as error:
+        return error.message
+    try:
+        await reading.read([Excerpt("a")])
+    except Rejected as error:
         return error.message
     return "an unknown parameter was accepted"

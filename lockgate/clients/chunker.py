@@ -5,8 +5,9 @@ Decides when a stream is opened, fed and ended. Whether the chunks fit the text 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -25,7 +26,10 @@ from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
 _SERVICE = "/caikit.runtime.Chunkers.ChunkersService"
 _CUT = Method(f"{_SERVICE}/ChunkerTokenizationTaskPredict", TokenizationResults)
 _STREAM = Method(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict", ChunkerTokenizationStreamResult)
+_REASON_TRIES = 100
+_REASON_PAUSE_S = 0.001
 
+Told = TypeVar("Told")
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
@@ -63,8 +67,8 @@ class ChunkerClient:
                 async for raw in answers:
                     counted.status = 200
                     yield _build_chunk(_STREAM.answer.FromString(raw))
-                if not feed.has_ended:
-                    raise BrokeProtocol(self._id, f"{self._failing}: the chunks ended before the text did")
+            if not feed.has_ended:
+                raise BrokeProtocol(self._id, f"{self._failing}: the chunks ended before the text did")
             counted.stream_ended()
 
     async def probe(self, headers: Headers) -> Health:
@@ -82,6 +86,9 @@ class _Feed:
         self._peer = peer
         self._call = call
         self._failing = failing
+        self._lost: grpc.aio.AioRpcError | None = None
+        self._statuses: list[tuple[grpc.StatusCode, str | None]] = []
+        call.add_done_callback(self._note_status)
         self.has_ended = False
 
     @asynccontextmanager
@@ -97,6 +104,8 @@ class _Feed:
             if failure is None or (reader is not None and reader.cancelling()):
                 raise
             raise failure from None
+        except grpc.aio.AioRpcError as error:
+            await self._raise_reason(error)
         finally:
             self._call.cancel()
             task.cancel()
@@ -105,6 +114,26 @@ class _Feed:
     def _end_call_if_failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._call.cancel()
+
+    def _note_status(self, call: Call) -> None:
+        self._statuses.append((_run_at_once(call.code()), _run_at_once(call.details())))
+
+    async def _raise_reason(self, error: grpc.aio.AioRpcError) -> None:
+        """Why the call has ended, if it did not end well.
+
+        A write that fails because the chunker has just ended the call gives the call a status of grpc's own, a moment
+        before or after the chunker's; hence all are noted, and the chunker's is waited for.
+        """
+        lost = self._lost and (self._lost.code(), self._lost.details())
+        for _ in range(_REASON_TRIES):
+            told = [status for status in self._statuses if status != lost]
+            if told:
+                code, details = told[0]
+                if code is grpc.StatusCode.OK:
+                    return
+                raise grpc.aio.AioRpcError(code, details=details) from error
+            await asyncio.sleep(_REASON_PAUSE_S)
+        raise error
 
     async def _send_all(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> None:
         with suppress(_CallIsOver):
@@ -122,11 +151,16 @@ class _Feed:
     async def _send(self, frame: Frame) -> None:
         """Waits while the chunker does not read."""
         request = BidiStreamingChunkerTokenizationTaskRequest(text_stream=frame.text, input_index_stream=frame.number)
-        await _within_call(self._call.write(request.SerializeToString()))
+        try:
+            await _within_call(self._call.write(request.SerializeToString()))
+        except _CallIsOver as over:
+            self._lost = over.error
+            raise
 
 
 class _CallIsOver(Exception):
-    pass
+    def __init__(self, error: Exception) -> None:
+        self.error = error if isinstance(error, grpc.aio.AioRpcError) else None
 
 
 async def _within_call(step: Awaitable[None]) -> None:
@@ -134,7 +168,17 @@ async def _within_call(step: Awaitable[None]) -> None:
     try:
         await step
     except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
-        raise _CallIsOver from error
+        raise _CallIsOver(error) from error
+
+
+def _run_at_once(told: Coroutine[Any, Any, Told]) -> Told:
+    """What a coroutine returns that has nothing to wait for."""
+    try:
+        told.send(None)
+    except StopIteration as stop:
+        result: Told = stop.value
+        return result
+    raise RuntimeError("the status of a call that has one was waited for")
 
 
 async def _take_until_text(frames: AsyncIterator[Frame]) -> list[Frame]:

@@ -36,7 +36,7 @@ class LanePlan(NamedTuple):
 
     `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
     as they are, wherever their chunker says that they lie. `reads_empty`: a streamed text without a character is read
-    too, by whoever reads it whole.
+    too, by whoever reads it whole. `max_cuts`: how many pieces of a whole text a chunker is given at once.
     """
 
     readers: tuple[Reader, ...]
@@ -49,6 +49,7 @@ class LanePlan(NamedTuple):
     feeds_empty: bool = False
     trusts_chunks: bool = False
     reads_empty: bool = False
+    max_cuts: int = 5
 
     def chunkers(self) -> list[str]:
         """The distinct chunkers, in the order of their detectors."""

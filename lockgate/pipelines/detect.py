@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detections on what is complete: contents, as a stream through the guarded stream; and what reviewers read whole."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from lockgate.core.values import Detection, Frame, Subject
 from lockgate.core.verdicts import keep
-from lockgate.errors import LockgateError, RequestError
+from lockgate.errors import RequestError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, refuse
+from lockgate.pipelines.together import run_together
 
 
 class Slice(NamedTuple):
@@ -27,7 +28,12 @@ async def detect_contents(
 
 
 async def detect_slices(
-    slices: Sequence[Slice], guards: Sequence[ActiveGuard], max_open: int = 5, *, trusts_chunks: bool = False
+    slices: Sequence[Slice],
+    guards: Sequence[ActiveGuard],
+    max_open: int = 5,
+    *,
+    max_cuts: int = 5,
+    trusts_chunks: bool = False,
 ) -> list[Detection]:
     """The findings in slices of a text, with their place in that text."""
     plan = plan_lanes(
@@ -37,6 +43,7 @@ async def detect_slices(
         is_whole=True,
         feeds_empty=True,
         trusts_chunks=trusts_chunks,
+        max_cuts=max_cuts,
     )
     found: list[Detection] = []
     async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
@@ -49,20 +56,8 @@ async def detect_slices(
 
 async def review_all(reviews: Sequence[ActiveReview], subject: Subject, max_open: int = 5) -> list[Detection]:
     """The findings of all reviewers, in the order of the reviewers."""
-    if len(reviews) == 1:
-        return await _review(reviews[0], subject)
-    permits = asyncio.Semaphore(max_open)
-
-    async def review(one: ActiveReview) -> list[Detection]:
-        async with permits:
-            return await _review(one, subject)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(review(one)) for one in reviews]
-    except ExceptionGroup as failures:
-        raise _first_of(failures) from failures
-    return [found for task in tasks for found in task.result()]
+    found = await run_together([partial(_review, one, subject) for one in reviews], max_open)
+    return [one for of_reviewer in found for one in of_reviewer]
 
 
 async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
@@ -72,14 +67,6 @@ async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
     except RequestError as error:
         raise refuse(name, error) from error
     return [one._replace(detector_id=name) for one in keep(found, active.threshold)]
-
-
-def _first_of(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    ours = failures.subgroup(LockgateError)
-    first: BaseException = ours or failures
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first
 
 
 async def _one_frame_each(slices: Iterable[Slice]) -> AsyncGenerator[Frame, None]:

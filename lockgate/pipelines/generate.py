@@ -47,6 +47,7 @@ class Prompt(NamedTuple):
     guards: Sequence[ActiveGuard] = ()
     action: Action = Action.ANNOTATE
     max_open: int = 5
+    max_cuts: int = 5
     trusts_chunks: bool = False
 
 
@@ -76,7 +77,13 @@ async def open_answer(order: Order) -> AsyncIterator[Answer]:
     prompt, generation = order.prompt, order.generation
     found: Sequence[Detection] = ()
     if prompt.guards:
-        found = await detect_slices(prompt.slices, prompt.guards, prompt.max_open, trusts_chunks=prompt.trusts_chunks)
+        found = await detect_slices(
+            prompt.slices,
+            prompt.guards,
+            prompt.max_open,
+            max_cuts=prompt.max_cuts,
+            trusts_chunks=prompt.trusts_chunks,
+        )
     if found and prompt.action is Action.ANNOTATE:
         yield Answer(None, found, await order.backend.tokenize(generation.model, prompt.text, generation.headers))
         return

@@ -24,6 +24,7 @@ from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import LockgateError, RequestError
 from lockgate.pipelines.guards import ActiveGuard, refuse
+from lockgate.pipelines.together import run_together
 from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
@@ -44,6 +45,7 @@ def plan_lanes(
     feeds_empty: bool = False,
     trusts_chunks: bool = False,
     reads_empty: bool = False,
+    max_cuts: int = 5,
 ) -> LanePlan:
     """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
     readers = tuple(guard.reader for guard in guards)
@@ -56,6 +58,7 @@ def plan_lanes(
         feeds_empty=feeds_empty,
         trusts_chunks=trusts_chunks,
         reads_empty=reads_empty,
+        max_cuts=max_cuts,
     )
 
 
@@ -185,10 +188,10 @@ class _GuardedStream:
         cut = self._chunkers[name].cut
         if len(frames) == 1:
             return await cut(frames[0].text)
+        parts = await run_together([partial(cut, frame.text) for frame in frames], self._plan.max_cuts)
         chunks: list[Chunk] = []
         start = 0
-        for frame in frames:
-            found = await cut(frame.text)
+        for frame, found in zip(frames, parts, strict=True):
             chunks += [chunk._replace(start=chunk.start + start, end=chunk.end + start) for chunk in found]
             start += len(frame.text)
         return chunks

@@ -54,6 +54,8 @@ async def _serve(settings: Settings, then: Then | None) -> None:
         log_event(Event.WARNING, logging.WARNING, reason=warning)
     load_tls(settings.server.tls)
     async with open_gateway(settings) as gateway:
+        if settings.start_up_health_check:
+            await _check_health(gateway)
         spare_the_collector()
         with ExitStack() as stack:
             bound = bind_all(settings)
@@ -65,6 +67,15 @@ async def _serve(settings: Settings, then: Then | None) -> None:
             front = _build_front(gateway, [one.socket for one in bound if one.listener.name != "health"])
             await _run(bound, front, health, then)
     log_event(Event.STOPPED)
+
+
+async def _check_health(gateway: Gateway) -> None:
+    """Ask every service once how it is; whatever it says, we start."""
+    sick = {name: health for name, health in (await gateway.probe()).items() if health.status != "HEALTHY"}
+    for name, health in sick.items():
+        log_event(Event.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code)
+    if sick:
+        log_event(Event.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
 
 
 def _build_front(gateway: Gateway, sockets: Sequence[socket.socket]) -> Ports | Workers:

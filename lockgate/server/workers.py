@@ -138,12 +138,12 @@ class _Worker:
         self._pair, theirs = socket.socketpair()
         self._pair.setblocking(False)
         with theirs:
-            self._process = _start_interpreter(number, baggage, [theirs.fileno(), *sockets])
+            self._child = _start_interpreter(number, baggage, [theirs.fileno(), *sockets])
 
     @property
     def pid(self) -> int:
         """The process."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def age_s(self) -> float:
@@ -157,13 +157,13 @@ class _Worker:
 
     async def end(self) -> int:
         """Waits until it has died; the exit status, or the signal as a negative number."""
-        if self._process.returncode is None:
+        if self._child.returncode is None:
             while await self._listen():
                 pass
-            while self._process.poll() is None:  # noqa: ASYNC110 - it has closed its side, so this is a matter of moments
+            while self._child.poll() is None:  # noqa: ASYNC110 - it has closed its side, so this is a matter of moments
                 await asyncio.sleep(_REAP_S)
             self._pair.close()
-        return self._process.returncode
+        return self._child.returncode
 
     def tell(self, word: bytes) -> None:
         """Give an order; one that has died need not hear it."""
@@ -174,7 +174,7 @@ class _Worker:
 
     def kill(self) -> None:
         """The last resort."""
-        self._process.kill()
+        self._child.kill()
 
     async def _listen(self) -> bytes:
         try:

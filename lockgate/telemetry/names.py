@@ -36,6 +36,7 @@ class Event(StrEnum):
     STOPPED = "stopped"
     LISTENING = "listening"
     PORT_LEFT_CLOSED = "port_left_closed"
+    UNHEALTHY = "unhealthy"
     WORKER_STARTED = "worker_started"
     WORKER_DIED = "worker_died"
     TLS_REFUSED = "tls_refused"

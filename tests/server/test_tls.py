@@ -161,6 +161,7 @@ async def test_with_a_client_ca_a_certificate_of_that_ca_is_let_in(closed: Serve
     async with connect(closed.api_port, context) as client:  # and once more with the session of another connection
         await client.send(build_request("POST", CONTENT, ASK))
         assert (await client.read_answer()).status == 200
+    wait_until(lambda: [event["caller"] for event in closed.events("request")] == ["client", "client"])
     assert (await call(closed.health_port, "/health", method="GET")).status == 200
 
 

@@ -98,6 +98,7 @@ class Answering:
         self.limits = settings.limits
         self._unsuitable = 422 if gateway.is_fms else 400
         self._max_open = settings.detector_concurrent_requests
+        self._max_cuts = settings.chunker_concurrent_requests
         self._headers = frozenset(settings.passthrough_headers)
         self._rewrites = settings.rewrite_forwarded_access_header
 
@@ -179,6 +180,7 @@ class Answering:
             plan.inputs.contents,
             plan.policy.on_input,
             self._max_open,
+            self._max_cuts,
             self.is_fms,
         )
         order = Order(

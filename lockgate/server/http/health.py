@@ -14,7 +14,6 @@ from lockgate.telemetry import render_metrics
 
 _EMULATED = {"fms-guardrails-orchestr8": "0.18.3"}
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-_RUNS_HERE = Health("HEALTHY")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,7 +33,7 @@ class HealthRoutes:
     def __init__(self, gateway: Gateway) -> None:
         versions = _EMULATED if gateway.is_fms else _EMULATED | {"lockgate": __version__}
         self._versions = _encode(versions)
-        self._probes = gateway.probes
+        self._gateway = gateway
         self._headers = frozenset(gateway.settings.passthrough_headers)
         self._rewrites = gateway.settings.rewrite_forwarded_access_header
 
@@ -45,9 +44,7 @@ class HealthRoutes:
     async def info(self, exchange: Exchange) -> None:
         """GET /info on the health port."""
         headers = exchange.passthrough(self._headers, self._rewrites)
-        asked = {name: probe.probe(headers) for name, probe in self._probes.items() if probe is not None}
-        answered = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
-        services = {name: _describe(answered.get(name, _RUNS_HERE)) for name in self._probes}
+        services = {name: _describe(health) for name, health in (await self._gateway.probe(headers)).items()}
         await exchange.answer_json(_encode({"services": services}))
 
     async def metrics(self, exchange: Exchange) -> None:

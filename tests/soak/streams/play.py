@@ -15,6 +15,7 @@ from tests.soak.streams.laws import MODEL_CLOSES_S, Violation, judge
 from tests.soak.streams.peers import Record
 from tests.soak.streams.plans import ODDS, Odds, Plan, draw_plan
 
+THE_RUN = "the run"
 GRACE_S = 1.0  # after which nobody may ask for a stream that is over
 SETTLE_S = 5.0
 STOP_S = 5.0
@@ -49,7 +50,11 @@ class Report:
     def claim(self, holds: bool, law: str, words: str) -> None:
         """Something that must be so of the whole."""
         if not holds:
-            self.violations.append(Violation(law, "the run", words))
+            self.violations.append(Violation(law, THE_RUN, words))
+
+    def passed(self) -> int:
+        """The streams of which no law was broken."""
+        return self.streams - len({violation.stream for violation in self.violations} - {THE_RUN})
 
     def laws(self) -> Counter[str]:
         """How often each law was broken."""

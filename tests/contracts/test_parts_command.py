@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate parts serve` as a process: how it stops, how it fails to start, and the page that shows it."""
+
+import asyncio
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.contracts.parts_process import PartsProcess, serving_parts
+from tests.contracts.test_parts_chunkers import Stream, channel_to, cut, describe
+from tests.e2e.test_readme import read_steps, run, write_files
+from tests.server.http_client import build_request, connect
+from tests.server.processes import COMMAND, ROOT, clean_environment, wait_until
+
+PAGE = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
+
+
+def fail(directory: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and standard error of a command that must not go on."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=directory, env=clean_environment(), capture_output=True, timeout=30, check=False
+    )
+    return done.returncode, done.stderr.decode()
+
+
+async def test_what_is_under_way_ends_in_peace_when_the_servers_are_told_to_stop(tmp_path: Path) -> None:
+    with serving_parts(tmp_path) as parts:
+        async with channel_to(parts) as channel, connect(parts.detectors_port) as client:
+            request = build_request("POST", "/api/v1/text/contents", b'{"contents":[]}', _HEADERS)
+            await client.send(request[:-5])
+            stream = Stream(channel)
+            await stream.send("One. Tw", 0)
+            assert describe(await stream.read())[0] == "One. "
+            parts.process.send_signal(signal.SIGTERM)
+            async with channel_to(parts) as other:
+                await _wait_until_refused(other)
+            await client.send(request[-5:])
+            assert (await client.read_answer()).body == b"[]"
+            await stream.send("o!", 1)
+            assert [describe(one)[0] for one in await stream.finish()] == ["Two!"]
+        status = await asyncio.to_thread(parts.process.wait, 10)
+    assert status == 0
+    assert parts.log()[-1]["event"] == "stopped"
+
+
+_HEADERS = {"content-type": "application/json", "detector-id": "pii"}
+
+
+async def _wait_until_refused(channel: grpc.aio.Channel) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await cut(channel, "a")
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_second_interrupt_cuts_what_is_under_way(tmp_path: Path) -> None:
+    with serving_parts(tmp_path) as parts:
+        async with channel_to(parts) as channel:
+            stream = Stream(channel)
+            await stream.send("One. Tw", 0)
+            assert describe(await stream.read())[0] == "One. "
+            parts.process.send_signal(signal.SIGINT)
+            async with channel_to(parts) as other:
+                await _wait_until_refused(other)
+            assert parts.process.poll() is None
+            parts.process.send_signal(signal.SIGINT)
+            assert await asyncio.to_thread(parts.process.wait, 5) == 0
+
+
+@pytest.mark.parametrize("flag", ["--detectors-port", "--chunkers-port"])
+def test_a_port_that_is_taken_is_told_with_the_flag_that_chooses_another(tmp_path: Path, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"--detectors-port": "0", "--chunkers-port": "0", flag: str(taken.getsockname()[1])}
+        code, words = fail(tmp_path, "parts", "serve", *[word for pair in ports.items() for word in pair])
+    assert code == 3
+    assert words == (
+        f"lockgate: failed to run server: io error: Address already in use (os error 98); {flag} chooses another port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["parts"], "the following arguments are required: COMMAND"),
+        (["parts", "serve", "--detectors-port", "many"], "must be a whole number from 0 to 65535, not 'many'"),
+        (["parts", "serve", "--config-path", "no/such/file"], "no/such/file"),
+    ],
+)
+def test_wrong_usage_ends_with_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    code, told = fail(tmp_path, *arguments)
+    assert code == 2
+    assert words in told
+    assert "Traceback" not in told
+
+
+def test_the_command_explains_itself(tmp_path: Path) -> None:
+    for arguments, words in (([], "parts serve"), (["parts"], "chunker API"), (["parts", "serve"], "--chunkers-port")):
+        done = subprocess.run(
+            [*COMMAND, *arguments, "--help"], cwd=tmp_path, env=clean_environment(), capture_output=True, check=True
+        )
+        assert words in " ".join(done.stdout.decode().split())
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
+def test_every_command_of_the_page_prints_what_the_page_shows(parts: PartsProcess, tmp_path: Path) -> None:
+    ports = {"8080": str(parts.detectors_port), "8085": str(parts.chunkers_port)}
+    write_files(re.sub(r"port: (8080|8085)", lambda found: f"port: {ports[found[1]]}", PAGE), tmp_path)
+    steps = [step for step in read_steps(PAGE) if "parts serve" not in step.command]
+    assert len(steps) >= 3
+    for step in steps:
+        assert run(step.command, ports, tmp_path) == step.output, step.command
+
+
+def test_the_page_shows_the_lines_of_a_start(parts: PartsProcess) -> None:
+    [start] = [step for step in read_steps(PAGE) if "parts serve" in step.command]
+    shown = [re.sub(r"^\S+ ", "", line) for line in start.output.splitlines()]
+    wait_until(lambda: len(parts.events("listening")) == 2)
+    names = [line.split()[1] for line in shown]
+    assert names == ["started", "listening", "listening"]
+    assert '"detectors=' not in start.output
+    for name in (*parts.events("started")[0]["detectors"], *parts.events("started")[0]["chunkers"]):
+        assert f"'{name}'" in shown[0]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of a typical deployment: its papers agree with each other, and as processes it works."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from lockgate.cli import _parser
+from lockgate.config.load import load_settings
+from tests.server.processes import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "examples" / "compose"
+PATIENCE_S = 30.0
+KEY = "sk-web"
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((COMPOSE / name).read_text(encoding="utf-8"))
+
+
+def settings_of(name: str) -> Any:
+    return load_settings(config_path=COMPOSE / name, flags={}, environ={"WEB_KEY": KEY})
+
+
+def test_every_service_that_the_gateway_calls_is_in_the_compose_file() -> None:
+    gateway, services = settings_of("gateway.yaml"), load("compose.yaml")["services"]
+    called = [part.service for part in (*gateway.detectors.values(), *gateway.chunkers.values()) if part.service]
+    assert {one.hostname for one in called} == {"parts"}
+    assert {one.hostname for one in [*called, gateway.openai.service]} <= set(services)
+    assert {one.port for one in called} == {8080, 8085}  # where `lockgate parts serve` listens
+    assert str(gateway.openai.service.port) in services["model"]["command"]
+
+
+def test_the_parts_offer_what_the_gateway_asks_for() -> None:
+    gateway, parts = settings_of("gateway.yaml"), settings_of("parts.yaml")
+    remote = {name: part.type for name, part in gateway.detectors.items() if part.service}
+    assert remote == {name: part.type for name, part in parts.detectors.items()}
+    asked = {name for name, part in gateway.chunkers.items() if part.service}
+    assert asked <= {name for name, part in parts.chunkers.items() if part.embedded}
+
+
+def test_the_commands_of_the_compose_file_are_ours() -> None:
+    services = load("compose.yaml")["services"]
+    for name in ("gateway", "parts"):
+        program, *arguments = services[name]["command"]
+        assert program == "lockgate"
+        options = _parser().parse_args(arguments)
+        assert f"./{options.config_path.name}:{options.config_path}:ro" in services[name]["volumes"]
+    grace_s = float(services["gateway"]["stop_grace_period"].removesuffix("s"))
+    assert grace_s > settings_of("gateway.yaml").server.shutdown_timeout_s
+    copied = re.findall(r"^COPY (.+) \S+$", (COMPOSE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [word for line in copied for word in line.split() if not (ROOT / word).exists()] == []
+
+
+def choose_ports(count: int) -> list[int]:
+    with ExitStack() as probes:
+        return [probes.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
+
+
+@contextmanager
+def deployment(folder: Path) -> Iterator[int]:
+    """The script without containers, on free ports; the API port."""
+    names = ("MODEL_PORT", "DETECTORS_PORT", "CHUNKERS_PORT", "HTTP_PORT", "HEALTH_HTTP_PORT")
+    ports = dict(zip(names, choose_ports(len(names)), strict=True))
+    environ = clean_environment(WEB_KEY=KEY, TMPDIR=str(folder), BIN=str(Path(sys.executable).parent))
+    environ |= {name: str(port) for name, port in ports.items()}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["sh", str(COMPOSE / "without_containers.sh")], cwd=ROOT, env=environ, stdout=log, stderr=log
+        )
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not all(_is_open(port) for port in ports.values()):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < end, (folder / "log").read_text()
+            time.sleep(0.05)
+        yield ports["HTTP_PORT"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    assert not any(_is_open(port) for port in ports.values())
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def post(port: int, text: str, **headers: str) -> str:
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "echo", "stream": True, "messages": messages, "detectors": {"policy": "support"}}
+    request = Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", **headers},
+    )
+    with urlopen(request, timeout=PATIENCE_S) as answer:
+        whole: str = answer.read().decode()
+        return whole
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script for sh")
+def test_the_deployment_works_without_containers(tmp_path: Path) -> None:
+    with deployment(tmp_path) as port:
+        whole = post(port, "The key is bluebird. Fine.", Authorization=f"Bearer {KEY}")
+        assert "".join(re.findall(r'"content":"(.*?)"', whole)) == "The key is ████████. Fine."
+        assert whole.endswith("data: [DONE]\n\n")
+        assert "I cannot help with that." in post(port, "Mail ana@example.org", Authorization=f"Bearer {KEY}")
+        with pytest.raises(HTTPError, match="401") as refused:
+            post(port, "Hello", Authorization="Bearer none")
+        refused.value.close()
