@@ -77,12 +77,13 @@ def _log_start(parts: Parts) -> None:
 
 def _build_chunking(parts: Parts) -> GrpcPort:
     limits = parts.settings.limits
-    methods = ChunkerMethods(parts.chunkers, Calls(limits), max_held_chars=limits.max_held_chars)
+    calls = Calls(limits)
+    methods = ChunkerMethods(parts.chunkers, calls, max_held_chars=limits.max_held_chars)
     service = {
         CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
         STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, is_stream=True),
     }
-    return GrpcPort({SERVICE: service}, max_message_bytes=limits.body_bytes)
+    return GrpcPort({SERVICE: service}, calls, max_message_bytes=limits.body_bytes)
 
 
 async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:

@@ -207,6 +207,8 @@ class WholeText:
     def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
         self._wanted = wanted
         self._hides = hides
+        self._told = ""
+        self._is_blocked = False
         self._message: dict[str, Any] = {}
         self._found: list[Detection] = []
         self.found_in_prompt: Sequence[Detection] = ()
@@ -228,11 +230,8 @@ class WholeText:
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
         """The text has been read; nothing is sent yet."""
         self._found += release.detections
-        if self._hides and release.text:
-            self._message = {**self._message, "generated_text": release.text}
-            self._message.pop("tokens", None)
-            if is_blocked:
-                self._message["finish_reason"] = FILTERED
+        self._told += release.text
+        self._is_blocked |= is_blocked
         return b""
 
     def finish(self) -> bytes:
@@ -246,6 +245,11 @@ class WholeText:
             results["output"] = to_words(sorted(self._found, key=lambda one: one.start))
             warnings.append(_UNSUITABLE_OUTPUT)
         answer = self._message | {"token_classification_results": results}
+        if self._hides:
+            answer["generated_text"] = self._told
+            answer.pop("tokens", None)
+        if self._is_blocked:
+            answer["finish_reason"] = FILTERED
         answer.setdefault("input_token_count", 0)
         answer.pop("start_index", None)
         warnings += self.warnings

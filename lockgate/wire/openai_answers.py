@@ -23,6 +23,7 @@ from lockgate.wire.openai import (
     to_results,
     warn,
 )
+from lockgate.wire.openai_deltas import CONTENT, other_texts
 
 FILTERED = "content_filter"
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
@@ -45,14 +46,16 @@ class ChatDialect:
             raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
         return text_of(message)
 
-    def replace_text(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
-        """The choice of a whole answer with another text."""
-        message = dict(choice["message"])
-        if isinstance(message.get("content"), list):
-            message["content"] = [{"type": "text", "text": text}]
-        else:
-            message["content"] = text
-        return choice | {"message": message}
+    def other_texts(self, choice: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """Texts of a choice besides its content."""
+        return other_texts(_part(choice, "message"))
+
+    def replace_texts(self, choice: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool) -> dict[str, Any]:
+        """The choice of a whole answer with these texts, and nothing that could tell those that it had."""
+        message = _part(choice, "message")
+        kept = () if is_blocked else ("tool_calls", "function_call", "tool_call_id", "name")
+        told = {"role": message.get("role", "assistant"), "content": message.get("content"), **texts}
+        return {"message": told | {key: message[key] for key in kept if key in message}}
 
     def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
         """What reviewers read of a choice of a whole answer."""
@@ -83,9 +86,13 @@ class TextDialect:
             raise BrokeProtocol("openai", "a choice of the answer has no text")
         return text
 
-    def replace_text(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
+    def other_texts(self, choice: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """A text has no others."""
+        return ()
+
+    def replace_texts(self, choice: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool) -> dict[str, Any]:
         """The choice of a whole answer with another text."""
-        return choice | {"text": text}
+        return {"text": texts.get(CONTENT, "")}
 
     def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
         """What reviewers read of a choice of a whole answer: nothing, if it is empty."""
@@ -121,7 +128,11 @@ class WholeAnswer:
         self._has_guards = has_guards
         self._hides = hides  # what was found must not be told by other fields either
         self._message: dict[str, Any] = {}
+        self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
+        self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
+        self._blocked: set[int] = set()
         self._found: dict[int, list[Detection]] = {}
+        self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
         self.reviewed: dict[int, Sequence[Detection]] = {}
         self.found_in_prompt: Sequence[Detection] = ()
@@ -140,10 +151,18 @@ class WholeAnswer:
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
             text = self._dialect.whole_text(choice)
+            is_ours = is_read(choice.get("message", {}).get("role"))
+            if self._hides and is_ours:
+                for field, words in self._dialect.other_texts(choice):
+                    yield self._frame(place, field, words)
             if text:
-                yield Frame(place, text, place)
-            elif is_read(choice.get("message", {}).get("role")):
+                yield self._frame(place, CONTENT, text)
+            elif is_ours:
                 self._empty.append(place)
+
+    def _frame(self, place: int, field: str, text: str) -> Frame:
+        self._lanes.append((place, field))
+        return Frame(place, text, len(self._lanes) - 1)
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -154,21 +173,35 @@ class WholeAnswer:
 
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
         """A choice has been read; nothing is sent yet. `is_blocked`: its text was replaced."""
-        place = release.choice
-        self._found.setdefault(place, []).extend(release.detections)
-        choice = self.choices[place]
+        place, field = self._lanes[release.choice]
+        if field == CONTENT:
+            self._found.setdefault(place, []).extend(release.detections)
+        elif release.detections:
+            self._elsewhere.append((place, field, release.detections))
         if self._hides:
-            choice = self._dialect.replace_text(choice, release.text)
-            choice["logprobs"] = None
-            if is_blocked:
-                choice |= {"finish_reason": FILTERED}
-            self.choices[place] = choice
+            texts = self._texts.setdefault(place, {})
+            texts[field] = texts.get(field, "") + release.text
+        if is_blocked:
+            self._blocked.add(place)
         return b""
+
+    def _choice(self, place: int) -> dict[str, Any]:
+        """The choice as it may be told."""
+        choice = self.choices[place]
+        if place not in self._texts:
+            return _in_order(choice)
+        is_blocked, texts = place in self._blocked, self._texts[place]
+        if is_blocked:  # one text says all that is left to say
+            texts = {CONTENT: "".join(texts.values())}
+        told = {"index": choice.get("index", place), "logprobs": None}
+        told |= self._dialect.replace_texts(choice, texts, is_blocked=is_blocked)
+        told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
+        return _in_order(told)
 
     def finish(self) -> bytes:
         """The answer."""
         answer = {key: value for key, value in self._message.items() if key not in ("detections", "warnings")}
-        answer["choices"] = [_in_order(choice) for choice in self.choices]
+        answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)
         detections = self._detections()
@@ -186,6 +219,9 @@ class WholeAnswer:
             results += to_plain_results(self.reviewed.get(place, ()))
             if results:
                 entries.append({"choice_index": choice.get("index", place), "results": results})
+        for place, field, found in self._elsewhere:
+            index = self.choices[place].get("index", place)
+            entries.append({"choice_index": index, "field": field, "results": to_results(found)})
         inputs = input_entries(self._asked, self.found_in_prompt)
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 
@@ -196,7 +232,7 @@ class WholeAnswer:
             warnings += [
                 warn("EMPTY_OUTPUT", words.format(self.choices[place].get("index", place))) for place in self._empty
             ]
-        if any(self._found.values()):
+        if any(self._found.values()) or self._elsewhere:
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
 

@@ -6,6 +6,7 @@ from typing import Any
 
 CONTENT, REASONING, REFUSAL = "content", "reasoning_content", "refusal"
 REASONING_KEYS = frozenset({REASONING, "reasoning"})
+CALL_KEYS = frozenset({"tool_calls", "function_call"})
 PLAIN_KEYS = frozenset({"role", CONTENT})
 TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
@@ -31,7 +32,7 @@ def has_finish(message: Mapping[str, Any]) -> bool:
     return choice_of(message).get("finish_reason") is not None
 
 
-def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
+def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, only_calls: bool = False) -> None:
     """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays."""
     for message in messages:
         own = choice_of(message).get("delta") or {}
@@ -39,6 +40,8 @@ def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> 
             continue
         for key, value in own.items():
             if key in PLAIN_KEYS or key in REASONING_KEYS or key == REFUSAL or value is None:
+                continue
+            if only_calls and key not in CALL_KEYS:
                 continue
             delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
 

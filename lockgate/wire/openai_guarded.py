@@ -254,7 +254,7 @@ class GuardedEvents(Events):
         if self._is_chat:
             delta: dict[str, Any] = {"role": "assistant", segment.field: text}
             if is_complete:
-                add_extras(delta, messages)
+                add_extras(delta, messages, only_calls=self._hides)
             choice["delta"] = delta
             choice["logprobs"] = None if self._hides else merge_logprobs(messages)
         else:
@@ -264,6 +264,8 @@ class GuardedEvents(Events):
             choice[key] = latest.get(key) if is_complete else None
         if choice["finish_reason"] is not None:
             self._choices[segment.choice].has_finish = True
+        if self._hides:  # what else a choice holds may tell what its text no longer does
+            return choice
         return choice | {key: value for key, value in latest.items() if key not in choice and key != "delta"}
 
     def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:

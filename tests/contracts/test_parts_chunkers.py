@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our chunkers as a service, over raw gRPC: what comes when, how calls are refused, and what happens when one leaves."""
+"""Our chunkers as a service, over raw gRPC: what comes when, how calls are refused, and what if one leaves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -19,6 +19,7 @@ from lockgate.telemetry import answer_started, observe_request, start_request
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
+_CLEAN_UP_S = 2.0
 
 _CODES: Mapping[int, grpc.StatusCode] = {
     HTTPStatus.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
@@ -38,14 +39,18 @@ class Calls:
     def __init__(self, limits: LimitSettings) -> None:
         self._permits = limits.max_streams
         self._timeout_s = limits.request_timeout_s
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def attend(self, path: str, context: Context, answer: Callable[[], Awaitable[T]]) -> T:
         """Lets `answer` run its course; whatever it raises ends the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()))
         code, has_left = 0, False
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - every call has its task
+        self._tasks.add(task)
         try:
             return await self._admit(answer)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, grpc.aio.BaseError):  # the second: its end was noticed by reading or writing
             has_left = True
             raise
         except Exception as error:  # noqa: BLE001 - the last place to answer
@@ -54,7 +59,15 @@ class Calls:
             answer_started(code, is_stream=False)
             await context.abort(_CODES.get(code, grpc.StatusCode.INTERNAL), reply.details)
         finally:
+            self._tasks.discard(task)
             observe_request(request, code=code, has_left=has_left)
+
+    async def end(self) -> None:
+        """The port is closed: whatever still runs has lost its client, and is given a moment to clean up."""
+        if tasks := set(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
 
     async def _admit(self, answer: Callable[[], Awaitable[T]]) -> T:
         if self._permits <= 0:

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from lockgate.server.grpc.calls import Context
+from lockgate.server.grpc.calls import Calls, Context
 from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _HEALTH = "grpc.health.v1.Health"
@@ -34,7 +34,7 @@ Services = Mapping[str, Mapping[str, Method]]
 class GrpcPort:
     """Serves one port as PortServer does, with other words on the line."""
 
-    def __init__(self, services: Services, *, max_message_bytes: int) -> None:
+    def __init__(self, services: Services, calls: Calls, *, max_message_bytes: int) -> None:
         options = [
             ("grpc.so_reuseport", 0),  # or a second server would share the port without a word
             ("grpc.max_receive_message_length", max_message_bytes + _ROOM_BYTES),
@@ -44,6 +44,7 @@ class GrpcPort:
         self._server.add_generic_rpc_handlers(
             [_build_service(name, methods) for name, methods in {**services, _HEALTH: health}.items()]
         )
+        self._calls = calls
         self._told = asyncio.Event()
         self._cut = asyncio.Event()
 
@@ -65,6 +66,7 @@ class GrpcPort:
                 cutting.cancel()
         finally:
             await self._server.stop(None)
+            await self._calls.end()
 
     def stop(self) -> None:
         """Accept nothing more; calls under way go on."""
