@@ -58,8 +58,8 @@ CASES = (
     Case("passthrough stream", "paced", None, PASSTHROUGH_TARGET),
     Case("guarded stream, embedded", "paced", EMBEDDED, GUARDED_TARGET),
     Case("guarded stream, remote detector", "paced", _REMOTE),
-    Case("unary chat, passthrough", "unary"),
-    Case("unary chat, embedded", "unary", EMBEDDED, UNARY_TARGET),
+    Case("unary chat", "unary", None, UNARY_TARGET),
+    Case("unary chat, guarded, embedded", "unary", EMBEDDED),
 )
 TITLES = {"burst": "burst", "paced": "one token at a time", "unary": "unary"}
 
@@ -170,12 +170,12 @@ def _measure_bare(effort: Effort, measured: Mapping[str, float]) -> list[Row]:
     """What of the guarded answers is spent in the chunker and the detector themselves."""
     works = {"bare": partial(_cut_and_scan, read_answer(), load_stop_judge(), asyncio.run(open_scan()))}
     taken_s = best_cpu_s(works, effort.rounds)["bare"] / _CALLS
-    floor, served = measured["unary: floor, CPU per request"], measured["unary: unary chat, embedded, CPU per request"]
+    floor, served = measured["unary: floor, CPU per request"], measured["unary: unary chat, guarded, embedded, CPU per request"]
     to_both = served / (floor + micros(taken_s, 1))
     return [
         Row("bare sentence and pii, in a loop of their own, CPU per token", micros(taken_s, len(read_answer())), "us"),
         Row("bare sentence and pii, in a loop of their own, CPU per answer", micros(taken_s, 1), "us"),
-        Row("for comparison, unary chat, embedded, to the floor and that loop", to_both, "x"),
+        Row("for comparison, unary chat, guarded, to the floor and that loop", to_both, "x"),
     ]
 
 

@@ -21,7 +21,7 @@ from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
 from lockgate.embedded.pii import open_pii_detector
 from lockgate.embedded.scanning import Scan
 from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
-from lockgate.server import run
+from lockgate.server import serving
 from lockgate.server.http.app import App, Endpoint
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import set_up_logging
@@ -85,10 +85,10 @@ def main(port: int, answers: Path) -> None:
         answer = msgspec.json.decode(body, type=ContentAnswer)
         routes[path] = {"POST": build_unary(answer)}
         routes[PARTS + path] = {"POST": build_with_parts(answer, judge, scan)}
-    config = run.configure(App(routes, max_streams=1000, timeout_s=600.0))
-    run.spare_the_collector()
+    config = serving.configure(App(routes, max_streams=1000, timeout_s=600.0))
+    serving.spare_the_collector()
     listening = socket.create_server((HOST, port), backlog=2048)
-    with asyncio.Runner(loop_factory=run.loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[listening]))
 
 

@@ -14,7 +14,7 @@ from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame, Generation
 from lockgate.core.verdicts import Action, judge_whole
-from lockgate.errors import UnknownModel
+from lockgate.errors import LockgateError, UnknownModel
 from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, detect_slices
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
@@ -107,4 +107,11 @@ async def _read_whole(backend: Backend, generation: Generation, to_frames: ToFra
 async def _read_stream(backend: Backend, generation: Generation, to_frames: ToFrames) -> Source:
     async with aclosing(backend.stream(generation)) as bursts:
         async for messages in bursts:
-            yield [frame for message in messages for frame in to_frames(message)]
+            frames: list[Frame] = []
+            try:
+                for message in messages:
+                    frames += to_frames(message)
+            except LockgateError:
+                yield frames  # what came before the message that cannot be read
+                raise
+            yield frames

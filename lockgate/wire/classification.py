@@ -208,11 +208,11 @@ class WholeText:
         self._wanted = wanted
         self._hides = hides
         self._told = ""
-        self._is_blocked = False
         self._message: dict[str, Any] = {}
         self._found: list[Detection] = []
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The text, also when it is empty."""
@@ -231,7 +231,7 @@ class WholeText:
         """The text has been read; nothing is sent yet."""
         self._found += release.detections
         self._told += release.text
-        self._is_blocked |= is_blocked
+        self.is_blocked |= is_blocked
         return b""
 
     def finish(self) -> bytes:
@@ -248,7 +248,7 @@ class WholeText:
         if self._hides:
             answer["generated_text"] = self._told
             answer.pop("tokens", None)
-        if self._is_blocked:
+        if self.is_blocked:
             answer["finish_reason"] = FILTERED
         answer.setdefault("input_token_count", 0)
         answer.pop("start_index", None)
@@ -280,8 +280,10 @@ class TextEvents:
         self._hides = hides
         self._count = 0
         self._ledger: deque[tuple[int, dict[str, Any]]] = deque()  # fms: messages that events are made of
+        self._unsaid: list[Frame] = []  # messages without text that go along with the next event
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each message."""
@@ -293,6 +295,7 @@ class TextEvents:
 
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
         """The events of a release."""
+        self.is_blocked |= is_blocked
         if not self._is_guarded:
             events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
         elif release.text or release.detections:
@@ -301,14 +304,17 @@ class TextEvents:
             events = [self._event(release, is_blocked=False)]
         else:
             events = []
+            if not self._is_fms:
+                self._unsaid += [frame for frame in release.frames if _counts_something(frame.fields)]
         return b"".join([encode_event(_in_order(self._with_prompt(event))) for event in events])
 
     def finish(self) -> bytes:
         """The end of the stream, which has no mark."""
-        if not self.warnings:
+        if not (self.warnings or self.found_in_prompt):
             return b""
         last = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
-        return encode_event(_in_order(last | {"warnings": self.warnings}))
+        last = self._with_prompt(last)
+        return encode_event(_in_order(last | {"warnings": [*last.get("warnings", ()), *self.warnings]}))
 
     def _with_prompt(self, event: dict[str, Any]) -> dict[str, Any]:
         """The first event also tells what was masked in the prompt."""
@@ -323,7 +329,8 @@ class TextEvents:
 
     def _event(self, release: Release, *, is_blocked: bool) -> dict[str, Any]:
         shift = -release.start if self._is_fms else 0
-        event = self._fields_by_chunk(release) if self._is_fms else _fields_by_frame(release)
+        event = self._fields_by_chunk(release) if self._is_fms else _fields_by_frame([*self._unsaid, *release.frames])
+        self._unsaid = []
         event["generated_text"] = release.text
         event["token_classification_results"] = {"output": to_words(release.detections, shift)}
         event["processed_index"] = release.end
@@ -361,10 +368,10 @@ def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
     return messages[1].get("input_tokens") or messages[0].get("input_tokens")
 
 
-def _fields_by_frame(release: Release) -> dict[str, Any]:
+def _fields_by_frame(frames: Iterable[Frame]) -> dict[str, Any]:
     """What the messages carry whose last character leaves now: each leaves once."""
     event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
-    for frame in release.frames:
+    for frame in frames:
         message = frame.fields or {}
         for key in ("finish_reason", "generated_token_count", "seed"):
             if key in message:
@@ -380,3 +387,9 @@ def _says_something(message: Mapping[str, Any] | None) -> bool:
     """Whether a message without text tells how the text ended, or of tokens."""
     known = message or {}
     return known.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED" or bool(known.get("tokens"))
+
+
+def _counts_something(message: Mapping[str, Any] | None) -> bool:
+    """Whether a message without text tells of the prompt, as the first one of a stream does."""
+    known = message or {}
+    return bool(known.get("input_token_count") or known.get("input_tokens"))

@@ -130,13 +130,14 @@ class WholeAnswer:
         self._message: dict[str, Any] = {}
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
         self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
-        self._blocked: set[int] = set()
+        self._blocked: set[tuple[int, str]] = set()
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
         self.reviewed: dict[int, Sequence[Detection]] = {}
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False  # as a whole: every choice is judged on its own
 
     @property
     def choices(self) -> list[dict[str, Any]]:
@@ -151,7 +152,7 @@ class WholeAnswer:
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
             text = self._dialect.whole_text(choice)
-            is_ours = is_read(choice.get("message", {}).get("role"))
+            is_ours = _is_ours(choice)
             if self._hides and is_ours:
                 for field, words in self._dialect.other_texts(choice):
                     yield self._frame(place, field, words)
@@ -182,21 +183,33 @@ class WholeAnswer:
             texts = self._texts.setdefault(place, {})
             texts[field] = texts.get(field, "") + release.text
         if is_blocked:
-            self._blocked.add(place)
+            self._blocked.add((place, field))
         return b""
 
     def _choice(self, place: int) -> dict[str, Any]:
         """The choice as it may be told."""
         choice = self.choices[place]
-        if place not in self._texts:
+        if not (self._hides and _is_ours(choice)):
             return _in_order(choice)
-        is_blocked, texts = place in self._blocked, self._texts[place]
-        if is_blocked:  # one text says all that is left to say
-            texts = {CONTENT: "".join(texts.values())}
+        texts, is_blocked = self._left(place)
         told = {"index": choice.get("index", place), "logprobs": None}
         told |= self._dialect.replace_texts(choice, texts, is_blocked=is_blocked)
         told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
         return _in_order(told)
+
+    def _left(self, place: int) -> tuple[dict[str, str], bool]:
+        """The texts of a choice that may be told; what was said after one that is withheld is withheld with it."""
+        left: dict[str, str] = {}
+        for field, text in self._in_turn(place):
+            if (place, field) in self._blocked:
+                return left | {CONTENT: text}, True
+            left[field] = text
+        return left, False
+
+    def _in_turn(self, place: int) -> Iterable[tuple[str, str]]:
+        """The texts of a choice in the order in which a model says them."""
+        texts = self._texts.get(place, {})
+        return [(field, texts[field]) for of_choice, field in self._lanes if of_choice == place and field in texts]
 
     def finish(self) -> bytes:
         """The answer."""
@@ -235,6 +248,12 @@ class WholeAnswer:
         if any(self._found.values()) or self._elsewhere:
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
+
+
+def _is_ours(choice: Mapping[str, Any]) -> bool:
+    """Whether detectors read this choice: a text, or a message of nobody's tool."""
+    message = choice.get("message")
+    return not isinstance(message, dict) or is_read(message.get("role"))
 
 
 def _in_order(choice: Mapping[str, Any]) -> dict[str, Any]:

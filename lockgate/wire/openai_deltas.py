@@ -70,6 +70,15 @@ def merge_text_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     return merged if any(merged.values()) else None
 
 
+def without_secrets(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice of a message without text, and without all that may tell of a text that must not be seen."""
+    kept = {key: choice.get(key) for key in ("index", "finish_reason", "stop_reason")}
+    if "delta" not in choice:
+        return kept | {"text": "", "logprobs": None}
+    delta = {key: value for key, value in (choice["delta"] or {}).items() if key in CALL_KEYS}
+    return kept | {"delta": delta, "logprobs": None}
+
+
 def without_text(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message as if it only ended its choice."""
     choice = dict(choice_of(message))

@@ -72,6 +72,7 @@ class Events:
         self.reviewed: dict[int, Sequence[Detection]] = {}
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""

@@ -26,6 +26,7 @@ from lockgate.wire.openai_deltas import (
     merge_logprobs,
     merge_text_logprobs,
     other_texts,
+    without_secrets,
     without_text,
 )
 from lockgate.wire.openai_events import DONE, ChoiceState, Events, Segment, encode_event
@@ -55,7 +56,6 @@ class GuardedEvents(Events):
         self._ledger: dict[int, deque[tuple[int, dict[str, Any]]]] = {}  # fms: messages that events are made of
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
         self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
-        self._is_blocked = False
         self._is_simple = self._is_chat and not is_fms
 
     # Messages into frames.
@@ -84,8 +84,8 @@ class GuardedEvents(Events):
         if len(choices) != 1 or type(choices[0]) is not dict:
             return None
         choice: dict[str, Any] = choices[0]
-        delta = choice.get("delta")
-        known = self._choices.get(choice.get("index", 0))
+        delta, index = choice.get("delta"), choice.get("index", 0)
+        known = self._choices.get(index) if type(index) is int else None
         if type(delta) is not dict or len(delta) != 1 or known is None or not known.segments:
             return None
         text = delta.get(CONTENT)
@@ -146,7 +146,7 @@ class GuardedEvents(Events):
             self._hold(len(release.text))
             return b""
         parts = [self._write(segment, release, is_blocked=is_blocked)]
-        is_over = release.is_final
+        is_over = release.is_final and not self.is_blocked
         while is_over:
             open_segments.popleft()
             is_over = False
@@ -156,13 +156,15 @@ class GuardedEvents(Events):
                     self._hold(-len(waiting.text))
                     parts.append(self._write(segment, waiting, is_blocked=was_blocked))
                     is_over = waiting.is_final
+                    if self.is_blocked:
+                        return b"".join(parts)
                 segment.waiting = []
         return b"".join(parts)
 
     def finish(self) -> bytes:
         """The end of the stream."""
         parts = []
-        if self._is_blocked:
+        if self.is_blocked:
             parts += [self._filtered(index) for index in sorted(self._choices)]
         elif self._is_fms and not self._is_chat:
             for index in sorted(self._ends):
@@ -188,7 +190,7 @@ class GuardedEvents(Events):
         if release.text or found:
             parts.append(encode_event(self._event(segment, release, found, is_blocked=is_blocked)))
         if is_blocked:
-            self._is_blocked = True
+            self.is_blocked = True
             return b"".join(parts)
         for frame in release.frames:
             if frame.fields is None:
@@ -210,7 +212,8 @@ class GuardedEvents(Events):
         event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
         if not is_complete and not self._is_fms:
             event.pop("usage", None)
-        event["choices"] = [self._choice(segment, release.text, messages, is_complete=is_complete)]
+        choice = self._choice(segment, release.text, messages, is_complete=is_complete)
+        event["choices"] = [self._cut_off(choice, release.text) if is_blocked else choice]
         if not self._is_chat:
             event.setdefault("usage", None)
         shift = -release.start if self._is_fms else segment.start
@@ -228,10 +231,12 @@ class GuardedEvents(Events):
             warnings.append(UNSUITABLE_OUTPUT)
         if warnings:
             event["warnings"] = warnings
-        if is_blocked:
-            event["choices"][0]["finish_reason"] = FILTERED
-            self._choices[index].has_finish = True
         return event
+
+    def _cut_off(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
+        """The choice as the last that is said of it: whatever was withheld, the fallback is content."""
+        self._choices[choice["index"]].has_finish = True
+        return choice | self._dialect.delta(text) | {"finish_reason": FILTERED, "stop_reason": None}
 
     def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
@@ -273,9 +278,11 @@ class GuardedEvents(Events):
         known = self._choices[index]
         if has_finish(message):
             known.has_finish = True
-        if not self._is_chat:  # in fms the last message of a choice follows at the end
-            return b"" if self._is_fms else encode_event(message)
         choice = choice_of(message)
+        if self._hides and known.is_read:
+            choice = without_secrets(choice)
+        if not self._is_chat:  # in fms the last message of a choice follows at the end
+            return b"" if self._is_fms else encode_event({**message, "choices": [choice]})
         delta = {key: value for key, value in (choice.get("delta") or {}).items() if not self._is_guarded(key)}
         if known.is_read:
             delta["role"] = "assistant"

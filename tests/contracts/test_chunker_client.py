@@ -423,6 +423,17 @@ async def test_a_probe_of_nobody_is_unhealthy_and_never_raises() -> None:
     assert await client.probe(()) == Health("UNHEALTHY", 500)  # closed
 
 
+async def test_calls_that_run_when_the_client_is_closed_fail() -> None:
+    server = build_chunker_server()
+    async with server.listening() as port:
+        async with open_chunker_client("en", at(port)) as client:
+            calls = [asyncio.ensure_future(client.cut("a")), asyncio.ensure_future(collect(client, ["a"]))]
+            await server.record.opened.wait()
+            await asyncio.sleep(0.05)  # the other one
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 2)
+    assert [type(one) for one in outcomes] == [Unavailable, Unavailable]
+
+
 async def test_an_eager_host_must_resolve_at_start() -> None:
     service = at(1, resolution_strategy="eager", resolution_strategy_timeout=2)
     async with open_chunker_client("en", service):

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.json_format import MessageToDict
 
 from lockgate.clients.caikit_nlp import CaikitNlpClient, open_caikit_nlp_client
@@ -498,11 +497,3 @@ async def test_a_rejected_prompt_is_told_in_the_servers_words() -> None:
         with pytest.raises(Rejected) as caught:
             await read_all(client, ask())
     assert (caught.value.status, caught.value.message, caught.value.service) == (400, GENERATE + "why", "generation")
-
-
-def test_others_may_bring_their_own_copy_of_the_same_messages() -> None:
-    theirs = descriptor_pb2.FileDescriptorProto(name="theirs/health.proto", package="grpc.health.v1", syntax="proto3")
-    theirs.message_type.add(name="HealthCheckRequest")
-    descriptor_pool.Default().AddSerializedFile(theirs.SerializeToString())
-    fmaas_file = fmaas.DESCRIPTOR.pool.FindFileContainingSymbol("grpc.health.v1.HealthCheckRequest")
-    assert fmaas_file.name == "lockgate/wire/protos/grpc_health.proto"

@@ -9,10 +9,13 @@ from lockgate.core.lanes import LanePlan
 from lockgate.core.release import ReleaseGate, Strategy
 from lockgate.core.values import Frame
 from lockgate.embedded.scanning import LOOKBEHIND_CHARS
+from lockgate.telemetry import Event
+from lockgate.telemetry.prometheus import PrometheusObserver
 from tests.rules.tree import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONCEPTS = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 RULE_NUMBER = re.compile(r"\b(?:[ABDG]|LIM)-\d+\b")
 
 
@@ -50,3 +53,13 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
     assert f"{LanePlan(()).soft_held_chars:,} characters are held (the soft mark)" in CONCEPTS
     assert f"the last {LOOKBEHIND_CHARS} characters before it" in CONCEPTS
     assert f"only up to {LOOKBEHIND_CHARS - 1} characters before its end" in CONCEPTS
+
+
+def test_every_event_of_the_log_is_on_the_operations_page() -> None:
+    assert [event.value for event in Event if f"`{event.value}`" not in OPERATIONS] == []
+
+
+def test_every_metric_is_on_the_operations_page() -> None:
+    names = re.findall(r"^# TYPE (lockgate_\w+)", PrometheusObserver().render().decode(), re.MULTILINE)
+    assert len(names) > 5
+    assert sorted(names) == sorted(set(re.findall(r"^\| `(lockgate_\w+)` \|", OPERATIONS, re.MULTILINE)))

@@ -15,7 +15,7 @@ from lockgate.config.policies import PolicySettings
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Detection, Frame, Generation, Subject
-from lockgate.core.verdicts import Action, Judge
+from lockgate.core.verdicts import Action, Judge, hide
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, review_all
@@ -35,6 +35,7 @@ class Border(Protocol):
 
     found_in_prompt: Sequence[Detection]
     warnings: list[dict[str, str]]
+    is_blocked: bool  # a policy has cut the answer off: nothing more of it is written
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """A message of the backend as frames."""
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
     @property
     def hides(self) -> bool:
         """Whether what was found in the answer must not be seen."""
-        return self.policy.on_output is not Action.ANNOTATE
+        return self.policy.on_output is not Action.ANNOTATE and bool(self.outputs.contents)
 
     @property
     def trailing(self) -> frozenset[str]:
@@ -81,7 +82,7 @@ class Job(NamedTuple):
     is_stream: bool
     text: str  # what is read of the prompt
     masks: Masks
-    block: Callable[[Sequence[Detection], int], bytes]
+    block: Callable[[Sequence[Detection], int, list[dict[str, str]]], bytes]
     warn: Callable[[str], dict[str, str]]
     subjects: Callable[[], Iterable[tuple[int, Subject]]] | None = None
     note_reviews: Callable[[int, Sequence[Detection]], object] | None = None
@@ -190,7 +191,8 @@ class Answering:
         async with open_answer(order) as answer:
             if answer.releases is None:
                 count_detections(answer.found)
-                await self._send(exchange, job, job.block(answer.found, answer.input_tokens))
+                warnings = [job.warn(name) for name in dict.fromkeys(plan.warnings)]
+                await self._send(exchange, job, job.block(answer.found, answer.input_tokens, warnings))
                 return
             is_blocked = await self._relay(exchange, job, answer)
         if plan.outputs.reviews and job.subjects is not None and not is_blocked:
@@ -200,7 +202,7 @@ class Answering:
 
     async def _relay(self, exchange: Exchange, job: Job, answer: Answer) -> bool:
         """Write each release; whether a policy has cut the answer off."""
-        border, is_stream = job.border, job.is_stream
+        border = job.border
         judges = _Judges(job.plan.policy) if job.plan.hides else None
         border.found_in_prompt = answer.found
         assert answer.releases is not None  # noqa: S101 - the caller has looked
@@ -215,7 +217,7 @@ class Answering:
             written = border.take(release, is_blocked=is_blocked)
             if written:
                 await exchange.write(written)
-            if is_blocked and is_stream:
+            if border.is_blocked:
                 return True
         return False
 
@@ -224,7 +226,7 @@ class Answering:
         for choice, subject in job.subjects():
             found = await review_all(reviews, subject, self._max_open)
             count_detections(found)
-            job.note_reviews(choice, found)
+            job.note_reviews(choice, [hide(one) for one in found] if job.plan.hides else found)
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:

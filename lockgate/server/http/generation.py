@@ -111,7 +111,7 @@ class GenerationRoutes:
             is_stream,
             wanted.text,
             wanted.masks,
-            block=lambda found, tokens: _block(plan, found, tokens, is_stream=is_stream),
+            block=lambda found, tokens, warnings: _block(plan, found, tokens, warnings, is_stream=is_stream),
             warn=lambda name: {"id": "DETECTOR_FAILED", "message": failed_detector(name)},
             subjects=border.subjects if is_whole else None,  # type: ignore[union-attr]
             note_reviews=border.note_reviews if is_whole else None,  # type: ignore[union-attr]
@@ -119,6 +119,7 @@ class GenerationRoutes:
         )
 
 
-def _block(plan: Plan, found: Found, tokens: int, *, is_stream: bool) -> bytes:
+def _block(plan: Plan, found: Found, tokens: int, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:
     answer = wire.build_blocked(found, tokens, plan.policy.fallback if plan.policy.on_input else None)
+    answer["warnings"] += warnings
     return encode_event(answer) if is_stream else encode(answer)

@@ -88,7 +88,7 @@ class OpenAIRoutes:
             asked.is_stream,
             text,
             asked.masks,
-            block=lambda found, tokens: self._block(dialect, asked, plan, found, tokens),
+            block=lambda found, tokens, warnings: self._block(dialect, asked, plan, (found, tokens), warnings),
             warn=lambda name: wire.warn("DETECTOR_FAILED", failed_detector(name)),
             subjects=border.subjects,
             note_reviews=border.reviewed.__setitem__,
@@ -124,11 +124,20 @@ class OpenAIRoutes:
             max_held_chars=self._answering.limits.max_held_chars,
         )
 
-    def _block(self, dialect: Dialect, asked: wire.Asked, plan: Plan, found: wire.Found, tokens: int) -> bytes:
+    def _block(
+        self,
+        dialect: Dialect,
+        asked: wire.Asked,
+        plan: Plan,
+        counted: tuple[wire.Found, int],
+        warnings: list[dict[str, str]],
+    ) -> bytes:
+        found, tokens = counted
         if plan.policy.on_input:
             answer = build_refused(dialect, asked, found, plan.policy.fallback)
         else:
             answer = build_blocked(dialect, asked, found, tokens, is_fms=self._is_fms)
+        answer["warnings"] += warnings
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
 
 

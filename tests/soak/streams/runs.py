@@ -5,7 +5,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -15,7 +15,6 @@ from tests.soak.streams.play import Game, Report, play
 from tests.soak.streams.steady import MAX_GAP_S, MAX_KB, Load, run_steady
 
 _SHOWN = 10
-T = TypeVar("T")
 
 
 class Effort(NamedTuple):
@@ -77,6 +76,9 @@ def _leave(effort: Effort, seed: int) -> Counts:
 def _run_load(effort: Effort) -> Counts:
     load = effort.load
     _say(f"{load.streams} streams at once, 10 tokens/s each, {load.per_second:.0f} started per second")
+    if effort.seconds < load.seconds:
+        _tell(f"left out: it takes {load.seconds:.0f} s")
+        return 0, 0
     with tempfile.TemporaryDirectory(prefix="lockgate-soak-") as directory:
         found = run_steady(load, Path(directory), _tell)
     gap_s = p99(found.gaps_s) if found.gaps_s else float("inf")
@@ -90,10 +92,15 @@ def _run_load(effort: Effort) -> Counts:
     return load.streams + 2 - len(faults), len(faults)
 
 
-def _run(start: Callable[[Path], Coroutine[Any, Any, T]], seconds: float) -> T:
-    async def limited(directory: Path) -> T:
-        async with asyncio.timeout(seconds):
-            return await start(directory)
+def _run(start: Callable[[Path], Coroutine[Any, Any, Report]], seconds: float) -> Report:
+    async def limited(directory: Path) -> Report:
+        try:
+            async with asyncio.timeout(seconds):
+                return await start(directory)
+        except TimeoutError:
+            report = Report()
+            report.claim(False, "time", f"the limit of {seconds:.0f} s passed")
+            return report
 
     with (
         tempfile.TemporaryDirectory(prefix="lockgate-soak-") as directory,

@@ -41,6 +41,11 @@ class Load:
         """What a stream has to say to be open for so long."""
         return round((self.streams / self.per_second + self.together_s) / TOKEN_S)
 
+    @property
+    def seconds(self) -> float:
+        """How long it takes in all."""
+        return 2 * self.streams / self.per_second + self.together_s
+
 
 @dataclass
 class Findings:

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policies end to end: what is found never leaves, by no field of any answer, and the model is stopped in time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from tests.contracts.grpc_peers import Context, Record, build_nlp_server
+from tests.contracts.http_peers import Exchange, Peer, Script, open_peer, reply, reply_json, stream
+from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.gateways import (
+    BASE,
+    CHAT,
+    TEXT,
+    V1,
+    V1_STREAM,
+    ask,
+    chunk,
+    events_of,
+    gateway,
+    results_in,
+    sse,
+    text_in,
+)
+from tests.server.http_client import Answer
+
+TEXT_SAID = "The key is bluebird. Guard it."
+PIECES = ["The key", " is blue", "bird. Guard", " it."]
+HIDDEN = "█" * 8
+WITHHELD = "This answer was withheld."
+LEAVES = {
+    "watch": TEXT_SAID,
+    "mask": f"The key is {HIDDEN}. Guard it.",
+    "stop": f"The key is {WITHHELD}",
+    "block": WITHHELD,
+    "blank": "",
+}
+HIDING = [name for name in LEAVES if name != "watch"]
+CUT_OFF = ("stop", "block", "blank")
+FAILED = "Detector `far` failed. The text was not checked by it."
+
+
+def config(model: int, far: int, generation: int) -> str:
+    return f"""
+openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 2}}}}
+generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {generation}}}}}
+detectors:
+  key: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [bluebird]}}}}
+  whole: {{embedded: keywords, chunker_id: whole_doc_chunker, options: {{keywords: [bluebird]}}}}
+  far:
+    type: text_contents
+    chunker_id: sentence
+    default_threshold: 0.5
+    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
+  talk:
+    type: text_chat
+    chunker_id: sentence
+    default_threshold: 0.5
+    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
+policies:
+  watch: {{output: {{key: {{}}}}}}
+  mask: {{output: {{key: {{}}}}, on_finding: mask}}
+  stop: {{output: {{key: {{}}}}, on_finding: stop}}
+  block: {{output: {{key: {{}}}}, on_finding: block}}
+  blank: {{output: {{key: {{}}}}, on_finding: block, fallback: ""}}
+  whole: {{output: {{whole: {{}}}}, on_finding: mask}}
+  far: {{output: {{far: {{}}}}, on_finding: mask}}
+  farblock: {{output: {{far: {{}}}}, on_finding: block}}
+  lenient: {{output: {{far: {{}}, key: {{}}}}, on_finding: mask, on_detector_failure: pass}}
+  strict: {{output: {{far: {{}}, key: {{}}}}, on_finding: mask, on_detector_failure: fail}}
+  inmask: {{input: {{key: {{}}}}, on_finding: mask}}
+  inblock: {{input: {{key: {{}}}}, on_finding: block, fallback: Ask me something else.}}
+  inlenient: {{input: {{far: {{}}, key: {{}}}}, on_finding: block, on_detector_failure: pass}}
+"""
+
+
+def logprobs_of(text: str, is_chat: bool) -> dict[str, Any]:
+    if is_chat:
+        return {"content": [{"token": text, "logprob": -1.0, "bytes": None, "top_logprobs": []}], "refusal": None}
+    return {"tokens": [text], "token_logprobs": [-1.0], "top_logprobs": [{text: -1.0}], "text_offset": [0]}
+
+
+async def speak(exchange: Exchange) -> None:
+    """A model that says TEXT_SAID in every field it has."""
+    asked = exchange.received.json
+    is_chat, n = "messages" in asked, asked.get("n", 1)
+    if not asked.get("stream"):
+        message = {
+            "role": "assistant",
+            "content": TEXT_SAID,
+            "reasoning_content": "So: bluebird!",
+            "annotations": ["bluebird"],
+        }
+        told = {"message": message} if is_chat else {"text": TEXT_SAID}
+        extra = {"logprobs": logprobs_of("bluebird", is_chat), "finish_reason": "stop", "words": ["bluebird"]}
+        choices = [{"index": index, **told, **extra} for index in range(n)]
+        await exchange.answer(json.dumps({**BASE, "choices": choices, "usage": None}).encode())
+        return
+    messages = [chunk(role="assistant")]
+    for index in range(n):
+        messages += [_message(piece, index, is_chat) for piece in PIECES]
+        messages.append(_message("", index, is_chat, "stop"))
+    await stream(sse(*messages, "[DONE]"))(exchange)
+
+
+def _message(text: str, index: int, is_chat: bool, finish: str | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {"delta": {"content": text, "note": "bluebird"}} if is_chat else {"text": text}
+    extra = {"logprobs": logprobs_of(text or "bluebird", is_chat), "finish_reason": finish, "words": ["bluebird"]}
+    return {**BASE, "choices": [{"index": index, **told, **extra}]}
+
+
+async def generate(_message: Any, _context: Context) -> Any:
+    token = nlp.GeneratedToken(text="bluebird")
+    return nlp.GeneratedTextResult(generated_text=TEXT_SAID, tokens=[token], finish_reason="EOS_TOKEN")
+
+
+async def generate_stream(_message: Any, _context: Context) -> AsyncIterator[Any]:
+    for piece in PIECES:
+        yield nlp.GeneratedTextStreamResult(generated_text=piece, tokens=[nlp.GeneratedToken(text=piece)])
+    details = nlp.TokenStreamDetails(finish_reason="EOS_TOKEN", generated_tokens=9)
+    yield nlp.GeneratedTextStreamResult(details=details, tokens=[nlp.GeneratedToken(text="bluebird")])
+
+
+class Peers:
+    """What stands behind the gateway."""
+
+    def __init__(self, model: Peer, far: Peer, generation: Record) -> None:
+        self.model, self.far, self.generation = model, far, generation
+
+
+@asynccontextmanager
+async def before(model: Script = speak, far: Script | None = None, **methods: Any) -> AsyncIterator[tuple[int, Peers]]:
+    behaviours = {
+        "TextGenerationTaskPredict": generate,
+        "ServerStreamingTextGenerationTaskPredict": generate_stream,
+    } | methods
+    server = build_nlp_server(behaviours)
+    async with (
+        open_peer(model) as openai,
+        open_peer(far or reply_json([[]])) as detector,
+        server.listening() as generation,
+        gateway(config(openai.port, detector.port, generation)) as port,
+    ):
+        yield port, Peers(openai, detector, server.record)
+
+
+def request(path: str, policy: str, *, is_stream: bool, prompt: str = "Hello", **more: Any) -> dict[str, Any]:
+    if path in (V1, V1_STREAM):
+        return {"model_id": "m", "inputs": prompt, "guardrail_config": {"policy": policy}, **more}
+    asked: dict[str, Any] = {"model": "m", "stream": is_stream, "detectors": {"policy": policy}, **more}
+    if path == CHAT:
+        return asked | {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": prompt}]}
+    return asked | {"prompt": prompt}
+
+
+def text_of(path: str, value: dict[str, Any]) -> str:
+    """The text of a whole answer."""
+    if path == V1:
+        return str(value["generated_text"])
+    (choice,) = value["choices"]
+    return str(choice["message"]["content"] if path == CHAT else choice["text"])
+
+
+def said(path: str, events: list[Any]) -> str:
+    if path == CHAT:
+        return text_in(events)
+    if path == V1_STREAM:
+        return "".join(event["generated_text"] for event in events)
+    return "".join(choice["text"] for event in events for choice in event["choices"])
+
+
+def finishes(path: str, events: list[Any]) -> list[str]:
+    choices = [event if path == V1_STREAM else choice for event in events for choice in event.get("choices", [event])]
+    return [one["finish_reason"] for one in choices if one.get("finish_reason")]
+
+
+def check_hidden(answer: Answer) -> None:
+    """Nothing tells what was found, whole or in parts."""
+    for word in (b"blue", b"bird"):
+        assert word not in answer.body
+
+
+# What the model says.
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1])
+@pytest.mark.parametrize("policy", LEAVES)
+async def test_a_whole_answer_leaves_as_its_policy_says(path: str, policy: str) -> None:
+    async with before() as (port, _):
+        answer = await ask(port, path, request(path, policy, is_stream=False))
+    got = answer.json()
+    assert answer.status == 200
+    assert text_of(path, got) == LEAVES[policy]
+    finish = got["finish_reason"] if path == V1 else got["choices"][0]["finish_reason"]
+    assert (finish == "content_filter") == (policy in CUT_OFF)
+    found = got["token_classification_results"]["output"] if path == V1 else results_in([got])
+    word = "word" if path == V1 else "text"
+    content = [one for one in found if one["start"] == 11]
+    assert [(one["start"], one["end"], one[word]) for one in content] == [
+        (11, 19, "bluebird" if policy == "watch" else HIDDEN)
+    ]
+    assert got["warnings"][0] in ({"id": "UNSUITABLE_OUTPUT", **SAYS}, {"type": "UNSUITABLE_OUTPUT", **SAYS})
+    if policy != "watch":
+        check_hidden(answer)
+
+
+SAYS = {"message": "Unsuitable output detected."}
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1_STREAM])
+@pytest.mark.parametrize("policy", LEAVES)
+async def test_a_stream_leaves_as_its_policy_says(path: str, policy: str) -> None:
+    async with before() as (port, _):
+        answer = await ask(port, path, request(path, policy, is_stream=True))
+    events = events_of(answer) if path == V1_STREAM else ended_well(events_of(answer))
+    assert said(path, events) == LEAVES[policy]
+    normal = "EOS_TOKEN" if path == V1_STREAM else "stop"
+    assert finishes(path, events) == ["content_filter" if policy in CUT_OFF else normal]
+    if policy != "watch":
+        check_hidden(answer)
+        assert HIDDEN.encode() in answer.body
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1_STREAM])
+async def test_a_whole_document_detector_holds_the_stream_that_it_may_change(path: str) -> None:
+    async with before() as (port, _):
+        answer = await ask(port, path, request(path, "whole", is_stream=True))
+    events = events_of(answer) if path == V1_STREAM else ended_well(events_of(answer))
+    assert said(path, events[:1]) == LEAVES["mask"]
+    check_hidden(answer)
+
+
+async def test_choices_of_a_whole_answer_are_judged_one_by_one() -> None:
+    choices = [
+        {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        for index, text in enumerate(["A bluebird.", "A finch.", "", "Bluebird"])
+    ]
+    async with before(reply_json({**BASE, "choices": choices})) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
+    got = [(one["message"]["content"], one["finish_reason"]) for one in answer.json()["choices"]]
+    filtered = (WITHHELD, "content_filter")
+    assert got == [filtered, ("A finch.", "stop"), ("", "stop"), filtered]
+    check_hidden(answer)
+
+
+async def test_nothing_of_a_withheld_message_leaves_besides_the_fallback() -> None:
+    message = {"role": "assistant", "content": [{"type": "text", "text": "A bluebird."}, {"type": "text", "text": "bluebird"}],
+               "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "bluebird"}}],
+               "refusal": "bluebird", "audio": {"transcript": "bluebird"}}  # fmt: skip
+    async with before(reply_json({**BASE, "choices": [{"index": 0, "message": message}]})) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
+    check_hidden(answer)
+    assert answer.json()["choices"][0]["message"]["content"] == [{"type": "text", "text": WITHHELD}]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal"])
+async def test_other_texts_of_a_whole_answer_are_masked_too(key: str) -> None:
+    message = {"role": "assistant", "content": "Fine.", key: "It is bluebird."}
+    async with before(reply_json({**BASE, "choices": [{"index": 0, "message": message}]})) as (port, peers):
+        answer = await ask(port, CHAT, request(CHAT, "mask", is_stream=False))
+        got = answer.json()
+        assert got["choices"][0]["message"] == message | {key: f"It is {HIDDEN}."}
+        (entry,) = got["detections"]["output"]
+        assert entry["field"] == ("refusal" if key == "refusal" else "reasoning_content")
+        assert [one["start"] for one in entry["results"]] == [6]
+        check_hidden(answer)
+        answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
+        message = answer.json()["choices"][0]["message"]
+        assert WITHHELD in message.values()
+        assert "Fine." not in message.values()  # said after what was withheld
+        assert answer.json()["choices"][0]["finish_reason"] == "content_filter"
+        check_hidden(answer)
+    assert len(peers.model.received) == 2
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal"])
+async def test_other_texts_of_a_stream_are_masked_too(key: str) -> None:
+    said = [chunk(**{key: "It is blue"}), chunk(**{key: "bird. So"}), chunk("Fine."), chunk(finish="stop")]
+    async with before(stream(sse(*said, "[DONE]"))) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, "mask", is_stream=True))
+        events = ended_well(events_of(answer))
+        field = "refusal" if key == "refusal" else "reasoning_content"
+        deltas = [choice["delta"] for event in events for choice in event["choices"]]
+        assert "".join(one.get(field, "") for one in deltas) == f"It is {HIDDEN}. So"
+        assert text_in(events) == "Fine."
+        check_hidden(answer)
+        answer = await ask(port, CHAT, request(CHAT, "block", is_stream=True))
+        events = ended_well(events_of(answer))
+        assert (text_in(events), finishes(CHAT, events)) == ("", ["content_filter"])
+        check_hidden(answer)
+
+
+FAR = {
+    "text": "bluebird. Guard",
+    "detection": "x",
+    "detection_type": "y",
+    "score": 1.0,
+    "evidence": [{"name": "bluebird"}],
+}
+
+
+async def test_a_mask_goes_on_in_the_next_release() -> None:
+    """The detector reads one sentence and says that its finding ends in the next."""
+
+    async def far(exchange: Exchange) -> None:
+        is_first = exchange.received.json["contents"][0].startswith("The key")
+        found = [FAR | {"start": 11, "end": 26, "metadata": {"rule": "bluebird. guard", "kind": "bird"}}]
+        await exchange.answer(json.dumps([found if is_first else []]).encode())
+
+    async with before(far=far) as (port, _):
+        for path in (CHAT, TEXT):
+            answer = await ask(port, path, request(path, "far", is_stream=True))
+            events = ended_well(events_of(answer))
+            assert said(path, events) == "The key is " + "█" * 15 + " it."
+            assert len([event for event in events if event.get("detections")]) == 2
+            (found,) = results_in(events)
+            assert (found["start"], found["end"], found["text"]) == (11, 26, "█" * 15)
+            assert found["metadata"] == {"rule": "█" * 15, "kind": "bird"}
+            assert "evidence" not in found
+
+
+async def test_what_reviewers_found_is_told_without_evidence_of_it() -> None:
+    async def far(exchange: Exchange) -> None:
+        found = FAR | {"text": ""}
+        await exchange.answer(json.dumps([found]).encode())
+
+    async with before(far=far) as (port, _):
+        for is_stream in (False, True):
+            body = request(CHAT, "mask", is_stream=is_stream)
+            body["detectors"]["output"] = {"talk": {}}
+            answer = await ask(port, CHAT, body)
+            assert b'"talk"' in answer.body
+            check_hidden(answer)
+
+
+# What is cut off.
+
+
+@pytest.mark.parametrize("policy", CUT_OFF)
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_a_policy_that_cuts_off_closes_the_model_and_ends_every_choice(path: str, policy: str) -> None:
+    left = asyncio.Event()
+
+    async def model(exchange: Exchange) -> None:
+        is_chat = path == CHAT
+        await exchange.start()
+        await exchange.chunk(
+            sse(_message("Once. Upon", 1, is_chat), *[_message(piece, 0, is_chat) for piece in PIECES])
+        )
+        await exchange.wait_until_left()
+        left.set()
+
+    async with before(model) as (port, _):
+        answer = await ask(port, path, request(path, policy, is_stream=True, n=2))
+        await asyncio.wait_for(left.wait(), 1)
+    events = ended_well(events_of(answer))
+    ends = [
+        (one["index"], one["finish_reason"]) for event in events for one in event["choices"] if one["finish_reason"]
+    ]
+    assert sorted(ends) == [(0, "content_filter"), (1, "content_filter")]
+    assert text_in(events, 1) == "Once. " if path == CHAT else True
+    assert answer.body.count(WITHHELD.encode()) == (0 if policy == "blank" else 1)
+    check_hidden(answer)
+
+
+async def test_a_policy_that_cuts_off_stops_a_generation_server_too() -> None:
+    async def endless(_message: Any, _context: Context) -> AsyncIterator[Any]:
+        for piece in PIECES:
+            yield nlp.GeneratedTextStreamResult(generated_text=piece)
+        await asyncio.sleep(30)
+
+    async with before(ServerStreamingTextGenerationTaskPredict=endless) as (port, peers):
+        events = events_of(await ask(port, V1_STREAM, request(V1_STREAM, "block", is_stream=True)))
+        assert said(V1_STREAM, events) == WITHHELD
+        await asyncio.wait_for(peers.generation.left.wait(), 1)
+
+
+async def test_what_is_withheld_waits_for_what_was_thought_before() -> None:
+    """The finding in the content is known while the reasoning is still read."""
+
+    async def far(exchange: Exchange) -> None:
+        text = exchange.received.json["contents"][0]
+        if "Hm" in text:
+            await asyncio.sleep(0.1)
+        found = [FAR | {"start": 0, "end": 8}] if "bluebird" in text else []
+        await exchange.answer(json.dumps([found]).encode())
+
+    said = [chunk(reasoning_content="Hm."), chunk("bluebird. So"), chunk(" it is. And"), chunk(finish="stop")]
+    async with before(stream(sse(*said, "[DONE]")), far) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
+    events = ended_well(events_of(answer))
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert [one.get("reasoning_content") for one in deltas] == ["Hm.", None]
+    assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
+    check_hidden(answer)
+
+
+# What the caller says.
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1, V1_STREAM])
+async def test_a_prompt_is_masked_before_the_model_reads_it(path: str) -> None:
+    prompt = "Is 😀 bluebird it?"
+    async with before(reply_json({**BASE, "choices": []}) if path in (CHAT, TEXT) else speak) as (port, peers):
+        is_stream = path == V1_STREAM
+        answer = await ask(port, path, request(path, "inmask", is_stream=is_stream, prompt=prompt))
+        assert answer.status == 200
+        if path in (V1, V1_STREAM):
+            read = peers.generation.received[-1].text
+        else:
+            asked = peers.model.received[-1].json
+            assert "detectors" not in asked
+            read = asked["messages"][-1]["content"] if path == CHAT else asked["prompt"]
+            if path == CHAT:
+                assert asked["messages"][0] == {"role": "system", "content": "s"}
+        assert read == f"Is 😀 {HIDDEN} it?"
+        got = events_of(answer)[0] if is_stream else answer.json()
+        v1 = got.get("token_classification_results", {}).get("input")
+        found = v1 or got["detections"]["input"][0]["results"]
+        assert [(one["start"], one["end"], one["score"]) for one in found] == [(5, 13, 1.0)]
+        assert HIDDEN in (found[0].get("word"), found[0].get("text"))
+        assert [one.get("id") or one.get("type") for one in got["warnings"]] == ["UNSUITABLE_INPUT"]
+
+
+async def test_a_masked_prompt_is_told_in_a_stream_once() -> None:
+    async with before() as (port, peers):
+        for policy, detectors in (
+            ("inmask", {}),
+            ("inmask", {"output": {"key": {}}}),
+            ("inmask", {"output": {"whole": {}}}),
+        ):
+            body = request(CHAT, policy, is_stream=True, prompt="A bluebird?")
+            body["detectors"] |= detectors
+            events = ended_well(events_of(await ask(port, CHAT, body)))
+            told = [event["detections"]["input"] for event in events if "input" in event.get("detections", {})]
+            assert [one[0]["message_index"] for one in told] == [1]
+            assert peers.model.received[-1].json["messages"][-1]["content"] == f"A {HIDDEN}?"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1, V1_STREAM])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_prompt_that_is_blocked_reaches_no_model(path: str, is_stream: bool) -> None:
+    async with before() as (port, peers):
+        answer = await ask(port, path, request(path, "inblock", is_stream=is_stream, prompt="A bluebird?"))
+        assert (peers.model.received, peers.generation.calls) == ([], 0)
+    check_hidden(answer)
+    if path == V1_STREAM or (is_stream and path in (CHAT, TEXT)):
+        (got,) = events_of(answer) if path == V1_STREAM else ended_well(events_of(answer))
+        assert said(path, [got]) == "Ask me something else."
+    else:
+        got = answer.json()
+        assert text_of(path, got) == "Ask me something else."
+    choice = got if path in (V1, V1_STREAM) else got["choices"][0]
+    assert choice["finish_reason"] == "content_filter"
+    assert [one.get("id") or one.get("type") for one in got["warnings"]] == ["UNSUITABLE_INPUT"]
+
+
+# Detectors that fail.
+
+
+@pytest.mark.parametrize("far", [reply(b"", 500), reply(b"{}"), reply_json({"code": 422, "message": "no"}, 422)])
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1, V1_STREAM])
+async def test_a_failure_that_may_pass_is_a_warning(path: str, far: Script) -> None:
+    async with before(far=far) as (port, _):
+        is_stream = path == V1_STREAM
+        answer = await ask(port, path, request(path, "lenient", is_stream=is_stream))
+        check_hidden(answer)  # the other detector still reads
+        values = events_of(answer) if is_stream else [answer.json()]
+        assert (said(path, values) if is_stream else text_of(path, values[0])) == LEAVES["mask"]
+        check_failed(values)
+        if path in (CHAT, TEXT):
+            events = ended_well(events_of(await ask(port, path, request(path, "lenient", is_stream=True))))
+            assert said(path, events) == LEAVES["mask"]
+            check_failed(events)
+
+
+def check_failed(values: list[Any]) -> None:
+    warnings = [one for value in values for one in value.get("warnings", ())]
+    failed = [one for one in warnings if "DETECTOR_FAILED" in (one.get("type"), one.get("id"))]
+    assert [one["message"] for one in failed] == [FAILED]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1, V1_STREAM])
+async def test_a_failure_that_may_not_pass_ends_the_request(path: str) -> None:
+    error = error_of(503, "detector request failed for `far`: gone")
+    async with before(far=reply_json({"code": 503, "message": "gone"}, 503)) as (port, _):
+        if path != V1_STREAM:
+            answer = await ask(port, path, request(path, "strict", is_stream=False))
+            assert (answer.status, answer.json()) == (503, error)
+        if path != V1:
+            events = events_of(await ask(port, path, request(path, "strict", is_stream=True)))
+            assert ended_badly(events, error, has_mark=path != V1_STREAM) == []
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, V1])
+async def test_a_blocked_prompt_tells_of_the_detector_that_failed(path: str) -> None:
+    async with before(far=reply(b"", 500)) as (port, _):
+        got = (await ask(port, path, request(path, "inlenient", is_stream=False, prompt="A bluebird?"))).json()
+    assert text_of(path, got) == WITHHELD
+    check_failed([got])
+
+
+async def test_a_policy_that_nobody_knows_is_refused() -> None:
+    unknown = {"code": 422, "details": "policy `no` not found"}
+    async with before() as (port, peers):
+        for path in (CHAT, TEXT, V1):
+            for is_stream in (False, True):
+                answer = await ask(port, path, request(path, "no", is_stream=is_stream))
+                assert (answer.status, answer.json()) == (422, unknown)
+        events = events_of(await ask(port, V1_STREAM, request(V1_STREAM, "no", is_stream=True)))
+        assert events == [{"$error": unknown}]
+        assert (peers.model.received, peers.generation.calls) == ([], 0)
