@@ -7,6 +7,7 @@ It says what you said, word by word. It uses the messages that come with Lockgat
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +17,7 @@ import grpc.aio
 
 from lockgate.wire.protos import fmaas_pb2 as fmaas
 
-PACE_S = 0.05
+PACE_S = float(os.environ.get("PACE_S", "0.05"))  # between two words
 
 
 def split(text: str) -> list[str]:

@@ -8,12 +8,13 @@ The model `broken` breaks off after four words. Needs nothing but Python.
 
 import contextlib
 import json
+import os
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PACE_S = 0.05
+PACE_S = float(os.environ.get("PACE_S", "0.05"))  # between two words
 BASE = {"id": "echo-1", "created": 1_700_000_000, "model": "echo"}
 
 

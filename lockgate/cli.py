@@ -40,6 +40,7 @@ _PARTS = (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The command."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would write to standard error past the log
     options = _parser().parse_args(arguments)
     try:
         code = options.run(options)

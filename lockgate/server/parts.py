@@ -5,6 +5,7 @@ Decides where they listen and that both stop together. What they answer is in `h
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -32,6 +33,7 @@ from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
 )
 
 T = TypeVar("T")
+_ABOUT_PORTS = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
 class PartsPlace(NamedTuple):
@@ -141,8 +143,9 @@ def _bind(flag: str, bind: Callable[[], T]) -> T:
         return bind()
     except OSError as error:
         number = error.errno or 0
-        words = f"{os.strerror(number) if number > 0 else error.strerror} (os error {number})"
-        raise CannotListen(f"failed to run server: io error: {words}; {flag} chooses another port") from error
+        words = os.strerror(number) if number > 0 else "the host cannot be resolved"
+        hint = f"{flag} chooses another port" if number in _ABOUT_PORTS else "--host chooses another address"
+        raise CannotListen(f"failed to run server: io error: {words} (os error {number}); {hint}") from error
 
 
 def _without_effect(settings: Settings) -> list[str]:

@@ -208,6 +208,7 @@ class WholeText:
         self._wanted = wanted
         self._hides = hides
         self._told = ""
+        self._is_filtered = False
         self._message: dict[str, Any] = {}
         self._found: list[Detection] = []
         self.found_in_prompt: Sequence[Detection] = ()
@@ -231,7 +232,7 @@ class WholeText:
         """The text has been read; nothing is sent yet."""
         self._found += release.detections
         self._told += release.text
-        self.is_blocked |= is_blocked
+        self._is_filtered |= is_blocked
         return b""
 
     def finish(self) -> bytes:
@@ -248,7 +249,7 @@ class WholeText:
         if self._hides:
             answer["generated_text"] = self._told
             answer.pop("tokens", None)
-        if self.is_blocked:
+        if self._is_filtered:
             answer["finish_reason"] = FILTERED
         answer.setdefault("input_token_count", 0)
         answer.pop("start_index", None)
@@ -300,21 +301,25 @@ class TextEvents:
             events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
         elif release.text or release.detections:
             events = [self._event(release, is_blocked=is_blocked)]
-        elif not self._is_fms and any(_says_something(frame.fields) for frame in release.frames):
+        elif not self._is_fms and any(self._is_due(frame.fields) for frame in release.frames):
             events = [self._event(release, is_blocked=False)]
         else:
             events = []
             if not self._is_fms:
-                self._unsaid += [frame for frame in release.frames if _counts_something(frame.fields)]
+                self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
         return b"".join([encode_event(_in_order(self._with_prompt(event))) for event in events])
 
     def finish(self) -> bytes:
         """The end of the stream, which has no mark."""
         if not (self.warnings or self.found_in_prompt):
             return b""
-        last = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
+        last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
         last = self._with_prompt(last)
         return encode_event(_in_order(last | {"warnings": [*last.get("warnings", ()), *self.warnings]}))
+
+    def _is_due(self, message: Mapping[str, Any] | None) -> bool:
+        """Whether a message without text needs an event; one that tells of the prompt can wait for the text."""
+        return _says_something(message) or bool(self._unsaid and _tells_of_prompt(message))
 
     def _with_prompt(self, event: dict[str, Any]) -> dict[str, Any]:
         """The first event also tells what was masked in the prompt."""
@@ -389,7 +394,7 @@ def _says_something(message: Mapping[str, Any] | None) -> bool:
     return known.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED" or bool(known.get("tokens"))
 
 
-def _counts_something(message: Mapping[str, Any] | None) -> bool:
-    """Whether a message without text tells of the prompt, as the first one of a stream does."""
+def _tells_of_prompt(message: Mapping[str, Any] | None) -> bool:
+    """Whether a message counts or lists the tokens of the prompt, as the first one of a stream does."""
     known = message or {}
     return bool(known.get("input_token_count") or known.get("input_tokens"))

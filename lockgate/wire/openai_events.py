@@ -29,7 +29,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 class ChoiceState:
     """What is known of one choice of a stream."""
 
-    __slots__ = ("base", "calls", "has_finish", "is_read", "reviewable", "segments", "trailing")
+    __slots__ = ("base", "calls", "has_finish", "is_read", "reviewable", "segments", "trailing", "unsaid")
 
     def __init__(self) -> None:
         self.base: dict[str, Any] = {}  # its latest message with text
@@ -39,6 +39,7 @@ class ChoiceState:
         self.has_finish = False
         self.segments: deque[Segment] = deque()  # not yet released whole, in the order of the model
         self.trailing: list[Detection] | None = None
+        self.unsaid: list[dict[str, Any]] = []  # messages without text whose logprobs leave with the next one
 
 
 class Segment:

@@ -90,7 +90,7 @@ class GuardedEvents(Events):
             return None
         text = delta.get(CONTENT)
         segment = known.segments[-1]
-        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read:
+        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read or known.unsaid:
             return None
         if self._keeps_text:
             known.reviewable.append(text)
@@ -109,11 +109,24 @@ class GuardedEvents(Events):
             for field, words in other_texts(delta):
                 frames.append(self._frame(frames, number, index, field, words))
         if text and known.is_read:
-            known.base = own
+            known.base = own = self._with_unsaid(known, own)
             frames.append(self._frame(frames, number, index, CONTENT, text)._replace(fields=own))
         elif not self._is_mute(choice, known):
             lane = known.segments[-1] if known.segments else self._open(frames, number, index, CONTENT)
-            frames.append(Frame(number, "", lane.lane, own))
+            frames.append(Frame(number, "", lane.lane, self._with_unsaid(known, own)))
+        elif choice.get("logprobs") and not (self._is_fms or self._hides):
+            self._hold(1)
+            known.unsaid.append(own)
+
+    def _with_unsaid(self, known: ChoiceState, own: dict[str, Any]) -> dict[str, Any]:
+        """The message with the logprobs of those before it that had no text: part of a character is a token too."""
+        if not known.unsaid:
+            return own
+        messages = [*known.unsaid, own]
+        self._hold(-len(known.unsaid))
+        known.unsaid = []
+        merged = merge_logprobs(messages) if self._is_chat else merge_text_logprobs(messages)
+        return {**own, "choices": [{**choice_of(own), "logprobs": merged}]}
 
     def _frame(self, frames: list[Frame], number: int, index: int, field: str, text: str) -> Frame:
         segments = self._choices[index].segments

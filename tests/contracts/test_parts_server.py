@@ -18,7 +18,7 @@ from lockgate.testing import CHUNKER_TEXTS, check_chunker, check_detector
 from tests.contracts.grpc_peers import frames_of
 from tests.contracts.parts_process import PartsProcess
 from tests.server.gateways import gateway
-from tests.server.http_client import CONTENT, JSON_TYPE, Answer, call, connect, stream
+from tests.server.http_client import CONTENT, JSON_TYPE, Answer, build_request, call, connect, stream
 from tests.server.processes import wait_until
 
 CONTENTS = "/api/v1/text/contents"
@@ -205,6 +205,17 @@ async def test_a_detector_of_another_type_or_that_runs_elsewhere_is_refused(conf
     assert (wrong.status, wrong.json()["message"]) == (400, "detector `chat` is not supported by this endpoint")
     assert (away.status, away.json()["message"]) == (404, "detector `away` not found")
     assert (empty.status, empty.json()["message"]) == (422, "`messages` is required")
+
+
+async def test_one_request_too_many_is_refused_in_the_same_words(configured: PartsProcess) -> None:
+    request = build_request("POST", CONTENTS, b'{"contents":[]}')
+    async with connect(configured.detectors_port) as client:
+        await client.send(request[:-5])
+        refused = await ask(configured, {"contents": []})
+        await client.send(request[-5:])
+        assert (await client.read_answer()).body == b"[]"
+    assert refused.json() == {"code": 503, "message": "too many requests at once, try again later"}
+    assert refused.headers["retry-after"] == "1"
 
 
 async def test_what_guards_the_api_and_not_the_parts_is_told_at_start(configured: PartsProcess) -> None:

@@ -225,8 +225,11 @@ async def test_an_error_in_a_stream_is_its_last_word(code: int | str | None) -> 
                     assert said(path, rest) == (complete(mode) if texts else "")
 
 
+@pytest.mark.parametrize("compat", ["none", "fms"])
 @pytest.mark.parametrize("is_reset", [True, False])
-async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_complete(is_reset: bool) -> None:
+async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_complete(
+    is_reset: bool, compat: str
+) -> None:
     """G-165."""
 
     async def script(exchange: Exchange) -> None:
@@ -239,7 +242,7 @@ async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_comp
         else:
             exchange.hang_up()
 
-    async with before(script) as (port, _):
+    async with before(script, LOCKGATE_COMPAT=compat) as (port, _):
         for path, mode, answer in await ask_all(port, is_stream=True):
             assert said(path, ended_badly(events_of(answer), GENERIC)) == complete(mode)
 
@@ -274,6 +277,7 @@ async def test_an_event_that_is_no_message_is_a_general_error_behind_what_was_co
         {"index": -1, "delta": {"content": "x"}, "text": "x"},
         {"index": None, "delta": {"content": "x"}, "text": "x"},
         {"index": "0", "delta": {"content": "x"}, "text": "x"},
+        {"index": [0], "delta": {"content": "x"}, "text": "x"},
         {"index": 0, "delta": {"content": 5}, "text": 5},
         {"index": 0, "delta": {"content": ["x"]}, "text": ["x"]},
         {"index": 0, "delta": {"content": {"text": "x"}}, "text": {"text": "x"}},
@@ -394,6 +398,29 @@ async def test_usage_leaves_once_wherever_it_comes(place: str) -> None:
                 assert last["object"] == "chat.completion.chunk"
                 assert isinstance(last["id"], str)
                 assert (last["choices"], last["model"]) == ([], "m")
+
+
+async def test_logprobs_of_tokens_that_are_no_whole_character_leave_with_it() -> None:
+    """D-29: the message of such a token has no text."""
+
+    def token(path: str, text: str, *names: str) -> dict[str, Any]:
+        message = piece(path, text)
+        of_text = {"tokens": list(names), "token_logprobs": [-1.0] * len(names)}
+        logprobs = {"content": [{"token": name} for name in names]} if path == CHAT else of_text
+        message["choices"][0]["logprobs"] = logprobs
+        return message
+
+    async def script(exchange: Exchange) -> None:
+        path = CHAT if "chat" in exchange.received.path else TEXT
+        said = [token(path, "Tea", "Tea"), token(path, "", "half"), token(path, "😀", "rest"), token(path, "", "end")]
+        await stream(sse(*said, piece(path, finish="stop"), "[DONE]"))(exchange)
+
+    async with before(script) as (port, _):
+        for path, mode, answer in await ask_all(port, is_stream=True):
+            choices = [choice for event in ended_well(events_of(answer)) for choice in event["choices"]]
+            told = [choice["logprobs"] or {} for choice in choices if choice.get("logprobs")]
+            names = [name for one in told for name in one.get("tokens") or [each["token"] for each in one["content"]]]
+            assert names == ["Tea", "half", "rest", "end"], (path, mode)
 
 
 async def test_a_stream_of_nothing_is_its_end_alone() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation by `model_id` over real caikit-NLP and TGIS servers: answers, streams, faults (G-56 … G-66, G-125 … G-149)."""
+"""Generation by `model_id` over real caikit-NLP and TGIS servers: answers, streams, faults (sections 7, 13, 14.1)."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -117,7 +117,7 @@ async def before(provider: str, extra: str = "", more: str = "", **peers: Any) -
 def said(provider: str, text: str, **fields: Any) -> Any:
     """A message of a stream, the same fields for both."""
     token = nlp.GeneratedToken if provider == "nlp" else fmaas.TokenInfo
-    lists = {name: [token(text=one) for one in fields.pop(name, ())] for name in ("tokens", "input_tokens")}
+    lists: Any = {name: [token(text=one) for one in fields.pop(name, ())] for name in ("tokens", "input_tokens")}
     if provider == "tgis":
         return fmaas.GenerationResponse(text=text, **fields, **lists)
     details = nlp.TokenStreamDetails(
@@ -132,9 +132,11 @@ def said(provider: str, text: str, **fields: Any) -> Any:
 def whole_answer(provider: str, text: str) -> Any:
     if provider == "nlp":
         return nlp.GeneratedTextResult(
-            generated_text=text, generated_tokens=2, finish_reason=2, input_token_count=5, seed=7
+            generated_text=text, generated_tokens=2, finish_reason="EOS_TOKEN", input_token_count=5, seed=7
         )
-    one = fmaas.GenerationResponse(text=text, generated_token_count=2, stop_reason=2, input_token_count=5, seed=7)
+    one = fmaas.GenerationResponse(
+        text=text, generated_token_count=2, stop_reason="EOS_TOKEN", input_token_count=5, seed=7
+    )
     return fmaas.BatchedGenerationResponse(responses=[one])
 
 
@@ -210,7 +212,7 @@ async def test_an_empty_whole_answer_is_cut_and_read() -> None:
 async def test_a_prompt_with_a_finding_is_counted_and_goes_no_further(provider: str, compat: str) -> None:
     """G-61: the whole input is counted, not the masked part of it."""
     body = wanted("Hé! Bob. Bob ok", input={"bob": {}}, masks=[[0, 8]], output={"word": {}})
-    peers = {"count": answering(count_of(provider, 7)), "LOCKGATE_COMPAT": compat}
+    peers: dict[str, Any] = {"count": answering(count_of(provider, 7)), "LOCKGATE_COMPAT": compat}
     async with before(provider, **peers) as (port, record):
         got = await ask(port, V1, body)
         found = {"start": 4, "end": 7, "word": "Bob", "entity": "Keyword", "entity_group": "keyword",
@@ -330,7 +332,7 @@ CHUNKS = build_chunk(0, 7, "Hi Bob.", inputs=(0, 2)), build_chunk(7, 12, " Bye."
 
 async def test_fms_gives_the_events_of_the_contract_to_the_letter() -> None:
     """G-145, G-146, G-108."""
-    peers = {"stream": streaming(*conversation("tgis")), "LOCKGATE_COMPAT": "fms"}
+    peers: dict[str, Any] = {"stream": streaming(*conversation("tgis")), "LOCKGATE_COMPAT": "fms"}
     async with with_chunker(*CHUNKS, **peers) as (port, record):
         answer = await ask(port, V1_STREAM, wanted(output={"far": {}}))
     assert answer.body == (
@@ -363,7 +365,7 @@ async def test_tokens_and_counts_leave_once_in_either_mode(provider: str) -> Non
     assert (first["input_token_count"], last["input_token_count"]) == (5, 0)
     assert (first.get("finish_reason"), last["finish_reason"]) == ("NOT_FINISHED", "EOS_TOKEN")
     assert (last["generated_token_count"], last["start_index"], last["processed_index"]) == (4, 7, 12)
-    peers = {"stream": streaming(*messages), "LOCKGATE_COMPAT": "fms"}
+    peers: dict[str, Any] = {"stream": streaming(*messages), "LOCKGATE_COMPAT": "fms"}
     async with with_chunker(*chunks, provider=provider, **peers) as (port, _):
         first, last = events_of(await ask(port, V1_STREAM, wanted(output={"far": {}})))
     assert [one["text"] for one in first["tokens"]] == ["Hi", " Bo", "b.", " Bye."]
@@ -388,7 +390,7 @@ async def test_places_count_from_the_stream_and_detectors_may_differ_in_chunks()
 async def test_an_empty_stream_asks_no_chunker_and_is_no_error(compat: str) -> None:
     """G-149, LIM-12."""
     messages = [said("tgis", "", seed=7), said("tgis", "", stop_reason=2)]
-    peers = {"stream": streaming(*messages), "LOCKGATE_COMPAT": compat}
+    peers: dict[str, Any] = {"stream": streaming(*messages), "LOCKGATE_COMPAT": compat}
     async with with_chunker(**peers) as (port, record):
         events = events_of(await ask(port, V1_STREAM, wanted(output={"far": {}})))
     assert [event["generated_text"] for event in events] == ([] if compat == "fms" else [""])
@@ -414,8 +416,8 @@ async def test_every_status_has_its_answer_and_only_caikit_is_asked_again(
             got = await ask(port, path, body)
             assert (got.status, got.json()) == (error["code"], error)
         assert record.calls == 2 * calls
-        for maps in ({}, {"output": {"bob": {}}}):
-            assert ended_badly(events_of(await ask(port, V1_STREAM, wanted(**maps))), error, has_mark=False) == []
+        for body in (wanted(), wanted(output={"bob": {}})):
+            assert ended_badly(events_of(await ask(port, V1_STREAM, body)), error, has_mark=False) == []
         assert record.calls == 4 * calls
 
 
@@ -436,7 +438,7 @@ async def test_a_stream_that_fails_ends_behind_what_was_complete(provider: str, 
     """G-143, G-148; a stream that has begun is not begun again."""
     messages = [said(provider, "Hi Bob. "), said(provider, "Bye"), grpc.StatusCode.UNAVAILABLE]
     error = error_of(503, "generate request failed for `m`: why")
-    peers = {"stream": streaming(*messages), "LOCKGATE_COMPAT": compat}
+    peers: dict[str, Any] = {"stream": streaming(*messages), "LOCKGATE_COMPAT": compat}
     async with before(provider, **peers) as (port, record):
         cases: list[tuple[Mapping[str, Any], str]] = [
             ({}, "Hi Bob. Bye"),
@@ -478,14 +480,11 @@ async def test_without_a_generation_server_the_model_is_not_found(compat: str) -
     """LIM-1, D-11."""
     text = "\n".join(line for line in config("nlp", 1).splitlines() if not line.startswith("generation"))
     async with gateway(text, LOCKGATE_COMPAT=compat) as port:
-        for what, maps in (
-            ("generate", {}),
-            ("generate", {"output": {"bob": {}}}),
-            ("tokenize", {"input": {"bob": {}}}),
-        ):
+        for what, side in (("generate", None), ("generate", "output"), ("tokenize", "input")):
+            body = wanted("Hi Bob", **({side: {"bob": {}}} if side else {}))
             error = {"code": 404, "details": f"{what} request failed for `m`: model not found: m"}
-            got = await ask(port, V1, wanted("Hi Bob", **maps))
+            got = await ask(port, V1, body)
             assert (got.status, got.json()) == (404, error)
-            assert events_of(await ask(port, V1_STREAM, wanted("Hi Bob", **maps))) == [{"$error": error}]
+            assert events_of(await ask(port, V1_STREAM, body)) == [{"$error": error}]
         got = await ask(port, DETECT, {"model_id": "m", "prompt": "x", "detectors": {"about": {}}})
         assert got.json() == {"code": 404, "details": "generate request failed for `m`: model not found: m"}

@@ -4,186 +4,31 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from tests.contracts.grpc_peers import Context, Record, build_nlp_server
-from tests.contracts.http_peers import Exchange, Peer, Script, open_peer, reply, reply_json, stream
+from tests.contracts.grpc_peers import Context
+from tests.contracts.http_peers import Exchange, Script, reply, reply_json, stream
 from tests.server.endings import ended_badly, ended_well, error_of
-from tests.server.gateways import (
-    BASE,
-    CHAT,
-    TEXT,
-    V1,
-    V1_STREAM,
-    ask,
-    chunk,
-    events_of,
-    gateway,
-    results_in,
-    sse,
-    text_in,
+from tests.server.gateways import BASE, CHAT, TEXT, V1, V1_STREAM, ask, chunk, events_of, results_in, sse, text_in
+from tests.server.policy_peers import (
+    CUT_OFF,
+    FAILED,
+    HIDDEN,
+    LEAVES,
+    PIECES,
+    WITHHELD,
+    before,
+    check_hidden,
+    finishes,
+    message_of,
+    request,
+    said,
+    speak,
+    text_of,
 )
-from tests.server.http_client import Answer
-
-TEXT_SAID = "The key is bluebird. Guard it."
-PIECES = ["The key", " is blue", "bird. Guard", " it."]
-HIDDEN = "█" * 8
-WITHHELD = "This answer was withheld."
-LEAVES = {
-    "watch": TEXT_SAID,
-    "mask": f"The key is {HIDDEN}. Guard it.",
-    "stop": f"The key is {WITHHELD}",
-    "block": WITHHELD,
-    "blank": "",
-}
-HIDING = [name for name in LEAVES if name != "watch"]
-CUT_OFF = ("stop", "block", "blank")
-FAILED = "Detector `far` failed. The text was not checked by it."
-
-
-def config(model: int, far: int, generation: int) -> str:
-    return f"""
-openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 2}}}}
-generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {generation}}}}}
-detectors:
-  key: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [bluebird]}}}}
-  whole: {{embedded: keywords, chunker_id: whole_doc_chunker, options: {{keywords: [bluebird]}}}}
-  far:
-    type: text_contents
-    chunker_id: sentence
-    default_threshold: 0.5
-    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
-  talk:
-    type: text_chat
-    chunker_id: sentence
-    default_threshold: 0.5
-    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
-policies:
-  watch: {{output: {{key: {{}}}}}}
-  mask: {{output: {{key: {{}}}}, on_finding: mask}}
-  stop: {{output: {{key: {{}}}}, on_finding: stop}}
-  block: {{output: {{key: {{}}}}, on_finding: block}}
-  blank: {{output: {{key: {{}}}}, on_finding: block, fallback: ""}}
-  whole: {{output: {{whole: {{}}}}, on_finding: mask}}
-  far: {{output: {{far: {{}}}}, on_finding: mask}}
-  farblock: {{output: {{far: {{}}}}, on_finding: block}}
-  lenient: {{output: {{far: {{}}, key: {{}}}}, on_finding: mask, on_detector_failure: pass}}
-  strict: {{output: {{far: {{}}, key: {{}}}}, on_finding: mask, on_detector_failure: fail}}
-  inmask: {{input: {{key: {{}}}}, on_finding: mask}}
-  inblock: {{input: {{key: {{}}}}, on_finding: block, fallback: Ask me something else.}}
-  inlenient: {{input: {{far: {{}}, key: {{}}}}, on_finding: block, on_detector_failure: pass}}
-"""
-
-
-def logprobs_of(text: str, is_chat: bool) -> dict[str, Any]:
-    if is_chat:
-        return {"content": [{"token": text, "logprob": -1.0, "bytes": None, "top_logprobs": []}], "refusal": None}
-    return {"tokens": [text], "token_logprobs": [-1.0], "top_logprobs": [{text: -1.0}], "text_offset": [0]}
-
-
-async def speak(exchange: Exchange) -> None:
-    """A model that says TEXT_SAID in every field it has."""
-    asked = exchange.received.json
-    is_chat, n = "messages" in asked, asked.get("n", 1)
-    if not asked.get("stream"):
-        message = {
-            "role": "assistant",
-            "content": TEXT_SAID,
-            "reasoning_content": "So: bluebird!",
-            "annotations": ["bluebird"],
-        }
-        told = {"message": message} if is_chat else {"text": TEXT_SAID}
-        extra = {"logprobs": logprobs_of("bluebird", is_chat), "finish_reason": "stop", "words": ["bluebird"]}
-        choices = [{"index": index, **told, **extra} for index in range(n)]
-        await exchange.answer(json.dumps({**BASE, "choices": choices, "usage": None}).encode())
-        return
-    messages = [chunk(role="assistant")]
-    for index in range(n):
-        messages += [_message(piece, index, is_chat) for piece in PIECES]
-        messages.append(_message("", index, is_chat, "stop"))
-    await stream(sse(*messages, "[DONE]"))(exchange)
-
-
-def _message(text: str, index: int, is_chat: bool, finish: str | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {"delta": {"content": text, "note": "bluebird"}} if is_chat else {"text": text}
-    extra = {"logprobs": logprobs_of(text or "bluebird", is_chat), "finish_reason": finish, "words": ["bluebird"]}
-    return {**BASE, "choices": [{"index": index, **told, **extra}]}
-
-
-async def generate(_message: Any, _context: Context) -> Any:
-    token = nlp.GeneratedToken(text="bluebird")
-    return nlp.GeneratedTextResult(generated_text=TEXT_SAID, tokens=[token], finish_reason="EOS_TOKEN")
-
-
-async def generate_stream(_message: Any, _context: Context) -> AsyncIterator[Any]:
-    for piece in PIECES:
-        yield nlp.GeneratedTextStreamResult(generated_text=piece, tokens=[nlp.GeneratedToken(text=piece)])
-    details = nlp.TokenStreamDetails(finish_reason="EOS_TOKEN", generated_tokens=9)
-    yield nlp.GeneratedTextStreamResult(details=details, tokens=[nlp.GeneratedToken(text="bluebird")])
-
-
-class Peers:
-    """What stands behind the gateway."""
-
-    def __init__(self, model: Peer, far: Peer, generation: Record) -> None:
-        self.model, self.far, self.generation = model, far, generation
-
-
-@asynccontextmanager
-async def before(model: Script = speak, far: Script | None = None, **methods: Any) -> AsyncIterator[tuple[int, Peers]]:
-    behaviours = {
-        "TextGenerationTaskPredict": generate,
-        "ServerStreamingTextGenerationTaskPredict": generate_stream,
-    } | methods
-    server = build_nlp_server(behaviours)
-    async with (
-        open_peer(model) as openai,
-        open_peer(far or reply_json([[]])) as detector,
-        server.listening() as generation,
-        gateway(config(openai.port, detector.port, generation)) as port,
-    ):
-        yield port, Peers(openai, detector, server.record)
-
-
-def request(path: str, policy: str, *, is_stream: bool, prompt: str = "Hello", **more: Any) -> dict[str, Any]:
-    if path in (V1, V1_STREAM):
-        return {"model_id": "m", "inputs": prompt, "guardrail_config": {"policy": policy}, **more}
-    asked: dict[str, Any] = {"model": "m", "stream": is_stream, "detectors": {"policy": policy}, **more}
-    if path == CHAT:
-        return asked | {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": prompt}]}
-    return asked | {"prompt": prompt}
-
-
-def text_of(path: str, value: dict[str, Any]) -> str:
-    """The text of a whole answer."""
-    if path == V1:
-        return str(value["generated_text"])
-    (choice,) = value["choices"]
-    return str(choice["message"]["content"] if path == CHAT else choice["text"])
-
-
-def said(path: str, events: list[Any]) -> str:
-    if path == CHAT:
-        return text_in(events)
-    if path == V1_STREAM:
-        return "".join(event["generated_text"] for event in events)
-    return "".join(choice["text"] for event in events for choice in event["choices"])
-
-
-def finishes(path: str, events: list[Any]) -> list[str]:
-    choices = [event if path == V1_STREAM else choice for event in events for choice in event.get("choices", [event])]
-    return [one["finish_reason"] for one in choices if one.get("finish_reason")]
-
-
-def check_hidden(answer: Answer) -> None:
-    """Nothing tells what was found, whole or in parts."""
-    for word in (b"blue", b"bird"):
-        assert word not in answer.body
-
 
 # What the model says.
 
@@ -249,13 +94,14 @@ async def test_choices_of_a_whole_answer_are_judged_one_by_one() -> None:
 
 
 async def test_nothing_of_a_withheld_message_leaves_besides_the_fallback() -> None:
-    message = {"role": "assistant", "content": [{"type": "text", "text": "A bluebird."}, {"type": "text", "text": "bluebird"}],
+    parts = [{"type": "text", "text": "A bluebird."}, {"type": "text", "text": "bluebird"}]
+    message = {"role": "assistant", "content": parts,
                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "bluebird"}}],
                "refusal": "bluebird", "audio": {"transcript": "bluebird"}}  # fmt: skip
     async with before(reply_json({**BASE, "choices": [{"index": 0, "message": message}]})) as (port, _):
         answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
     check_hidden(answer)
-    assert answer.json()["choices"][0]["message"]["content"] == [{"type": "text", "text": WITHHELD}]
+    assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": WITHHELD}
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal"])
@@ -264,15 +110,16 @@ async def test_other_texts_of_a_whole_answer_are_masked_too(key: str) -> None:
     async with before(reply_json({**BASE, "choices": [{"index": 0, "message": message}]})) as (port, peers):
         answer = await ask(port, CHAT, request(CHAT, "mask", is_stream=False))
         got = answer.json()
-        assert got["choices"][0]["message"] == message | {key: f"It is {HIDDEN}."}
+        field = "refusal" if key == "refusal" else "reasoning_content"
+        masked = {"role": "assistant", "content": "Fine.", field: f"It is {HIDDEN}."}
+        assert got["choices"][0]["message"] == masked
         (entry,) = got["detections"]["output"]
-        assert entry["field"] == ("refusal" if key == "refusal" else "reasoning_content")
+        assert entry["field"] == field
         assert [one["start"] for one in entry["results"]] == [6]
         check_hidden(answer)
         answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
-        message = answer.json()["choices"][0]["message"]
-        assert WITHHELD in message.values()
-        assert "Fine." not in message.values()  # said after what was withheld
+        # `Fine.` was said after what is withheld
+        assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": WITHHELD}
         assert answer.json()["choices"][0]["finish_reason"] == "content_filter"
         check_hidden(answer)
     assert len(peers.model.received) == 2
@@ -280,7 +127,8 @@ async def test_other_texts_of_a_whole_answer_are_masked_too(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal"])
 async def test_other_texts_of_a_stream_are_masked_too(key: str) -> None:
-    said = [chunk(**{key: "It is blue"}), chunk(**{key: "bird. So"}), chunk("Fine."), chunk(finish="stop")]
+    thought = [{**BASE, "choices": [{"index": 0, "delta": {key: piece}}]} for piece in ("It is blue", "bird. So")]
+    said = [*thought, chunk("Fine."), chunk(finish="stop")]
     async with before(stream(sse(*said, "[DONE]"))) as (port, _):
         answer = await ask(port, CHAT, request(CHAT, "mask", is_stream=True))
         events = ended_well(events_of(answer))
@@ -291,7 +139,8 @@ async def test_other_texts_of_a_stream_are_masked_too(key: str) -> None:
         check_hidden(answer)
         answer = await ask(port, CHAT, request(CHAT, "block", is_stream=True))
         events = ended_well(events_of(answer))
-        assert (text_in(events), finishes(CHAT, events)) == ("", ["content_filter"])
+        assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
+        assert field not in events[0]["choices"][0]["delta"]
         check_hidden(answer)
 
 
@@ -350,7 +199,7 @@ async def test_a_policy_that_cuts_off_closes_the_model_and_ends_every_choice(pat
         is_chat = path == CHAT
         await exchange.start()
         await exchange.chunk(
-            sse(_message("Once. Upon", 1, is_chat), *[_message(piece, 0, is_chat) for piece in PIECES])
+            sse(message_of("Once. Upon", 1, is_chat), *[message_of(piece, 0, is_chat) for piece in PIECES])
         )
         await exchange.wait_until_left()
         left.set()
@@ -429,13 +278,9 @@ async def test_a_prompt_is_masked_before_the_model_reads_it(path: str) -> None:
 
 async def test_a_masked_prompt_is_told_in_a_stream_once() -> None:
     async with before() as (port, peers):
-        for policy, detectors in (
-            ("inmask", {}),
-            ("inmask", {"output": {"key": {}}}),
-            ("inmask", {"output": {"whole": {}}}),
-        ):
-            body = request(CHAT, policy, is_stream=True, prompt="A bluebird?")
-            body["detectors"] |= detectors
+        for names in ([], ["key"], ["whole"]):
+            body = request(CHAT, "inmask", is_stream=True, prompt="A bluebird?")
+            body["detectors"]["output"] = {name: {} for name in names}
             events = ended_well(events_of(await ask(port, CHAT, body)))
             told = [event["detections"]["input"] for event in events if "input" in event.get("detections", {})]
             assert [one[0]["message_index"] for one in told] == [1]

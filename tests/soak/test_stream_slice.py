@@ -84,7 +84,7 @@ def right_events() -> list[Any]:
 def right_record() -> Record:
     words = ("Bax ", "pilax ", "dux. ", "Hex ", "piman ", "gaz.")
     answers = [Answered("far_words", word, 0.0) for word in words]
-    return Record(model_requests=1, is_model_done=True, answers=[*answers, Answered("far_texts", FIRST + SECOND, 9.0)])
+    return Record(model_requests=1, model_done_at=4.0, answers=[*answers, Answered("far_texts", FIRST + SECOND, 9.0)])
 
 
 def hear(events: list[Any]) -> Heard:

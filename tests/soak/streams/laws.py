@@ -61,7 +61,7 @@ class _Judge:
 
     def look_at_events(self) -> None:
         heard = self._heard
-        said = "" if self._record.is_model_done else ", and the model has not said all"
+        said = "" if self._record.model_done_at else ", and the model has not said all"
         _require(heard.end != "late", "ends", f"the stream hangs after {len(heard.events)} events{said}")
         if heard.end == "left" and not heard.status:
             return
@@ -153,9 +153,10 @@ class _Judge:
         record = self._record
         is_certain = self._heard.end != "left"
         _require(is_certain <= record.model_requests <= 1, "model", f"asked {record.model_requests} times")
-        if self._heard.end == "left" and record.model_requests and not record.is_model_done:
-            took = record.model_closed_at - self._heard.ended_at if record.model_closed_at else float("inf")
-            _require(took <= MODEL_CLOSES_S, "model stops", f"it spoke on for {took:.2f} s after the client had left")
+        if self._heard.end == "left" and record.model_requests:
+            silent_at = record.model_closed_at or record.model_done_at or float("inf")
+            took = silent_at - self._heard.ended_at
+            _require(took <= MODEL_CLOSES_S, "model stops", f"silent only {took:.2f} s after the client had left")
 
 
 class _Lane:

@@ -40,7 +40,7 @@ class Record:
 
     model_requests: int = 0
     model_closed_at: float = 0.0
-    is_model_done: bool = False
+    model_done_at: float = 0.0
     last_asked_at: float = 0.0
     answers: list[Answered] = field(default_factory=list)
 
@@ -199,7 +199,7 @@ class ModelPeer(HttpPeer):
                 await asyncio.sleep(pause)
             self.send(packet)
         self.is_busy = False
-        record.is_model_done = True
+        record.model_done_at = time.monotonic()
         self._record = None
         if script.end == "reset":
             self.reset()

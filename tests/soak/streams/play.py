@@ -122,9 +122,9 @@ class Table:
 
     async def _wait_for_model(self, heard: Heard, record: Record) -> None:
         end = heard.ended_at + MODEL_CLOSES_S
-        while not (record.model_closed_at or record.is_model_done) and time.monotonic() < end:  # noqa: ASYNC110
+        while not (record.model_closed_at or record.model_done_at) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        if record.model_closed_at > heard.ended_at and not record.is_model_done:
+        if record.model_closed_at > heard.ended_at and not record.model_done_at:
             self._report.closing_s.append(record.model_closed_at - heard.ended_at)
 
 

@@ -36,7 +36,8 @@ def write_script(plan: Plan) -> Script:
     if is_chunked and fault not in ("model cut", "model reset"):
         whole.append(b"0\r\n\r\n")
     end = "reset" if fault == "model reset" else "keep" if is_chunked and fault != "model cut" else "close"
-    return Script(_cut(rng, whole), end)
+    longest_s = 4.0 if plan.leave is not None else 1.5  # time enough to leave in the middle
+    return Script(_cut(rng, whole, longest_s), end)
 
 
 def refuse(status: int) -> bytes:
@@ -69,7 +70,7 @@ def _chunk(body: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(body), body)
 
 
-def _cut(rng: random.Random, whole: list[bytes]) -> list[tuple[float, bytes]]:
+def _cut(rng: random.Random, whole: list[bytes], longest_s: float) -> list[tuple[float, bytes]]:
     """Packets: one per event, or several events in one, or cuts anywhere, inside characters too."""
     if rng.random() < 0.5:
         packets = whole
@@ -80,5 +81,5 @@ def _cut(rng: random.Random, whole: list[bytes]) -> list[tuple[float, bytes]]:
             size = rng.randint(1, largest)
             packets.append(raw[at : at + size])
             at += size
-    longest = rng.uniform(0.2, 1.5) / max(len(packets), 1)
-    return [(rng.uniform(0, 2 * longest) if rng.random() < 0.7 else 0.0, packet) for packet in packets]
+    pause_s = rng.uniform(longest_s / 6, longest_s) / len(packets)
+    return [(rng.uniform(0, 2 * pause_s) if rng.random() < 0.7 else 0.0, packet) for packet in packets]
