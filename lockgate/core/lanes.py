@@ -250,6 +250,8 @@ class Lanes:
         lane = self._lanes.get(frame.choice)
         if lane is not None:
             return lane.receive(frame)
+        if len(self._lanes) >= self._plan.max_choices:  # those that are finished need not be known any more
+            self._lanes = {choice: lane for choice, lane in self._lanes.items() if not lane.is_finished}
         if len(self._lanes) >= self._plan.max_choices:
             raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
         lane = self._lanes[frame.choice] = Lane(self._plan, frame.choice)

@@ -77,7 +77,7 @@ class TextDialect:
     whole_object = chunk_object = "text_completion"
     empty_warning = "Choice of index {} has no content. Output detection was not executed"
     warns_of_empty_streams = False
-    last_keys: tuple[str, ...] = ()
+    last_keys = ("usage",)
 
     def whole_text(self, choice: Mapping[str, Any]) -> str:
         """What detectors read of a choice of a whole answer."""
@@ -279,7 +279,8 @@ def build_blocked(
         "usage": {"prompt_tokens": tokens, "total_tokens": 0, "completion_tokens": 0},
     }
     if not asked.is_stream:
-        answer |= dict.fromkeys(dialect.last_keys)
+        for key in dialect.last_keys:
+            answer.setdefault(key, None)
     answer["detections"] = {"input": input_entries(asked, found)}
     answer["warnings"] = [UNSUITABLE_INPUT]
     return answer

@@ -77,9 +77,14 @@ def replace_ports(text: str, ports: dict[str, str]) -> str:
     return re.sub(rf"\b(?:{'|'.join(SHOWN_PORTS)})\b", lambda found: ports[found[0]], text)
 
 
+def install(folder: Path) -> None:
+    """The command, where pages have it."""
+    (folder / ".venv").symlink_to(sys.prefix)
+
+
 def build_clone(page: str, ports: dict[str, str], folder: Path) -> None:
     """What a reader has: the installed command, the examples, and the files that the page shows."""
-    (folder / ".venv").symlink_to(sys.prefix)
+    install(folder)
     shutil.copytree(ROOT / "examples", folder / "examples")
     for path in (folder / "examples").rglob("*.yaml"):
         path.write_text(replace_ports(path.read_text(encoding="utf-8"), ports), encoding="utf-8")

@@ -3,113 +3,39 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.contracts.http_peers import (
     Exchange,
-    Peer,
     Script,
     break_off,
     open_closed_port,
-    open_peer,
     reply,
     reply_json,
     send_raw,
     stay_silent,
     stream,
 )
+from tests.server.backend_peers import (
+    FIRST,
+    MODES,
+    STATUSES,
+    THREE,
+    ask_all,
+    before,
+    case_of,
+    check,
+    complete,
+    config,
+    piece,
+    request,
+    said,
+    speak,
+)
 from tests.server.endings import ended_badly, ended_well, error_of
-from tests.server.gateways import CHAT, GENERIC, TEXT, ask, chat_body, chunk, events_of, gateway, sse, text_in
-from tests.server.http_client import Answer
-
-MODES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "whole": {"output": {"whole": {}}},
-    "reviewed": {"output": {"talk": {}}},
-    "chunked": {"output": {"words": {}}},
-    "both": {"output": {"words": {}, "whole": {}, "talk": {}}},
-}
-HOLDING = ("chunked", "both")
-THREE = ("plain", "whole", "chunked")
-STATUSES = [400, 401, 403, 404, 408, 409, 422, 429, 500, 502, 503, 504]
-FIRST = "One is done. "
-
-
-def config(port: int, extra: str = "") -> str:
-    return f"""
-openai: {{service: {{hostname: 127.0.0.1, port: {port}, request_timeout: 1}}}}
-detectors:
-  words: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [done]}}}}
-  whole: {{embedded: keywords, chunker_id: whole_doc_chunker, options: {{keywords: [done]}}}}
-  talk: {{type: text_chat, embedded: keywords, options: {{keywords: [done]}}}}
-  about: {{type: text_generation, embedded: keywords, options: {{keywords: [done]}}}}
-{extra}
-"""
-
-
-@asynccontextmanager
-async def before(script: Script, extra: str = "", **environ: str) -> AsyncIterator[tuple[int, Peer]]:
-    async with open_peer(script) as peer, gateway(config(peer.port, extra), **environ) as port:
-        yield port, peer
-
-
-def request(path: str, mode: str, *, is_stream: bool) -> dict[str, Any]:
-    detectors = MODES[mode]
-    if path == CHAT:
-        return chat_body(is_stream, detectors=detectors)
-    output: dict[str, Any] = {"about" if name == "talk" else name: {} for name in detectors.get("output", ())}
-    return {"model": "m", "prompt": "Hello there", "stream": is_stream, "detectors": {"output": output}}
-
-
-async def ask_all(port: int, *, is_stream: bool, modes: Iterable[str] = MODES) -> list[tuple[str, str, Answer]]:
-    """Both endpoints in every mode, at once."""
-    cases = [(path, mode) for path in (CHAT, TEXT) for mode in modes]
-    answers = await asyncio.gather(*[ask(port, *_case(path, mode, is_stream)) for path, mode in cases])
-    return [(path, mode, answer) for (path, mode), answer in zip(cases, answers, strict=True)]
-
-
-def _case(path: str, mode: str, is_stream: bool) -> tuple[str, dict[str, Any]]:
-    return path, request(path, mode, is_stream=is_stream)
-
-
-def piece(path: str, text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
-    """A message of a stream on either endpoint."""
-    if path == CHAT:
-        return chunk(text, finish=finish, **more)
-    return {
-        **chunk(),
-        "object": "text_completion",
-        "choices": [{"index": 0, "text": text or "", "finish_reason": finish}],
-    }
-
-
-def speak(*texts: str, then: bytes = b"", cuts: int = 0) -> Script:
-    """A stream on either endpoint: these texts, then other bytes; in packets of a few bytes, if told."""
-
-    async def script(exchange: Exchange) -> None:
-        path = CHAT if "chat" in exchange.received.path else TEXT
-        body = sse(*[piece(path, text) for text in texts]) + then
-        parts = [body[at : at + cuts] for at in range(0, len(body), cuts)] if cuts else [body]
-        await stream(*parts)(exchange)
-
-    return script
-
-
-def said(path: str, events: list[Any]) -> str:
-    """All text of the answer, whatever its choices look like."""
-    choices = [choice for event in events for choice in event["choices"] if isinstance(choice, dict)]
-    texts = [(choice.get("delta") or {}).get("content") if path == CHAT else choice.get("text") for choice in choices]
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def complete(mode: str) -> str:
-    """What may have left when a stream breaks off behind FIRST and the beginning of another sentence."""
-    return FIRST if mode in HOLDING else FIRST + "Two"
-
+from tests.server.gateways import CHAT, GENERIC, TEXT, ask, chunk, events_of, gateway, sse, text_in
 
 # Before the answer begins.
 
@@ -133,14 +59,6 @@ async def test_a_refusal_is_told_in_the_servers_words_where_its_status_may_pass(
                     what = "chat completion" if path == CHAT else "completion"
                     check(answer, error_of(status, f"{what} request failed for `m`: {words}"), is_stream)
     assert len(peer.received) == len(forms) * 2 * 2 * len(THREE)  # never asked twice
-
-
-def check(answer: Answer, error: dict[str, Any], is_stream: bool) -> None:
-    """The answer is this error and nothing else."""
-    if is_stream:
-        assert ended_badly(events_of(answer), error) == []
-    else:
-        assert (answer.status, answer.json()) == (error["code"], error)
 
 
 BROKEN: dict[str, Script] = {
@@ -201,11 +119,36 @@ async def test_a_whole_answer_without_a_text_to_read_never_leaves(choice: Any) -
 async def test_a_role_of_any_type_is_no_reason_not_to_read(role: Any) -> None:
     message = {"role": role, "content": "All done."}
     async with before(reply_json({"id": "c1", "choices": [{"index": 0, "message": message}]})) as (port, _):
-        got = (await ask(port, *_case(CHAT, "chunked", False))).json()
+        got = (await ask(port, *case_of(CHAT, "chunked", False))).json()
         assert [one["text"] for one in got["detections"]["output"][0]["results"]] == ["done"]
     async with before(stream(sse(chunk(role=role), chunk("All done."), "[DONE]"))) as (port, _):
-        events = ended_well(events_of(await ask(port, *_case(CHAT, "both", True))))
+        events = ended_well(events_of(await ask(port, *case_of(CHAT, "both", True))))
         assert [one["text"] for one in events[0]["detections"]["output"][0]["results"]] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (reply_json({"error": {"message": "no", "type": "T", "code": 1}}, 404), (404, "no")),
+        (reply_json({"object": "error", "message": "no", "type": "T", "code": 404}, 429), (429, "")),
+        (reply(b"", 503), (503, "unknown error occurred")),
+        (reply_json({"tokens": [1]}), (500, "")),
+        (reply_json({"count": -1}), (500, "")),
+        (break_off, (408, "")),
+    ],
+)
+async def test_a_count_that_fails_fails_the_request(script: Script, error: tuple[int, str]) -> None:
+    """G-88, G-137: what was found in the prompt is not told."""
+    expected = error_of(error[0], f"tokenize request failed for `m`: {error[1]}")
+    async with before(script) as (port, peer):
+        for path in (CHAT, TEXT):
+            for is_stream in (False, True):
+                body = request(path, "plain", is_stream=is_stream)
+                body["detectors"] = {"input": {"words": {}}, "output": {"words": {}}}
+                if path == CHAT:
+                    body["messages"] = [{"role": "user", "content": "Be done."}]
+                check(await ask(port, path, body | {"prompt": "Be done."}), expected, is_stream)
+    assert {one.path for one in peer.received} == {"/tokenize"}
 
 
 # Inside of a stream.
@@ -333,7 +276,7 @@ async def test_tool_calls_of_any_shape_pass_and_break_nothing(calls: list[Any]) 
     script = stream(sse(chunk(FIRST), chunk(tool_calls=calls), chunk(finish="tool_calls"), "[DONE]"))
     async with before(script) as (port, _):
         for mode in MODES:
-            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            events = ended_well(events_of(await ask(port, *case_of(CHAT, mode, True))))
             deltas = [choice["delta"] for event in events for choice in event["choices"]]
             assert [delta["tool_calls"] for delta in deltas if "tool_calls" in delta] == [calls]
 
@@ -341,7 +284,7 @@ async def test_tool_calls_of_any_shape_pass_and_break_nothing(calls: list[Any]) 
 # What is odd and allowed.
 
 
-@pytest.mark.parametrize("cuts", [3, 7, 64])
+@pytest.mark.parametrize("cuts", [11, 64])
 async def test_how_the_bytes_are_cut_makes_no_difference(cuts: int) -> None:
     text = "Ünë 😀 is\u2028done. Zwei"
     tail = b": ping\r\n\r\nevent: x\rdata: " + json.dumps(chunk(finish="stop")).encode() + b"\r\n\n" + sse("[DONE]")
@@ -357,7 +300,7 @@ async def test_characters_that_are_cut_by_packets_are_whole_again() -> None:
     at = body.index("😀".encode()) + 2
     async with before(stream(body[:at], body[at:], sse("[DONE]"))) as (port, _):
         for mode in MODES:
-            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            events = ended_well(events_of(await ask(port, *case_of(CHAT, mode, True))))
             assert text_in(events) == "😀 is done."
 
 
@@ -373,11 +316,30 @@ async def test_choices_that_nobody_asked_for_are_read_too() -> None:
     script = stream(sse(chunk("One is done."), chunk("Three is done.", 3), chunk(finish="stop", index=3), "[DONE]"))
     async with before(script) as (port, _):
         for mode in MODES:
-            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            events = ended_well(events_of(await ask(port, *case_of(CHAT, mode, True))))
             assert text_in(events, 3) == "Three is done."
             entries = [one for event in events for one in event.get("detections", {}).get("output", ())]
             found = {one["choice_index"] for one in entries if one["results"]}
             assert found == (set() if mode == "plain" else {0, 3})
+
+
+async def test_a_model_may_think_and_speak_in_turn_as_often_as_it_likes() -> None:
+    """D-7: every turn is a text of its own, and only those that are under way count."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        for number in range(150):
+            await exchange.chunk(sse(chunk(reasoning_content=f"{number}? "), chunk(f"{number}. ")))
+        await exchange.chunk(sse("[DONE]"))
+        await exchange.end()
+
+    async with before(script) as (port, _):
+        events = ended_well(events_of(await ask(port, *case_of(CHAT, "chunked", True))))
+    assert text_in(events) == "".join(f"{number}. " for number in range(150))
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert "".join(one.get("reasoning_content", "") for one in deltas) == "".join(
+        f"{number}? " for number in range(150)
+    )
 
 
 USAGE = {"prompt_tokens": 1, "total_tokens": 3, "completion_tokens": 2}
@@ -390,7 +352,7 @@ async def test_usage_leaves_once_wherever_it_comes(place: str) -> None:
     body = {"first": sse(usage, chunk(FIRST)), "only": sse(usage), "last": sse(chunk(FIRST), usage)}[place]
     async with before(stream(body + sse("[DONE]"))) as (port, _):
         for mode in MODES:
-            events = ended_well(events_of(await ask(port, *_case(CHAT, mode, True))))
+            events = ended_well(events_of(await ask(port, *case_of(CHAT, mode, True))))
             assert [event["usage"] for event in events if event.get("usage")] == [USAGE]
             assert text_in(events) == ("" if place == "only" else FIRST)
             if mode != "plain":
@@ -441,7 +403,7 @@ async def test_more_text_than_may_be_held_is_an_error_and_stays(mode: str) -> No
         _,
     ):
         for path in (CHAT, TEXT):
-            answer = await ask(port, *_case(path, mode, True))
+            answer = await ask(port, *case_of(path, mode, True))
             rest = ended_badly(
                 events_of(answer), {"code": 413, "details": "more than 100 characters wait for a detector"}
             )

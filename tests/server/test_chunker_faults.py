@@ -241,6 +241,31 @@ async def test_a_chunker_that_stops_in_mid_stream_is_bounded_by_the_request() ->
         await asyncio.wait_for(record.left.wait(), 1)
 
 
+async def test_a_model_that_breaks_off_ends_the_chunker_behind_what_was_cut() -> None:
+    """G-148, G-165: chunkers are not flushed, and their calls end."""
+    has_cut = asyncio.Event()
+
+    async def converse(messages: Any, _context: Context) -> AsyncIterator[Any]:
+        async for _ in messages:
+            if not has_cut.is_set():
+                yield ONE
+                has_cut.set()
+        yield TWO
+
+    async def model(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.chunk(sse(chunk(FIRST), chunk(SECOND)))
+        await has_cut.wait()
+        await asyncio.sleep(0.05)
+        exchange.reset()
+
+    server = build_chunker_server(converse=converse)
+    async with open_peer(model) as peer, server.listening() as chunker, gateway(config(peer.port, chunker)) as port:
+        events = events_of(await ask(port, CHAT, chat(True, "words", "more")))
+        assert said(CHAT, ended_badly(events, GENERIC)) == FIRST
+        await asyncio.wait_for(server.record.left.wait(), 1)
+
+
 # What is odd and allowed.
 
 GOOD: dict[str, tuple[Any, ...]] = {

@@ -239,12 +239,13 @@ async def test_what_is_withheld_waits_for_what_was_thought_before() -> None:
         found = [FAR | {"start": 0, "end": 8}] if "bluebird" in text else []
         await exchange.answer(json.dumps([found]).encode())
 
-    said = [chunk(reasoning_content="Hm."), chunk("bluebird. So"), chunk(" it is. And"), chunk(finish="stop")]
-    async with before(stream(sse(*said, "[DONE]")), far) as (port, _):
+    said = [chunk(reasoning_content="Hm."), chunk("bluebird. So"), chunk(" it is. And"), chunk(reasoning_content="Ah.")]
+    async with before(stream(sse(*said, chunk(tool_calls=[{"index": 0}], finish="stop"), "[DONE]")), far) as (port, _):
         answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
     events = ended_well(events_of(answer))
     deltas = [event["choices"][0]["delta"] for event in events]
-    assert [one.get("reasoning_content") for one in deltas] == ["Hm.", None]
+    assert [one.get("reasoning_content") for one in deltas] == ["Hm.", None]  # what was thought later stays
+    assert b"tool_calls" not in answer.body
     assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
     check_hidden(answer)
 
