@@ -309,6 +309,13 @@ class TextEvents:
                 self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
         return b"".join([encode_event(_in_order(self._with_prompt(event))) for event in events])
 
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """Nothing: reviewers do not read these streams."""
+        return ()
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """Nobody has reviewed anything."""
+
     def finish(self) -> bytes:
         """The end of the stream, which has no mark."""
         if not (self.warnings or self.found_in_prompt):

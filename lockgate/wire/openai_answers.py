@@ -134,7 +134,7 @@ class WholeAnswer:
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
-        self.reviewed: dict[int, Sequence[Detection]] = {}
+        self._reviewed: dict[int, Sequence[Detection]] = {}
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False  # as a whole: every choice is judged on its own
@@ -171,6 +171,10 @@ class WholeAnswer:
             subject = self._dialect.subject(self._asked, choice)
             if subject is not None:
                 yield place, subject
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found in a choice."""
+        self._reviewed[choice] = found
 
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
         """A choice has been read; nothing is sent yet. `is_blocked`: its text was replaced."""
@@ -229,7 +233,7 @@ class WholeAnswer:
         entries = []
         for place, choice in enumerate(self.choices):
             results = to_results(sorted(self._found.get(place, ()), key=lambda one: one.start))
-            results += to_plain_results(self.reviewed.get(place, ()))
+            results += to_plain_results(self._reviewed.get(place, ()))
             if results:
                 entries.append({"choice_index": choice.get("index", place), "results": results})
         for place, field, found in self._elsewhere:

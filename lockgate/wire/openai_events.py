@@ -70,7 +70,7 @@ class Events:
         self._first: dict[str, Any] = {}
         self._choices: dict[int, ChoiceState] = {}
         self._usage: Any = None
-        self.reviewed: dict[int, Sequence[Detection]] = {}
+        self._reviewed: dict[int, Sequence[Detection]] = {}
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
@@ -87,6 +87,10 @@ class Events:
                 yield index, Conversation([*self._asked.messages, message], self._asked.tools)
             else:
                 yield index, Generated(self._asked.prompt, text)
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found in a choice."""
+        self._reviewed[choice] = found
 
     def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
         """The choices of a message, each with a message of its own."""
@@ -175,8 +179,8 @@ class Events:
                 if not is_fms:
                     entry |= {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
                 entries.append(entry | {"results": to_results(known.trailing)})
-            if index in self.reviewed:
-                entries.append({"choice_index": index, "results": to_plain_results(self.reviewed[index])})
+            if index in self._reviewed:
+                entries.append({"choice_index": index, "results": to_plain_results(self._reviewed[index])})
         inputs = input_entries(self._asked, self.found_in_prompt)
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 

@@ -60,7 +60,8 @@ class Shape(Generic[T]):
         except _Misfit as misfit:
             raise InvalidRequest(misfit.fault.text) from None
 
-    def is_cheap(self, body: bytes) -> bool:
+    @staticmethod
+    def is_cheap(body: bytes) -> bool:
         """Whether even explaining a fault takes too little time to be worth a thread."""
         return len(body) <= CHEAP_BYTES
 

@@ -21,12 +21,13 @@ from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, review_all
 from lockgate.pipelines.generate import Answer, Order, Prompt, open_answer
 from lockgate.pipelines.guarded_stream import plan_lanes
-from lockgate.pipelines.guards import ActiveReview, Chosen, Rules, check_thresholds, choose, forgive
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Rules, check_thresholds, choose, forgive
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import count_detections
 from lockgate.wire.guardrails import DetectorMap, Masks
 
-_FEW_VALUES = 4
+_FEW_VALUES = 4  # more of them may take long to prepare
+_OPEN_IN_STREAMS = 4  # requests per detector; the existing orchestrator asks one after the other
 _NO_POLICY = PolicySettings("")
 
 
@@ -42,6 +43,12 @@ class Border(Protocol):
 
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
         """What a release says to the client."""
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read, by choice; asked when the answer is complete."""
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found in a choice."""
 
     def finish(self) -> bytes:
         """The last words, or the whole answer."""
@@ -84,8 +91,6 @@ class Job(NamedTuple):
     masks: Masks
     block: Callable[[Sequence[Detection], int, list[dict[str, str]]], bytes]
     warn: Callable[[str], dict[str, str]]
-    subjects: Callable[[], Iterable[tuple[int, Subject]]] | None = None
-    note_reviews: Callable[[int, Sequence[Detection]], object] | None = None
     with_prompt: Callable[[str], Generation] | None = None
 
 
@@ -150,10 +155,15 @@ class Answering:
         return choose(self.gateway.guards, requested, rules, headers)
 
     def lanes(
-        self, plan: Plan, *, is_stream: bool, strategy: Strategy, feeds_empty: bool = False, reads_empty: bool = False
+        self,
+        guards: Sequence[ActiveGuard],
+        *,
+        is_stream: bool,
+        strategy: Strategy,
+        feeds_empty: bool = False,
+        reads_empty: bool = False,
     ) -> LanePlan:
-        """How the answer's texts go through."""
-        guards = plan.outputs.contents
+        """How texts go through that these guards read."""
         if not is_stream:
             return plan_lanes(
                 guards,
@@ -166,7 +176,7 @@ class Answering:
         return plan_lanes(
             guards,
             strategy=self.gateway.strategy(strategy),
-            max_open=1 if self.is_fms else 4,
+            max_open=1 if self.is_fms else _OPEN_IN_STREAMS,
             max_held_chars=self.limits.max_held_chars,
             feeds_empty=feeds_empty,
             reads_empty=reads_empty,
@@ -195,7 +205,7 @@ class Answering:
                 await self._send(exchange, job, job.block(answer.found, answer.input_tokens, warnings))
                 return
             is_blocked = await self._relay(exchange, job, answer)
-        if plan.outputs.reviews and job.subjects is not None and not is_blocked:
+        if plan.outputs.reviews and not is_blocked:
             await self._review(job, plan.outputs.reviews)
         job.border.warnings += [job.warn(name) for name in dict.fromkeys(plan.warnings)]
         await self._send(exchange, job, job.border.finish())
@@ -222,11 +232,10 @@ class Answering:
         return False
 
     async def _review(self, job: Job, reviews: Sequence[ActiveReview]) -> None:
-        assert job.subjects is not None and job.note_reviews is not None  # noqa: S101, PT018 - made together
-        for choice, subject in job.subjects():
+        for choice, subject in job.border.subjects():
             found = await review_all(reviews, subject, self._max_open)
             count_detections(found)
-            job.note_reviews(choice, [hide(one) for one in found] if job.plan.hides else found)
+            job.border.note_reviews(choice, [hide(one) for one in found] if job.plan.hides else found)
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:

@@ -19,7 +19,7 @@ GENERATION_PATH = "/api/v2/text/generation-detection"
 
 
 class GenerationRoutes:
-    """The handlers of one open gateway."""
+    """The endpoints of one open gateway."""
 
     def __init__(self, gateway: Gateway, backend: Backend) -> None:
         self._answering = Answering(gateway)
@@ -101,20 +101,19 @@ class GenerationRoutes:
         is_stream: bool,
     ) -> Job:
         generation = Generation(wanted.model, wanted.body, self._answering.headers(exchange))
-        is_whole = isinstance(border, wire.WholeText)
         return Job(
             self._backend,
             generation,
             plan,
-            self._answering.lanes(plan, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True),
+            self._answering.lanes(
+                plan.outputs.contents, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True
+            ),
             border,
             is_stream,
             wanted.text,
             wanted.masks,
             block=lambda found, tokens, warnings: _block(plan, found, tokens, warnings, is_stream=is_stream),
             warn=lambda name: {"id": "DETECTOR_FAILED", "message": failed_detector(name)},
-            subjects=border.subjects if is_whole else None,  # type: ignore[union-attr]
-            note_reviews=border.note_reviews if is_whole else None,  # type: ignore[union-attr]
             with_prompt=lambda masked: generation._replace(body=wanted.body | {"text": masked}),
         )
 

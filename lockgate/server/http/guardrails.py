@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-alone detection endpoints: translate at the border, a few lines per route."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -11,10 +10,9 @@ from lockgate.core.release import Strategy
 from lockgate.core.values import Claim, Frame, Generated, Subject
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.detect import detect_contents, review_all
-from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
-from lockgate.pipelines.guards import Rules
+from lockgate.pipelines.guarded_stream import open_guarded_stream
 from lockgate.server.http.answering import Answering
-from lockgate.server.http.bodies import decode_body
+from lockgate.server.http.bodies import decode, decode_body
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import count_detections
@@ -31,7 +29,7 @@ from lockgate.wire.guardrails import (
     encode_reviews,
 )
 from lockgate.wire.ndjson import LineSplitter
-from lockgate.wire.openai import CHAT_DETECTION, read_chat
+from lockgate.wire.openai import read_chat
 
 CONTENT_PATH = "/api/v2/text/detection/content"
 STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
@@ -42,20 +40,17 @@ _NDJSON = "application/x-ndjson"
 
 
 class GuardrailsRoutes:
-    """The handlers of one open gateway."""
+    """The endpoints of one open gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
         self._limits = gateway.settings.limits
-        is_fms = gateway.is_fms
-        self._is_fms = is_fms
+        self._is_fms = gateway.is_fms
         self._answering = Answering(gateway)
         self._max_open = gateway.settings.detector_concurrent_requests
-        self._stream_rules = Rules(
-            unsuitable_status=422 if is_fms else 400,
-            allows_whole_text=not is_fms,
+        self._stream_rules = self._answering.rules(
+            "text_contents",
+            allows_whole_text=not gateway.is_fms,
             whole_text_holds=gateway.settings.whole_document != "trail",
-            checks_threshold=not is_fms,
         )
 
     async def detect_content(self, exchange: Exchange) -> None:
@@ -74,8 +69,7 @@ class GuardrailsRoutes:
     async def detect_chat(self, exchange: Exchange) -> None:
         """POST detection/chat."""
         body = await exchange.read_json(self._limits.body_bytes)
-        is_cheap = CHAT_DETECTION.is_cheap(body)
-        detectors, chat = read_chat(body) if is_cheap else await asyncio.to_thread(read_chat, body)
+        detectors, chat = await decode(body, read_chat)
         _require(detectors=detectors, messages=chat.messages)
         check_reviewable(chat.messages)
         await self._review(exchange, detectors, "text_chat", chat)
@@ -111,16 +105,11 @@ class GuardrailsRoutes:
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
             detectors = first.detectors or {}
-            if self._stream_rules.checks_threshold:
+            if not self._is_fms:
                 self._answering.check_thresholds(detectors)
             passed = self._answering.headers(exchange)
             guards = (await self._answering.choose(detectors, self._stream_rules, passed)).contents
-            plan = plan_lanes(
-                guards,
-                strategy=self._gateway.strategy(Strategy.MAX_PROCESSED_INDEX),
-                max_open=1 if self._is_fms else 4,
-                max_held_chars=self._limits.max_held_chars,
-            )
+            plan = self._answering.lanes(guards, is_stream=True, strategy=Strategy.MAX_PROCESSED_INDEX)
             async with open_guarded_stream(_read_frames(first, lines), guards, plan) as releases:
                 async for release in releases:
                     if release.detections:
@@ -141,14 +130,9 @@ async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[Cont
     async with aclosing(exchange.pieces()) as pieces:
         async for piece in pieces:
             for line in splitter.feed(piece):
-                yield await _decode_line(line)
+                yield await decode(line, CONTENT_LINE.decode_line)
     for line in splitter.finish():
-        yield await _decode_line(line)
-
-
-async def _decode_line(raw: bytes) -> ContentLine:
-    shape = CONTENT_LINE
-    return shape.decode_line(raw) if shape.is_cheap(raw) else await asyncio.to_thread(shape.decode_line, raw)
+        yield await decode(line, CONTENT_LINE.decode_line)
 
 
 async def _read_first(lines: AsyncGenerator[ContentLine, None]) -> ContentLine:

@@ -2,6 +2,7 @@
 """Chat and text completions with detections, under our names and under those that clients know."""
 
 from collections.abc import Callable
+from functools import partial
 
 from lockgate.assembly import Gateway
 from lockgate.core.messages import check_last_content, check_last_role, text_of
@@ -24,7 +25,7 @@ CLIENT_TEXT_PATH = "/v1/completions"
 
 
 class OpenAIRoutes:
-    """The handlers of one open gateway that has an OpenAI-compatible server behind it."""
+    """The endpoints of one open gateway that has an OpenAI-compatible server behind it."""
 
     def __init__(self, gateway: Gateway, backend: Backend) -> None:
         self._answering = Answering(gateway)
@@ -37,7 +38,7 @@ class OpenAIRoutes:
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
         raw = await exchange.read_json(self._answering.limits.body_bytes)
-        asked = await decode(self._chat_shape, raw, wire.read_request)
+        asked = await decode(raw, partial(wire.read_request, self._chat_shape))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         if not asked.messages:
@@ -57,7 +58,7 @@ class OpenAIRoutes:
     async def complete_text(self, exchange: Exchange) -> None:
         """POST text completions."""
         raw = await exchange.read_json(self._answering.limits.body_bytes)
-        asked = await decode(self._text_shape, raw, wire.read_request)
+        asked = await decode(raw, partial(wire.read_request, self._text_shape))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(asked.policy)
@@ -77,21 +78,23 @@ class OpenAIRoutes:
             await exchange.start_events(done=DONE)
         plan = await self._plan(exchange, dialect, asked)
         check_role()
-        border = self._border(dialect, asked, plan)
         generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
         job = Job(
             self._backend,
             generation,
             plan,
-            answering.lanes(plan, is_stream=asked.is_stream, strategy=Strategy.FRONTIER, reads_empty=dialect is TEXTS),
-            border,
+            answering.lanes(
+                plan.outputs.contents,
+                is_stream=asked.is_stream,
+                strategy=Strategy.FRONTIER,
+                reads_empty=dialect is TEXTS,
+            ),
+            self._border(dialect, asked, plan),
             asked.is_stream,
             text,
             asked.masks,
             block=lambda found, tokens, warnings: self._block(dialect, asked, plan, (found, tokens), warnings),
             warn=lambda name: wire.warn("DETECTOR_FAILED", failed_detector(name)),
-            subjects=border.subjects,
-            note_reviews=border.reviewed.__setitem__,
             with_prompt=lambda masked: generation._replace(body=_with_prompt(asked, masked)),
         )
         await answering.carry_out(exchange, job)
