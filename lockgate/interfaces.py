@@ -26,10 +26,21 @@ Part = TypeVar("Part", covariant=True)
 Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
 
 
+class ChunkMachine(Protocol):
+    """Cuts one text as it comes, without waiting; any cut of the text gives the same chunks."""
+
+    def feed(self, text: str) -> Sequence[Chunk]:
+        """The chunks that are certain now."""
+
+    def finish(self) -> Sequence[Chunk]:
+        """The rest; no text follows."""
+
+
 class Chunker(Protocol):
     """Cuts text into what detectors read. Chunks come in order and do not overlap.
 
-    One that has `reads_text_only = True` is given frames that came at once as one.
+    One that has a method `build_machine() -> ChunkMachine` is not streamed but fed in place, as text comes: it never
+    waits.
     """
 
     async def cut(self, text: str) -> Sequence[Chunk]:

@@ -18,7 +18,7 @@ from lockgate.core.release import Release, ReleaseGate, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 
-_TRIM_CHARS = 4096
+_TRIM_CHARS = 512
 _MAX_BACKLOG = 256  # chunks that wait for one detector
 
 
@@ -107,7 +107,8 @@ class Lane:
             raise RuntimeError("the source has ended")
         log = self._log
         if self._aligners and (frame.text or self._plan.feeds_empty):
-            self._tape.append(frame)
+            # what a frame carries besides is kept once, by the log
+            self._tape.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
             if self._tape.received >= self._trim_at:
                 self._trim()
         outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend

@@ -225,10 +225,12 @@ def cut(machine: ChunkMachine, text: str) -> list[Chunk]:
 class MachineChunker:
     """A `Chunker` that makes one machine per text."""
 
-    reads_text_only = True  # frames that came at once may be given as one
-
     def __init__(self, build_machine: Callable[[], ChunkMachine]) -> None:
         self._build_machine = build_machine
+
+    def build_machine(self) -> ChunkMachine:
+        """What cuts one text, fed in place."""
+        return self._build_machine()
 
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""

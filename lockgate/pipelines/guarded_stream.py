@@ -2,7 +2,8 @@
 """Source -> chunkers -> detectors -> gate -> reader. The heart; read it first.
 
 Moves what the lanes (lockgate.core.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
-and brings chunks back, workers carry requests to detectors, and the reader takes releases. Nothing here decides what
+and brings chunks back (a chunker that never waits is fed in place), workers carry requests to detectors, and the
+reader takes releases. Nothing here decides what
 may leave. Every wait is on one of them, every buffer is bounded: by the lanes for held text and for chunks that wait,
 by a fixed number of releases that the reader has not taken: then neither is the source read nor a detector asked.
 
@@ -23,6 +24,7 @@ from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import LockgateError, RequestError
+from lockgate.interfaces import ChunkMachine
 from lockgate.pipelines.guards import ActiveGuard, refuse
 from lockgate.pipelines.together import run_together
 from lockgate.telemetry import observe_held
@@ -120,6 +122,8 @@ class _GuardedStream:
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
         self._busy_chunkers = 0
+        self._cutters: list[_Cutter] = []
+        self._is_behind = False  # a chunker waits until detectors have caught up
         self._permits = asyncio.Semaphore(plan.max_open) if plan.is_whole else None
         self._reader_wakes = asyncio.Event()
         self._moved = asyncio.Event()
@@ -158,7 +162,7 @@ class _GuardedStream:
                         outcomes = receive(frame)
                         if outcomes or self._watch is not None:
                             self._carry_out(outcomes)
-                    self._chunkers_wake.set()
+                    await self._cut_on()
                     while not self._may_read():
                         await self._wait()
         except _SourceFailed as failed:
@@ -166,7 +170,7 @@ class _GuardedStream:
                 await self._wait()
             raise failed.error from failed
         self._carry_out(self._lanes.end())
-        self._chunkers_wake.set()
+        await self._cut_on()
         self._reader_wakes.set()
         await self._run_launched()
 
@@ -197,14 +201,10 @@ class _GuardedStream:
         return chunks
 
     async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
-        is_joined = getattr(self._chunkers[name], "reads_text_only", False)
         while True:
             frames = lane.take_feed(name)
-            if is_joined and len(frames) > 1:  # they came at once, and only their text counts
-                yield Frame(frames[-1].number, "".join([frame.text for frame in frames]))
-            else:
-                for frame in frames:
-                    yield frame
+            for frame in frames:
+                yield frame
             if not frames and not lane.is_source_open:
                 return
             if not frames:
@@ -213,6 +213,38 @@ class _GuardedStream:
                 self._chunkers_wake.clear()
                 await self._chunkers_wake.wait()
                 self._busy_chunkers += 1
+
+    async def _cut_on(self) -> None:
+        """Text has come, or its end, or a detector has caught up: chunkers take it."""
+        self._chunkers_wake.set()
+        for cutter in self._cutters:
+            if not cutter.is_busy:
+                cutter.is_busy = True
+                await self._feed_in_place(cutter)
+                cutter.is_busy = False
+        if any([cutter.is_done for cutter in self._cutters]):  # noqa: C419 - short, and a list is cheaper
+            self._cutters = [cutter for cutter in self._cutters if not cutter.is_done]
+
+    async def _feed_in_place(self, cutter: "_Cutter") -> None:
+        lane, name, machine = cutter.lane, cutter.name, cutter.machine
+        while lane.may_cut(name):
+            frames = lane.take_feed(name)
+            if not frames:
+                if not lane.is_source_open and not cutter.is_done:
+                    cutter.is_done = True
+                    self._place(cutter, machine.finish())
+                    self._carry_out(lane.end_chunker(name))
+                return
+            text = frames[0].text if len(frames) == 1 else "".join([frame.text for frame in frames])
+            for start in range(0, len(text), _TURN_CHARS):
+                self._place(cutter, machine.feed(text[start : start + _TURN_CHARS]))
+                if len(text) > _TURN_CHARS:
+                    await asyncio.sleep(0)
+        self._is_behind = True
+
+    def _place(self, cutter: "_Cutter", chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._carry_out(cutter.lane.place(cutter.name, chunk))
 
     async def _read(self, name: str) -> None:
         asks, read_chars = self._asks[name], 0
@@ -227,6 +259,9 @@ class _GuardedStream:
                 raise refuse(name, error) from error
             observe_held(name, perf_counter() - since)
             self._carry_out(self._lanes.answer(ask, findings))
+            if self._is_behind:
+                self._is_behind = False
+                await self._cut_on()
             read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
             if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams
                 read_chars = 0
@@ -258,9 +293,14 @@ class _GuardedStream:
             self._watch(self._lanes)
 
     def _open_lane(self, opened: Opened) -> None:
-        for name in self._chunkers:
-            self._busy_chunkers += 1
-            self._launch(self._cut, self._lanes[opened.choice], name)
+        lane = self._lanes[opened.choice]
+        for name, chunker in self._chunkers.items():
+            build_machine = None if self._plan.is_whole else getattr(chunker, "build_machine", None)
+            if build_machine is not None:
+                self._cutters.append(_Cutter(lane, name, build_machine()))
+            else:
+                self._busy_chunkers += 1
+                self._launch(self._cut, lane, name)
 
     def _may_read(self) -> bool:
         return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
@@ -301,6 +341,18 @@ class _GuardedStream:
                 self._failure = error
                 self._reader_wakes.set()
                 self.stop()
+
+
+class _Cutter:
+    """A chunker that never waits, at work on one lane."""
+
+    __slots__ = ("is_busy", "is_done", "lane", "machine", "name")
+
+    def __init__(self, lane: Lane, name: str, machine: ChunkMachine) -> None:
+        self.lane = lane
+        self.name = name
+        self.machine = machine
+        self.is_busy = self.is_done = False
 
 
 class _SourceFailed(Exception):

@@ -5,7 +5,6 @@ A message here is what a generation backend gives: the answer's own fields. Whol
 they are written, not in what they hold. Decides nothing about findings.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -14,12 +13,13 @@ import msgspec
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame, Generated, Subject
 from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, from_reviews, read_masks
+from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import INPUT_WARNING, OUTPUT_WARNING, encode
+from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.openai_events import encode_event
 from lockgate.wire.shapes import Shape
 
 Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-FILTERED = "content_filter"
 _UNSUITABLE_INPUT = {"id": "UNSUITABLE_INPUT", "message": INPUT_WARNING}
 _UNSUITABLE_OUTPUT = {"id": "UNSUITABLE_OUTPUT", "message": OUTPUT_WARNING}
 _ORDER = (
@@ -280,7 +280,7 @@ class TextEvents:
         self._is_fms = is_fms
         self._hides = hides
         self._count = 0
-        self._ledger: deque[tuple[int, dict[str, Any]]] = deque()  # fms: messages that events are made of
+        self._ledger = Ledger()  # fms: messages that events are made of
         self._unsaid: list[Frame] = []  # messages without text that go along with the next event
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
@@ -291,7 +291,7 @@ class TextEvents:
         number = self._count
         self._count += 1
         if self._is_guarded and self._is_fms:
-            self._ledger.append((number, message))
+            self._ledger.add(number, message)
         return (Frame(number, message.get("generated_text") or "", 0, message),)
 
     def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
@@ -356,9 +356,7 @@ class TextEvents:
     def _fields_by_chunk(self, release: Release) -> dict[str, Any]:
         """What the messages carry that the chunker names for its chunk, as existing clients know it (G-145)."""
         first, last = release.inputs
-        while self._ledger and self._ledger[0][0] < first:
-            self._ledger.popleft()
-        messages = [message for number, message in self._ledger if first <= number <= last]
+        messages = self._ledger.take(first, last)
         if not messages:
             return {"input_token_count": 0, "tokens": []}
         counted = messages[0] if first == 0 else messages[-1]

@@ -32,7 +32,7 @@ def has_finish(message: Mapping[str, Any]) -> bool:
     return choice_of(message).get("finish_reason") is not None
 
 
-def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, only_calls: bool = False) -> None:
+def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, keeps_only_calls: bool) -> None:
     """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays."""
     for message in messages:
         own = choice_of(message).get("delta") or {}
@@ -41,7 +41,7 @@ def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, 
         for key, value in own.items():
             if key in PLAIN_KEYS or key in REASONING_KEYS or key == REFUSAL or value is None:
                 continue
-            if only_calls and key not in CALL_KEYS:
+            if keeps_only_calls and key not in CALL_KEYS:
                 continue
             delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
 
@@ -86,4 +86,5 @@ def without_text(message: Mapping[str, Any]) -> dict[str, Any]:
         choice["delta"] = {}
     else:
         choice["text"] = ""
-    return {**message, "choices": [choice | {"logprobs": None}]}
+    rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
+    return {**rest, "choices": [choice | {"logprobs": None}]}

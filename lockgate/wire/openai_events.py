@@ -110,6 +110,12 @@ class Events:
                     own.pop("usage", None)
             yield index, choice, own
 
+    def _note_bare(self, message: dict[str, Any]) -> None:
+        """A message without choices: it may be the first, and it may tell the usage."""
+        self._first = self._first or message
+        if message.get("usage") is not None:
+            self._usage = message["usage"]
+
     def _text_of(self, choice: Mapping[str, Any]) -> str:
         if self._is_chat:
             delta = choice.get("delta")
@@ -218,9 +224,7 @@ class RelayedEvents(Events):
 
     def _read(self, number: int, message: dict[str, Any]) -> Iterable[Frame]:
         if not message["choices"]:
-            self._first = self._first or message
-            if message.get("usage") is not None:
-                self._usage = message["usage"]
+            self._note_bare(message)
             lane = next(reversed(self._choices), 0)
             return [Frame(number, "", lane, message)]
         frames = []

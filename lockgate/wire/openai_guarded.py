@@ -6,13 +6,13 @@ place, behind the text that came before it. Reasoning and refusals are texts of 
 Whatever a message carries besides text leaves once, with the message's last character.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame
 from lockgate.errors import HeldTooMuch
+from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
 from lockgate.wire.openai_answers import FILTERED, Dialect, input_entries
 from lockgate.wire.openai_deltas import (
@@ -53,7 +53,7 @@ class GuardedEvents(Events):
         self._held_chars = 0
         self._segments: list[Segment] = []
         self._lengths: dict[tuple[int, str], int] = {}
-        self._ledger: dict[int, deque[tuple[int, dict[str, Any]]]] = {}  # fms: messages that events are made of
+        self._ledgers: dict[int, Ledger] = {}  # fms: messages that the events of each choice are made of
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
         self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
         self._is_simple = self._is_chat and not is_fms
@@ -69,9 +69,7 @@ class GuardedEvents(Events):
             if frame is not None:
                 return (frame,)
         if not message["choices"]:
-            self._first = self._first or message
-            if message.get("usage") is not None:
-                self._usage = message["usage"]
+            self._note_bare(message)
             return []
         frames: list[Frame] = []
         for index, choice, own in self._split(message):
@@ -102,7 +100,7 @@ class GuardedEvents(Events):
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
         if self._is_fms:
-            self._ledger.setdefault(index, deque()).append((number, own))
+            self._ledgers.setdefault(index, Ledger()).add(number, own)
             self._ends[index] = number, own
         delta = choice.get("delta")
         if not self._is_fms and isinstance(delta, dict) and known.is_read:
@@ -226,6 +224,11 @@ class GuardedEvents(Events):
         if not is_complete and not self._is_fms:
             event.pop("usage", None)
         choice = self._choice(segment, release.text, messages, is_complete=is_complete)
+        if choice["finish_reason"] is not None:
+            if self._is_chat and any(frame.fields is not None and not frame.text for frame in release.frames):
+                choice |= {"finish_reason": None, "stop_reason": None}  # a tool call comes first; the end follows it
+            else:
+                self._choices[index].has_finish = True
         event["choices"] = [self._cut_off(choice, release.text) if is_blocked else choice]
         if not self._is_chat:
             event.setdefault("usage", None)
@@ -257,10 +260,7 @@ class GuardedEvents(Events):
             own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
             return own, bool(own)
         first, last = release.inputs
-        ledger = self._ledger.get(segment.choice, deque())
-        while ledger and ledger[0][0] < first:
-            ledger.popleft()
-        messages = [message for number, message in ledger if first <= number <= last]
+        messages = self._ledgers[segment.choice].take(first, last)
         self._told[segment.choice] = last
         return messages, any(frame.number == last for frame in release.frames)
 
@@ -272,7 +272,7 @@ class GuardedEvents(Events):
         if self._is_chat:
             delta: dict[str, Any] = {"role": "assistant", segment.field: text}
             if is_complete:
-                add_extras(delta, messages, only_calls=self._hides)
+                add_extras(delta, messages, keeps_only_calls=self._hides)
             choice["delta"] = delta
             choice["logprobs"] = None if self._hides else merge_logprobs(messages)
         else:
@@ -280,8 +280,6 @@ class GuardedEvents(Events):
             choice["logprobs"] = None if self._hides else merge_text_logprobs(messages)
         for key in ("finish_reason", "stop_reason"):
             choice[key] = latest.get(key) if is_complete else None
-        if choice["finish_reason"] is not None:
-            self._choices[segment.choice].has_finish = True
         if self._hides:  # what else a choice holds may tell what its text no longer does
             return choice
         return choice | {key: value for key, value in latest.items() if key not in choice and key != "delta"}

@@ -325,3 +325,56 @@ async def test_a_source_is_closed_even_when_it_was_never_read() -> None:
         pass
     with pytest.raises(StopAsyncIteration):
         await anext(source)
+
+
+class MachineChunker(FixedChunker):
+    """The same chunks, fed in place."""
+
+    def build_machine(self) -> "FixedMachine":
+        return FixedMachine(self.size)
+
+
+class FixedMachine:
+    def __init__(self, size: int) -> None:
+        self._size, self._start, self._rest = size, 0, ""
+
+    def feed(self, text: str) -> list[Chunk]:
+        self._rest += text
+        chunks = []
+        while len(self._rest) > self._size:
+            chunks.append(self._cut(self._size))
+        return chunks
+
+    def finish(self) -> list[Chunk]:
+        return [self._cut(len(self._rest))] if self._rest else []
+
+    def _cut(self, size: int) -> Chunk:
+        start, text = self._start, self._rest[:size]
+        self._start, self._rest = start + size, self._rest[size:]
+        return Chunk(start, start + len(text), text)
+
+
+@pytest.mark.parametrize("pace", [0.0, 0.001])
+async def test_a_chunker_fed_in_place_gives_what_a_streamed_one_gives_and_waits_for_slow_detectors(pace: float) -> None:
+    text = TEXT * 40
+    found = []
+    for kind in (FixedChunker, MachineChunker):
+        posts = [
+            ("small", ScriptedDetector(find_word("the"), delay_s=pace), kind(1)),
+            ("large", ScriptedDetector(find_word("the")), kind(31)),
+        ]
+        releases = await _run(_source(text, size=700), _guards(*posts))
+        assert "".join(release.text for release in releases) == text
+        found.append(sorted((one.detector_id, one.start) for release in releases for one in release.detections))
+    assert found[0] == found[1]
+
+
+async def test_a_source_that_fails_behind_a_chunker_fed_in_place_lets_cut_text_leave_first() -> None:
+    guards = _guards(("a", ScriptedDetector(delay_s=0.002), MachineChunker(5)))
+    model = _source("0123456789abc", size=4, error=Unavailable("m", "gone"))
+    texts = []
+    with pytest.raises(Unavailable):
+        async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+            async for release in releases:
+                texts.append(release.text)  # noqa: PERF401 - it ends with an error
+    assert "".join(texts) == "0123456789"

@@ -19,12 +19,26 @@ from tests.contracts.grpc_peers import (
     answer_nothing,
     build_chunk,
     build_chunker_server,
+    build_nlp_server,
     failing_with,
     stream_nothing,
 )
 from tests.contracts.http_peers import Exchange, open_peer, stream
 from tests.server.endings import ended_badly, ended_well, error_of
-from tests.server.gateways import CHAT, GENERIC, TEXT, ask, chunk, events_of, gateway, results_in, sse, text_in
+from tests.server.gateways import (
+    CHAT,
+    GENERIC,
+    TEXT,
+    V1,
+    V1_STREAM,
+    ask,
+    chunk,
+    events_of,
+    gateway,
+    results_in,
+    sse,
+    text_in,
+)
 from tests.server.http_client import CONTENT, Answer
 from tests.server.http_client import stream as stream_content
 
@@ -264,6 +278,46 @@ async def test_a_model_that_breaks_off_ends_the_chunker_behind_what_was_cut() ->
         events = events_of(await ask(port, CHAT, chat(True, "words", "more")))
         assert said(CHAT, ended_badly(events, GENERIC)) == FIRST
         await asyncio.wait_for(server.record.left.wait(), 1)
+
+
+@asynccontextmanager
+async def generating(cut: Unary = answer_nothing, converse: Streaming = stream_nothing) -> AsyncIterator[int]:
+    """The port of a gateway before a generation server that says SAID."""
+
+    async def whole(_message: Any, _context: Context) -> Any:
+        return nlp.GeneratedTextResult(generated_text=SAID)
+
+    async def streamed(_message: Any, _context: Context) -> AsyncIterator[Any]:
+        for piece in PIECES:
+            yield nlp.GeneratedTextStreamResult(generated_text=piece)
+
+    server = build_nlp_server(
+        {"TextGenerationTaskPredict": whole, "ServerStreamingTextGenerationTaskPredict": streamed}
+    )
+    async with server.listening() as backend:
+        extra = f"generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {backend}}}}}"
+        async with before(cut, converse, extra) as (port, _):
+            yield port
+
+
+V1_BODY = {"model_id": "m", "inputs": "Hello", "guardrail_config": {"output": {"models": {"words": {}, "fine": {}}}}}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+async def test_no_unread_text_of_a_generation_server_leaves_either(how: str) -> None:
+    """G-147: one error, and no mark."""
+    async with generating(converse=script(*FAULTS[how])) as port:
+        rest = ended_badly(events_of(await ask(port, V1_STREAM, V1_BODY)), GENERIC, has_mark=False)
+        assert "".join(event["generated_text"] for event in rest) == FIRST
+
+
+async def test_a_status_of_a_chunker_ends_what_a_generation_server_said() -> None:
+    gone = error_of(503, "chunker request failed for `cut`: why")
+    down = grpc.StatusCode.UNAVAILABLE
+    async with generating(failing_with(down, "why"), script(down)) as port:
+        answer = await ask(port, V1, V1_BODY)
+        assert (answer.status, answer.json()) == (503, gone)
+        assert ended_badly(events_of(await ask(port, V1_STREAM, V1_BODY)), gone, has_mark=False) == []
 
 
 # What is odd and allowed.

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from tests.contracts.grpc_peers import build_nlp_server
 from tests.contracts.http_peers import (
     Exchange,
     Peer,
@@ -340,6 +342,24 @@ async def test_reviewers_that_fail_at_once_are_one_error() -> None:
         events = events_of(await ask(port, CHAT, chat(True, output={"talk": {}, "gossip": {}})))
         assert events[-2:] in ([{"$error": gone}, "[DONE]"], [{"$error": GENERIC}, "[DONE]"])
         assert text_in(events[:-2]) == SAID
+
+
+async def test_a_reviewer_of_generated_text_that_fails_fails_the_request() -> None:
+    """G-71."""
+
+    async def generate(_message: Any, _context: Any) -> Any:
+        return nlp.GeneratedTextResult(generated_text=SAID)
+
+    server = build_nlp_server({"TextGenerationTaskPredict": generate})
+    body = {"model_id": "m", "prompt": "Hello", "detectors": {"about": {}}}
+    async with server.listening() as backend:
+        extra = f"generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {backend}}}}}"
+        async with before(reply_json({"code": 400, "message": "no"}, 400), extra) as (port, peer):
+            answer = await ask(port, "/api/v2/text/generation-detection", body)
+            assert (answer.status, answer.json()) == (400, error_of(400, "detector request failed for `about`: no"))
+            peer.script = break_off
+            answer = await ask(port, "/api/v2/text/generation-detection", body)
+            assert (answer.status, answer.json()) == (500, GENERIC)
 
 
 async def test_a_failure_does_not_wait_for_a_slow_detector_and_takes_it_along() -> None:

@@ -215,6 +215,24 @@ async def test_tool_calls_and_the_end_keep_their_place_behind_earlier_text() -> 
     assert "detections" not in events[2]
 
 
+async def test_the_end_of_a_choice_follows_a_tool_call_that_stands_within_a_chunk() -> None:
+    guards = guards_of(9)
+    call = {"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}
+    said = [
+        message(0, {"content": "abc"}),
+        message(0, {"tool_calls": [call]}),
+        message(0, {"content": "def"}, "stop"),
+    ]
+    events = await play([said], guards, chat(guards))
+    told = [event["choices"][0] for event in events if isinstance(event, dict)]
+    assert [(one["delta"].get("content"), one["finish_reason"]) for one in told] == [
+        ("abcdef", None),
+        (None, None),
+        (None, "stop"),
+    ]
+    assert told[1]["delta"]["tool_calls"] == [call]
+
+
 async def test_reasoning_leaves_before_the_content_that_follows_it_without_waiting_for_more() -> None:
     guards = guards_of(100)
     said = [
