@@ -158,9 +158,12 @@ class DetectionBatcher:
         """Whether the detector has text to read or to answer for."""
         return self._desks[detector].owes()
 
-    def backlog(self, chunker: str) -> int:
-        """How many of the chunker's chunks wait for one of its detectors, at most."""
-        return max([len(desk.waiting) for desk in self._by_chunker[chunker]])
+    def has_backlog(self, chunker: str, limit: int) -> bool:
+        """Whether so many of the chunker's chunks wait for one of its detectors."""
+        for desk in self._by_chunker[chunker]:  # noqa: SIM110 - asked for every frame, and a loop is cheaper than any()
+            if len(desk.waiting) >= limit:
+                return True
+        return False
 
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""

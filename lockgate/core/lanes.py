@@ -170,7 +170,7 @@ class Lane:
 
     def may_cut(self, chunker: str) -> bool:
         """Whether the chunker may go on: not while many of its chunks wait for a detector."""
-        return self._batcher.backlog(chunker) < _MAX_BACKLOG
+        return not self._batcher.has_backlog(chunker, _MAX_BACKLOG)
 
     def may_read(self) -> bool:
         """Whether the source may be read on. A whole text is read to its end before anything else begins."""

@@ -227,20 +227,24 @@ class _GuardedStream:
 
     async def _feed_in_place(self, cutter: "_Cutter") -> None:
         lane, name, machine = cutter.lane, cutter.name, cutter.machine
-        while lane.may_cut(name):
-            frames = lane.take_feed(name)
-            if not frames:
-                if not lane.is_source_open and not cutter.is_done:
-                    cutter.is_done = True
-                    self._place(cutter, machine.finish())
-                    self._carry_out(lane.end_chunker(name))
-                return
+        if not lane.may_cut(name):
+            self._is_behind = True
+            return
+        frames = lane.take_feed(name)
+        while frames:
             text = frames[0].text if len(frames) == 1 else "".join([frame.text for frame in frames])
-            for start in range(0, len(text), _TURN_CHARS):
-                self._place(cutter, machine.feed(text[start : start + _TURN_CHARS]))
-                if len(text) > _TURN_CHARS:
+            frames = []
+            if len(text) <= _TURN_CHARS:  # as nearly always
+                self._place(cutter, machine.feed(text))
+            else:
+                for start in range(0, len(text), _TURN_CHARS):
+                    self._place(cutter, machine.feed(text[start : start + _TURN_CHARS]))
                     await asyncio.sleep(0)
-        self._is_behind = True
+                frames = lane.take_feed(name)
+        if not lane.is_source_open:
+            cutter.is_done = True
+            self._place(cutter, machine.finish())
+            self._carry_out(lane.end_chunker(name))
 
     def _place(self, cutter: "_Cutter", chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:

@@ -65,8 +65,8 @@ async def _serve(settings: Settings, place: PartsPlace) -> None:
             detecting = PortServer(build_parts_app(parts), listening)
             detectors_port = listening.getsockname()[1]
             addresses = {
-                "detectors": f"http://{_join(place.host, detectors_port)}",
-                "chunkers": f"grpc://{_join(place.host, chunkers_port)}",
+                "detectors": f"http://{join_address(place.host, detectors_port)}",
+                "chunkers": f"grpc://{join_address(place.host, chunkers_port)}",
             }
             await _run(detecting, chunking, stop_timeout_s(settings), addresses)
     log_event(Event.STOPPED)
@@ -131,10 +131,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _bind_chunking(chunking: GrpcPort, place: PartsPlace) -> int:
     _listen(place.host, place.chunkers_port).close()  # our own error tells the reason, that of grpc does not
-    return chunking.bind(_join(place.host, place.chunkers_port))
+    return chunking.bind(join_address(place.host, place.chunkers_port))
 
 
-def _join(host: str, port: int) -> str:
+def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

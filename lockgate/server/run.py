@@ -7,12 +7,9 @@ The API ports are served here or by workers; the health port always here, until 
 import asyncio
 import errno
 import logging
-import os
-import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from ipaddress import ip_address
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from lockgate._version import __version__
@@ -20,9 +17,11 @@ from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.report import without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
+from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
 from lockgate.server.serving import Ports, build_api, build_health, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics
+from lockgate.server.signals import told_by_signals
 from lockgate.server.tls import load_tls
 from lockgate.server.workers import Workers
 from lockgate.telemetry import Event, log_event, open_telemetry
@@ -84,7 +83,11 @@ def _build_front(gateway: Gateway, sockets: Sequence[socket.socket]) -> Ports | 
 
 
 async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, then: Then | None) -> None:
-    with _told_by_signals(front, health):
+    def cut() -> None:
+        front.cut()
+        health.cut()
+
+    with told_by_signals(front.stop, cut):
         await front.start()
         await health.start()
         for one in bound:
@@ -97,29 +100,6 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
             await healthy
             if companion:
                 companion.cancel()
-
-
-@contextmanager
-def _told_by_signals(front: Ports | Workers, health: Ports) -> Iterator[None]:
-    """The first signal lets requests finish, a second SIGINT does not."""
-    is_told = False
-
-    def tell(number: signal.Signals) -> None:
-        nonlocal is_told
-        if is_told and number is signal.SIGINT:
-            front.cut()
-            health.cut()
-        is_told = True
-        front.stop()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, tell, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 def bind_all(settings: Settings) -> list[Bound]:
@@ -164,12 +144,11 @@ def _bind(listener: Listener) -> socket.socket:
 def _build_address(settings: Settings, listener: Listener, bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     scheme = "https" if settings.server.tls.cert_path and listener.name != "health" else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{join_address(host, port)}"
 
 
 def _describe(error: OSError, listener: Listener) -> str:
-    number = error.errno or 0
-    words = f"{os.strerror(number) if number > 0 else error} (os error {number}) on {listener.host}:{listener.port}"
+    words = f"{describe_fault(error)} on {listener.host}:{listener.port}"
     flag = {"api": "--http-port or HTTP_PORT", "health": "--health-http-port or HEALTH_HTTP_PORT"}.get(listener.name)
     return f"{words}; {flag} chooses another" if flag else words
 
@@ -177,14 +156,7 @@ def _describe(error: OSError, listener: Listener) -> str:
 def _warn_if_open(settings: Settings, bound: Sequence[Bound]) -> None:
     if settings.callers or settings.server.tls.client_ca_cert_path is not None:
         return
-    hosts = {one.listener.host for one in bound if not _is_loopback(one.listener.host)}
+    hosts = {one.listener.host for one in bound if not is_loopback(one.listener.host)}
     if hosts:
         reason = f"everybody who reaches {', '.join(sorted(hosts))} may call; `server.host: 127.0.0.1` closes it"
         log_event(Event.WARNING, logging.WARNING, reason=reason)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
