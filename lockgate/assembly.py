@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
 from lockgate.core.release import Strategy
 from lockgate.core.values import WHOLE_TEXT_CHUNKER, Health
@@ -154,7 +155,7 @@ class _Opener:
     def try_policies(self, guards: Mapping[str, Guard]) -> None:
         """The parameters that policies give to detectors are tried once, now."""
         for policy in self._settings.policies.values():
-            for section in ("input", "documents", "output", "grounding"):
+            for section in SECTION_TYPES:
                 for name, params in getattr(policy, section).items():
                     try:
                         if name in guards:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from lockgate._version import __version__
 from lockgate.clients.grpc_tls import load_credentials, open_unverified_relay
+from lockgate.clients.headers import NEVER_PASSED
 from lockgate.config.settings import ServiceSettings
 from lockgate.core.values import Health
 from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
@@ -42,13 +43,7 @@ _SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 _NAME = re.compile(r"[0-9a-z_.-]+")
 _ADDRESS = re.compile(r"\b(?:ipv4|ipv6|unix):\S+ ?")
 _VALUE = re.compile(r"[\x20-\x7e]*")
-_NOT_FOR_GRPC = frozenset(
-    {
-        *("accept-encoding", "content-encoding", "content-length", "content-type", "expect", "host", "user-agent"),
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade"),
-    }
-)
+_NOT_FOR_GRPC = NEVER_PASSED | {"user-agent"}  # the channel has its own
 
 _OUR_ERRORS: Mapping[grpc.StatusCode, tuple[type[UpstreamError], int]] = {
     grpc.StatusCode.INVALID_ARGUMENT: (Rejected, 400),
@@ -152,6 +147,9 @@ class Outgoing(NamedTuple):
     failing: str
     headers: Headers = ()
     own: Metadata = ()
+
+    def __repr__(self) -> str:
+        return f"Outgoing({self.failing!r})"  # headers hold tokens, requests somebody's text
 
 
 class Peer:

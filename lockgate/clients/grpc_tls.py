@@ -10,15 +10,15 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import grpc
 
+from lockgate.clients.tls import blaming, set_up_client
 from lockgate.config.settings import TlsSettings
-from lockgate.errors import ConfigError
 from lockgate.telemetry import Event, log_event
 
 _RELAYED_BYTES = 65_536
@@ -44,26 +44,11 @@ def build_context(tls: TlsSettings) -> ssl.SSLContext:
     """The same settings for Python's own TLS, which says at start what is wrong with a file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
-    if tls.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     if tls.client_ca_cert_path is not None:
-        with _blaming("client_ca_cert_path", tls.client_ca_cert_path):
+        with blaming("client_ca_cert_path", tls.client_ca_cert_path):
             context.load_verify_locations(tls.client_ca_cert_path)
-    if tls.cert_path is not None:
-        with _blaming("cert_path", tls.cert_path):
-            context.load_cert_chain(tls.cert_path, tls.key_path, password=lambda: "")  # else the terminal is asked
-    elif tls.key_path is not None:
-        raise ConfigError("a key needs its certificate: `cert_path` is missing", source="tls", key="key_path")
+    set_up_client(context, tls)
     return context
-
-
-@contextmanager
-def _blaming(key: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(f"`{path}` cannot be used: {error}", source="tls", key=key) from error
 
 
 def _read_system_roots() -> bytes:

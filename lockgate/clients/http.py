@@ -24,9 +24,11 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate._version import __version__
+from lockgate.clients.headers import NEVER_PASSED as NEVER_PASSED
+from lockgate.clients.tls import blaming, set_up_client
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.core.values import Health
-from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.interfaces import Headers
 from lockgate.telemetry import client_call, trace_headers
 
@@ -36,12 +38,6 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 STALE_WINDOW_S = 1.0
 MAX_REASON_CHARS = 300
 
-# They belong to the caller's own connection or body; ours has its own.
-NEVER_PASSED = frozenset({
-    "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
-    "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-})  # fmt: skip
 
 _NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
 _FOREIGN = (aiohttp.ClientError, HttpProcessingError, OSError)  # TimeoutError is an OSError
@@ -220,23 +216,11 @@ async def open_with_health(
 
 def build_tls(tls: TlsSettings) -> ssl.SSLContext:
     """The TLS side of a client; every part of the settings may be missing."""
-    try:
+    with blaming("client_ca_cert_path", tls.client_ca_cert_path):
         context = ssl.create_default_context(cafile=tls.client_ca_cert_path)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise _unusable("client_ca_cert_path", tls.client_ca_cert_path, error) from None
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # newer Pythons set it; certificates that served so far still do
     context.set_alpn_protocols(["http/1.1"])
-    if tls.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if tls.cert_path is not None:
-        try:
-            # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(tls.cert_path, tls.key_path, password=lambda: "")
-        except (OSError, ValueError) as error:
-            raise _unusable("cert_path", tls.cert_path, error) from None
-    elif tls.key_path is not None:
-        raise ConfigError("a key needs its certificate: `cert_path` is missing", source="tls", key="key_path")
+    set_up_client(context, tls)
     return context
 
 
@@ -397,7 +381,3 @@ def _phrase(status: int) -> str | None:
         return _PHRASES.get(status) or http.HTTPStatus(status).phrase
     except ValueError:
         return None
-
-
-def _unusable(key: str, path: object, error: Exception) -> ConfigError:
-    return ConfigError(f"`{path}` cannot be used: {error}", source="tls", key=key)

@@ -4,7 +4,6 @@
 Decides which keys can be used. No fault repeats a key, nor what may be one in the wrong place.
 """
 
-import re
 from types import MappingProxyType
 
 from lockgate.config.draft import Draft, build, read_fields
@@ -12,7 +11,6 @@ from lockgate.config.schema import Path
 from lockgate.config.settings import CallerSettings, Secret
 
 SECTION = "callers"
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
 def read_callers(draft: Draft) -> MappingProxyType[str, CallerSettings | None]:
@@ -41,10 +39,8 @@ def _read_key(draft: Draft, variable: str, path: Path) -> Secret | None:
     """The key, without the line end that files of secrets often have."""
     value = draft.environ.get(variable)
     key = (value or "").strip()
-    if value is None and not _VARIABLE.fullmatch(variable):
-        draft.blame(path, "must be the name of an environment variable that is set, not the key itself")
-    elif value is None:
-        draft.blame(path, f"env var `{variable}` not found")
+    if value is None:
+        draft.blame_missing(path, variable, "key")
     elif not key:
         draft.blame(path, f"env var `{variable}` is empty")
     elif not key.isprintable():

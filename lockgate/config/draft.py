@@ -5,6 +5,7 @@ Reading goes on after a fault, so that one start reports them all.
 """
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from enum import IntEnum
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from lockgate.config.schema import Path, options_of, required_of
 from lockgate.errors import ConfigError
 
 UNREAD = object()
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
 class Check(IntEnum):
@@ -76,6 +78,13 @@ class Draft:
         """Note a fault."""
         fault = ConfigError(message, source=source or self.source_of(path), key=".".join(path))
         self.faults.append((check, fault))
+
+    def blame_missing(self, path: Path, variable: str, what: str) -> None:
+        """Note that a variable which holds a secret is not set; what does not look like a name may be the secret."""
+        if _VARIABLE.fullmatch(variable):
+            self.blame(path, f"env var `{variable}` not found")
+        else:
+            self.blame(path, f"must be the name of an environment variable that is set, not the {what} itself")
 
     def is_asked_for(self, *path: str) -> bool:
         """Whether any layer sets the value at a path."""

@@ -29,7 +29,6 @@ OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
 def default_tree() -> dict[str, Any]:
@@ -207,15 +206,12 @@ class _Reader:
         return named
 
     def _read_token(self, name: str, path: Path) -> Secret | None:
-        """The value of the variable that `api_token` names. What does not look like a name may be the token itself."""
+        """The value of the variable that `api_token` names."""
         value = self._draft.environ.get(name)
-        if value is not None:
-            return Secret(value)
-        shown = f"env var `{name}` not found" if _VARIABLE.fullmatch(name) else None
-        self._draft.blame(
-            path, shown or "must be the name of an environment variable that is set, not the token itself"
-        )
-        return None
+        if value is None:
+            self._draft.blame_missing(path, name, "token")
+            return None
+        return Secret(value)
 
     def _check_host(self, raw: dict[str, Any], path: Path, check: Check, who: str) -> None:
         service = raw.get("service")

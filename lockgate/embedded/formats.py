@@ -52,6 +52,7 @@ _READ_JSON = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_ignore
 
 
 def check_json(text: str) -> FormatFault | None:
+    """Where the text stops being JSON, if it does."""
     too_deep = _too_deep_json(text)
     if too_deep is not None:
         return too_deep
@@ -87,6 +88,7 @@ class _Refused(Exception):
 
 
 def check_xml(text: str) -> FormatFault | None:
+    """Where the text stops being XML, if it does."""
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = _refuse_doctype
     parser.EntityDeclHandler = _refuse_doctype
@@ -192,6 +194,7 @@ class FormatScan:
 
 @asynccontextmanager
 async def open_format_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports a text that is not of its format. Options: `format`."""
     default = Params.of_options(options, KNOWN).choice("format", tuple(_CHECKS))
 
     def prepare(params: Params) -> Scan:

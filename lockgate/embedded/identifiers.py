@@ -66,6 +66,7 @@ _HEX_GROUPS = re.compile(rb"\b[0-9A-Fa-f]{1,4}:\Z"), re.compile(rb":[0-9A-Fa-f]"
 
 
 def stands_alone(data: bytes, start: int, end: int) -> bool:
+    """Whether no more letters or digits are glued to the value."""
     return not (GLUED_AFTER.match(data, end) or GLUED_BEFORE.search(data, max(0, start - 2), start))
 
 
@@ -75,6 +76,7 @@ def _is_part(groups: tuple[re.Pattern[bytes], re.Pattern[bytes]], data: bytes, s
 
 
 def follows(cue: re.Pattern[bytes], data: bytes, start: int) -> bool:
+    """Whether the cue stands shortly before the value."""
     return cue.search(data, max(0, start - _CUE_CHARS), start) is not None
 
 
@@ -275,6 +277,7 @@ FORMS = (
 
 
 def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+    """The values of one form that pass its checks."""
     data = page.data
 
     def accept(start: int, end: int) -> bool:

@@ -28,9 +28,8 @@ from lockgate.embedded.scanning import (
 MAX_COUNT = 64
 MAX_CHARS = 1_000
 MAX_CONFIGURED = 10_000
-MAX_PATTERN_MEM = 2 << 20
+MAX_PATTERN_MEM = 2 << 20  # bytes per pattern for its program and states; those of a request stay below 128 MiB
 MAX_ASKED_STEPS = 200_000  # what one character may cost, all patterns of a request together
-"""Bytes per pattern for its program and its states; 64 patterns of a request stay below 128 MiB."""
 
 # --- Patterns -------------------------------------------------------------------------------------------------
 
@@ -245,6 +244,7 @@ def _pattern_hit(rule: PatternRule, text: str, start: int, end: int) -> Detectio
 
 @asynccontextmanager
 async def open_regex_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports matches of patterns. Options: `patterns`, `ignore_case`."""
     given = Params.of_options(options, PATTERN_PARAMS)
     default_ignore_case = given.flag("ignore_case", False)
     rules = read_patterns(given, MAX_CONFIGURED)
@@ -366,6 +366,7 @@ def _keyword_hit(keyword: Keyword, text: str, start: int) -> Detection:
 
 
 def read_keywords(params: Params, max_count: int) -> list[str]:
+    """The strings in `keywords`."""
     entries = params.items("keywords", max_count)
     return [params.text("keywords", f"keywords[{at}]", entry, MAX_CHARS) for at, entry in enumerate(entries)]
 
@@ -382,6 +383,7 @@ def _join_scans(*scans: Scan) -> Scan:
 
 @asynccontextmanager
 async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports keywords. Options: `keywords`, `ignore_case`, `whole_words`."""
     given = Params.of_options(options, KEYWORD_PARAMS)
     configured = read_keywords(given, MAX_CONFIGURED)
     default_case = given.flag("ignore_case", True)

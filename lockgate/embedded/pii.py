@@ -187,9 +187,11 @@ class PhoneFinder:
         self._styles = {style for _, style in self._regions}
 
     def is_needed(self, form: PhoneForm) -> bool:
+        """Whether any of the regions writes numbers in this form."""
         return form.style in self._styles if form.style else form is _INTERNATIONAL or bool(self._regions)
 
     def find(self, form: PhoneForm, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+        """The numbers of one form that the library calls valid."""
         data = page.data
         known: dict[int, tuple[int, str]] = {}
 
@@ -295,6 +297,7 @@ def _read_regions(params: Params) -> tuple[str, ...] | None:
 
 @asynccontextmanager
 async def open_pii_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports personal data. Options: `entities`, `regions`."""
     given = Params.of_options(options, KNOWN)
     entities = given.choices("entities", ENTITIES) or ENTITIES
     regions = _read_regions(given)

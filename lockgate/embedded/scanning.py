@@ -30,10 +30,12 @@ Fault = Callable[[str, str], LockgateError]
 
 
 def request_fault(_key: str, message: str) -> LockgateError:
+    """A fault of a request."""
     return InvalidRequest(message)
 
 
 def option_fault(key: str, message: str) -> LockgateError:
+    """A fault of the settings; `key` names the option."""
     return ConfigError(message, source="options", key=key)
 
 
@@ -49,14 +51,17 @@ class Params:
 
     @classmethod
     def of_request(cls, values: Mapping[str, Any], known: Sequence[str]) -> Self:
+        """The parameters of a request."""
         return cls(values, known, request_fault)
 
     @classmethod
     def of_options(cls, values: Mapping[str, Any], known: Sequence[str]) -> Self:
+        """The options of a factory."""
         return cls(values, known, option_fault)
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing was given."""
         return not self._values
 
     def value(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON or YAML held
@@ -64,6 +69,7 @@ class Params:
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
+        """True or false; `default` where nothing was given."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -72,6 +78,7 @@ class Params:
         return value
 
     def choice(self, name: str, allowed: Sequence[str]) -> str | None:
+        """One of `allowed`; None where nothing was given."""
         value = self._values.get(name)
         if value is not None and value not in allowed:
             raise self.fault(name, f"`{name}` must be {listed(allowed)}, not {shown(value)}")
@@ -121,6 +128,7 @@ def shown(value: object) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
+    """The names in words."""
     quoted = [f"`{name}`" for name in names]
     return " or ".join(quoted) if len(quoted) < 3 else f"one of {', '.join(quoted)}"
 
@@ -130,6 +138,7 @@ def _expected(known: Sequence[str]) -> str:
 
 
 def too_many() -> InvalidRequest:
+    """The refusal of a text in which too much was found."""
     return InvalidRequest(f"more than {MAX_FINDINGS} findings in one text, ask for less")
 
 
@@ -285,6 +294,7 @@ def keep_best(found: list[Found]) -> list[Found]:
 
 
 def detections(found: list[Found], text: str, detection_type: str) -> list[Detection]:
+    """The findings with their text."""
     return [
         Detection(
             hit.start,

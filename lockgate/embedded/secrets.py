@@ -213,6 +213,7 @@ class SecretScan:
 
 @asynccontextmanager
 async def open_secrets_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports credentials. No options."""
     Params.of_options(options, ())
     scan = SecretScan()
 

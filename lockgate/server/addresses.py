@@ -21,4 +21,5 @@ def is_loopback(host: str) -> bool:
 def describe_fault(error: OSError) -> str:
     """What the system says against an address."""
     number = error.errno or 0
-    return f"{os.strerror(number) if number > 0 else error.strerror or error} (os error {number})"
+    words = os.strerror(number) if number > 0 else "the host cannot be resolved"
+    return f"{words} (os error {number})"

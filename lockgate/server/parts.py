@@ -7,25 +7,23 @@ Decides where they listen and that both stop together. What they answer is in `h
 import asyncio
 import errno
 import logging
-import os
-import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from ipaddress import ip_address
 from typing import NamedTuple, TypeVar
 
 from lockgate._version import __version__
 from lockgate.assembly import Parts, open_parts
 from lockgate.config.settings import Settings
 from lockgate.errors import CannotListen
+from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
 from lockgate.server.grpc.calls import Calls
 from lockgate.server.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
 from lockgate.server.grpc.port import GrpcPort, Method
 from lockgate.server.http.parts import build_parts_app
 from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.signals import told_by_signals
 from lockgate.telemetry import Event, log_event, open_telemetry
 from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
@@ -89,7 +87,15 @@ def _build_chunking(parts: Parts) -> GrpcPort:
 
 
 async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:
-    with _told_by_signals(detecting, chunking):
+    def stop() -> None:
+        detecting.stop()
+        chunking.stop()
+
+    def cut() -> None:
+        detecting.cut()
+        chunking.cut()
+
+    with told_by_signals(stop, cut):
         await detecting.start()
         await chunking.start()
         for name, address in addresses.items():
@@ -97,29 +103,6 @@ async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | Non
         async with asyncio.TaskGroup() as group:
             group.create_task(detecting.serve(timeout_s))
             group.create_task(chunking.serve(timeout_s))
-
-
-@contextmanager
-def _told_by_signals(*servers: PortServer | GrpcPort) -> Iterator[None]:
-    """The first signal lets requests finish, a second SIGINT does not."""
-    is_told = False
-
-    def tell(number: signal.Signals) -> None:
-        nonlocal is_told
-        for server in servers:
-            if is_told and number is signal.SIGINT:
-                server.cut()
-            server.stop()
-        is_told = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, tell, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -134,18 +117,12 @@ def _bind_chunking(chunking: GrpcPort, place: PartsPlace) -> int:
     return chunking.bind(join_address(place.host, place.chunkers_port))
 
 
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _bind(flag: str, bind: Callable[[], T]) -> T:
     try:
         return bind()
     except OSError as error:
-        number = error.errno or 0
-        words = os.strerror(number) if number > 0 else "the host cannot be resolved"
-        hint = f"{flag} chooses another port" if number in _ABOUT_PORTS else "--host chooses another address"
-        raise CannotListen(f"failed to run server: io error: {words} (os error {number}); {hint}") from error
+        hint = f"{flag} chooses another port" if error.errno in _ABOUT_PORTS else "--host chooses another address"
+        raise CannotListen(f"failed to run server: io error: {describe_fault(error)}; {hint}") from error
 
 
 def _without_effect(settings: Settings) -> list[str]:
@@ -155,8 +132,6 @@ def _without_effect(settings: Settings) -> list[str]:
 
 
 def _open_doors(place: PartsPlace) -> list[str]:
-    try:
-        is_private = ip_address(place.host).is_loopback
-    except ValueError:
-        is_private = place.host == "localhost"
-    return [] if is_private else [f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it"]
+    if is_loopback(place.host):
+        return []
+    return [f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it"]

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockgate.errors import LockgateError
-
-VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+from lockgate.telemetry.names import SHARED_METRICS_VARIABLE
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def shared_metrics(workers: int) -> Iterator[None]:
     except OSError as error:
         words = f"no place for the metrics of the workers: {error.strerror}; TMPDIR chooses a directory"
         raise LockgateError(words) from error
-    os.environ[VARIABLE] = directory
+    os.environ[SHARED_METRICS_VARIABLE] = directory
     try:
         yield
     finally:
@@ -35,13 +34,13 @@ def shared_metrics(workers: int) -> Iterator[None]:
 
 def remove_shared_metrics() -> None:
     """Whoever ends last takes the directory away."""
-    if directory := os.environ.pop(VARIABLE, None):
+    if directory := os.environ.pop(SHARED_METRICS_VARIABLE, None):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def forget_gauges(pid: int) -> None:
     """A worker has died: what it counted stays, what it was busy with does not."""
-    if VARIABLE in os.environ:
+    if SHARED_METRICS_VARIABLE in os.environ:
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
-from lockgate.server.serving import stop_timeout_s
+from lockgate.server.serving import is_set_within, stop_timeout_s
 from lockgate.server.shared_metrics import forget_gauges
 from lockgate.server.worker import CUT, READY, STOP, pack
 from lockgate.telemetry import Event, log_event
@@ -105,7 +105,7 @@ class Workers:
             pause_s = 0.0 if worker.age_s > _STEADY_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             fields = {"worker": worker.number, "pid": worker.pid, "status": _describe(status), "next_in_s": pause_s}
             log_event(Event.WORKER_DIED, logging.WARNING, **fields)
-            if await _happens_within(self._told, pause_s):
+            if await is_set_within(self._told, pause_s):
                 return
             worker = self._spawn(worker.number)
 
@@ -113,7 +113,7 @@ class Workers:
         """The workers keep the time themselves; those that fail to are killed."""
         await self._told.wait()
         limit_s = math.inf if self._timeout_s is None else self._timeout_s + _GRACE_S
-        if await _happens_within(self._cut, limit_s):
+        if await is_set_within(self._cut, limit_s):
             await asyncio.sleep(_GRACE_S)
         for worker in self._living.values():
             worker.kill()
@@ -142,7 +142,7 @@ class _Worker:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The number of its process."""
         return self._child.pid
 
     @property
@@ -206,12 +206,3 @@ def _keep_in_memory(whole: bytes) -> int:
 
 def _describe(status: int) -> str:
     return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
-
-
-async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(None if math.isinf(seconds) else seconds):
-            await event.wait()
-    except TimeoutError:
-        return event.is_set()
-    return True

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 SERVICE = "lockgate"
 DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
+SHARED_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where processes share their numbers; the library's own name
 OTHER = "other"  # stands for every value of a label that would be one too many
 MAX_NAMES = 100
 MAX_NAME_CHARS = 64

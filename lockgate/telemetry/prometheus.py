@@ -23,11 +23,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from lockgate.core.values import Detection
 from lockgate.telemetry.incoming import IncomingRequest
-from lockgate.telemetry.names import FewNames
+from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
 from lockgate.telemetry.observing import Observer
 from lockgate.telemetry.outgoing import Call
 
-SHARED_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -121,7 +120,7 @@ class PrometheusObserver(Observer):
 
     def render(self) -> bytes:
         """All metrics in the text format; those of every process where they share a directory."""
-        if SHARED_DIRECTORY not in os.environ:
+        if SHARED_METRICS_VARIABLE not in os.environ:
             return generate_latest(self._registry)
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]

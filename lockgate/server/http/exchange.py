@@ -92,10 +92,10 @@ class Exchange:
         """The first header of that name as text, or nothing."""
         return str(self.raw_header(name), "latin-1")
 
-    def passthrough(self, names: Collection[str], rewrite: bool) -> tuple[tuple[str, str], ...]:
+    def passthrough(self, names: Collection[str], rewrites_token: bool) -> tuple[tuple[str, str], ...]:
         """The headers of these names, in lower case, for the services behind us (G-24); never the caller's key.
 
-        `rewrite`: a forwarded access token becomes the authorization.
+        `rewrites_token`: a forwarded access token becomes the authorization.
         """
         kept = [
             (str(key, "latin-1"), _read_value(value))
@@ -103,7 +103,7 @@ class Exchange:
             if str(key, "latin-1") in names and not self._is_ours(key, value)
         ]
         token = next((value for name, value in kept if name == _FORWARDED), None)
-        if rewrite and token is not None:
+        if rewrites_token and token is not None:
             kept = [one for one in kept if one[0] not in (_FORWARDED, "authorization")]
             kept.append(("authorization", f"Bearer {token}"))
         return tuple(kept)

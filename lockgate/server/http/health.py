@@ -28,7 +28,7 @@ def _describe(health: Health) -> dict[str, Any]:
 
 
 class HealthRoutes:
-    """The handlers of one open gateway."""
+    """The endpoints of one open gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         versions = _EMULATED if gateway.is_fms else _EMULATED | {"lockgate": __version__}
