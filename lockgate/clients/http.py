@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP towards the services behind us: pooled connections, TLS, headers, time limits and error mapping, written once.
 
-Decides what of a caller's headers is passed on, how long and how large an answer may be, when a connection is fresh,
-and what each foreign error is called here. Refuses to know any service's paths and bodies, and what a status means.
+Decides what of a caller's headers is passed on, how long and how large an answer may be, and
+what each foreign error is called here. Refuses to know any service's paths and bodies, and what a status means.
 """
 
 import asyncio
@@ -11,15 +11,11 @@ import http
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple
-from weakref import WeakSet
 
 import aiohttp
 import msgspec
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
-from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -35,7 +31,6 @@ from lockgate.telemetry import client_call, trace_headers
 CONNECT_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-STALE_WINDOW_S = 1.0
 MAX_REASON_CHARS = 300
 
 
@@ -85,13 +80,11 @@ class HttpService:
         self._kind = kind
         self.name = name
         tls = True if service.tls is None else build_tls(service.tls)
-        self._pooled = _open_session(_Pool(ssl=tls, limit=0))
-        self._unpooled = _open_session(aiohttp.TCPConnector(ssl=tls, limit=0, force_close=True))
+        self._pooled = _open_session(aiohttp.TCPConnector(ssl=tls, limit=0))
 
     async def close(self) -> None:
         """Close every connection."""
         await self._pooled.close()
-        await self._unpooled.close()
 
     def url(self, path: str) -> URL:
         """The address of a path of the service."""
@@ -167,28 +160,14 @@ class HttpService:
             headers[name] = value
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._send(outgoing.url, headers, _Body(outgoing.body))
+                # Sent once: what breaks is never repeated, also not on a connection that was idle before.
+                response = await self._pooled.post(
+                    outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
+                )
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
         _watch(response)
         return response
-
-    async def _send(self, url: URL, headers: CIMultiDict[str], body: "_Body") -> aiohttp.ClientResponse:
-        """Send once; or twice, if the first time went into a connection that the server had already closed.
-
-        A server may close an idle connection in the moment in which we pick it from the pool. That is no failure of
-        the request: nobody read it. It shows as a reused connection that breaks at once and without an answer; then,
-        and only then, the request goes out again, on a connection made for it. What breaks on a fresh connection, or
-        later, is the server's failure and is never repeated.
-        """
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        try:
-            return await self._pooled.post(url, data=body, headers=headers, allow_redirects=False)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError) as error:
-            if not body.is_reused or _has_begun(error) or loop.time() - start > STALE_WINDOW_S:
-                raise
-        return await self._unpooled.post(url, data=_Body(body.content), headers=headers, allow_redirects=False)
 
 
 @contextlib.asynccontextmanager
@@ -245,7 +224,6 @@ class _Body(aiohttp.payload.Payload):
     def __init__(self, content: bytes) -> None:
         super().__init__(content, content_type="application/json")
         self.content = content
-        self.is_reused = False
 
     @property
     def size(self) -> int:
@@ -256,32 +234,6 @@ class _Body(aiohttp.payload.Payload):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         await writer.write(self.content)
-
-
-class _Pool(aiohttp.TCPConnector):
-    """Tells each body whether its connection has been used before.
-
-    The library's tracing could tell too, at a third of the cost of a whole request. Should this hook ever fall away,
-    every connection counts as fresh and nothing is sent twice.
-    """
-
-    def __init__(self, *, ssl: ssl.SSLContext | bool, limit: int) -> None:
-        super().__init__(ssl=ssl, limit=limit)
-        self._used: WeakSet[ResponseHandler] = WeakSet()
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's own signature
-    ) -> Connection:
-        connection = await super().connect(req, traces, timeout)
-        line, body = connection.protocol, req.body
-        if line is not None:
-            if isinstance(body, _Body):
-                body.is_reused = line in self._used
-            self._used.add(line)
-        return connection
 
 
 class _HealthBody(msgspec.Struct):
@@ -321,11 +273,6 @@ def _restore(value: str) -> str:
         return value.encode("latin-1").decode()
     except UnicodeError:
         return value
-
-
-def _has_begun(error: Exception) -> bool:
-    """Whether part of an answer's head had come: the library then hands it out with the error."""
-    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
 def _watch(response: aiohttp.ClientResponse) -> None:

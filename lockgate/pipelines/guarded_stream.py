@@ -121,6 +121,8 @@ class _GuardedStream:
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
+        self._late_failure: LockgateError | None = None
+        self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.readers if not one.holds}
         self._busy_chunkers = 0
         self._cutters: list[_Cutter] = []
         self._is_behind = False  # a chunker waits until detectors have caught up
@@ -145,6 +147,8 @@ class _GuardedStream:
             if self._failure is not None:
                 raise self._failure
             if self._lanes.is_finished:
+                if self._late_failure is not None:
+                    raise self._late_failure
                 raise StopAsyncIteration
             self._reader_wakes.clear()
             await self._reader_wakes.wait()
@@ -257,10 +261,14 @@ class _GuardedStream:
                 await self._wait()
                 continue  # another worker may have taken the request
             ask, since = asks.popleft()
+            findings: Sequence[Sequence[Detection]] = ()
             try:
                 findings = await self._ask(name, ask)
-            except RequestError as error:
-                raise refuse(name, error) from error
+            except LockgateError as error:
+                failure = refuse(name, error) if isinstance(error, RequestError) else error
+                if name not in self._trailing:
+                    raise failure from error
+                self._late_failure = self._late_failure or failure  # what others have cleared leaves first
             observe_held(name, perf_counter() - since)
             self._carry_out(self._lanes.answer(ask, findings))
             if self._is_behind:

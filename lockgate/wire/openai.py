@@ -221,6 +221,13 @@ def _plain(one: Detection) -> dict[str, Any]:
     return result
 
 
+def encode_client_error(code: int, details: str) -> bytes:
+    """An error body under the names that clients know: ours, and the object that they look for."""
+    kind = "invalid_request_error" if code < 500 else "server_error"
+    error = {"message": details, "type": kind, "param": None, "code": code}
+    return encode({"code": code, "details": details, "error": error})
+
+
 def warn(kind: str, message: str) -> dict[str, str]:
     """A warning."""
     return {"type": kind, "message": message}

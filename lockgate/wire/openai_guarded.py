@@ -272,7 +272,8 @@ class GuardedEvents(Events):
         if self._is_chat:
             delta: dict[str, Any] = {"role": "assistant", segment.field: text}
             if is_complete:
-                add_extras(delta, messages, keeps_only_calls=self._hides)
+                spoken = [message for message in messages if self._text_of(choice_of(message))]
+                add_extras(delta, spoken, keeps_only_calls=self._hides)  # those without text leave on their own
             choice["delta"] = delta
             choice["logprobs"] = None if self._hides else merge_logprobs(messages)
         else:

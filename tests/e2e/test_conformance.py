@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.server.processes import ROOT, clean_environment
+from tests.server.processes import clean_environment
 
 SUITES = Path(__file__).parents[1] / "conformance"
 _PORTS = 120  # a suite takes a range of ports

@@ -168,10 +168,15 @@ def client(base_url: str) -> Iterator[OpenAI]:
         yield made
 
 
+def begin(client: OpenAI, model: str, extra: dict[str, Any], **more: Any) -> Any:
+    """A stream of chunks."""
+    messages: Any = [{"role": "user", "content": "Hello there"}]
+    return client.chat.completions.create(model=model, messages=messages, stream=True, extra_body=extra, **more)
+
+
 def stream(client: OpenAI, model: str, extra: dict[str, Any], **more: Any) -> list[Any]:
     """Every chunk, as the client makes it."""
-    messages: Any = [{"role": "user", "content": "Hello there"}]
-    return list(client.chat.completions.create(model=model, messages=messages, stream=True, extra_body=extra, **more))
+    return list(begin(client, model, extra, **more))
 
 
 def ask(client: OpenAI, extra: dict[str, Any], text: str = "Hello there", model: str = "plain") -> Any:
@@ -287,14 +292,21 @@ def test_an_error_is_the_exception_that_clients_expect(
 ) -> None:
     with pytest.raises(kind) as caught:
         ask(client, extra, model=model_name)
-    assert caught.value.body == {"code": caught.value.status_code, "details": details}
+    assert caught.value.code == str(caught.value.status_code)
+    assert caught.value.body == {
+        "message": details,
+        "type": "invalid_request_error",
+        "param": None,
+        "code": caught.value.status_code,
+    }
 
 
-def test_an_error_in_mid_stream_is_the_last_chunk(client: OpenAI) -> None:
-    *chunks, last = stream(client, "broken", GUARDS)
+def test_an_error_in_mid_stream_is_an_exception_behind_the_text_that_left(client: OpenAI) -> None:
+    chunks: list[Any] = []
+    with pytest.raises(openai.APIError, match="out of memory") as caught:
+        chunks.extend(begin(client, "broken", GUARDS))
     assert text_of(chunks) == "One is done. "
-    assert last.model_extra == {"code": 503, "details": "out of memory"}
-    assert getattr(last, "choices", None) is None
+    assert caught.value.code == "503"
 
 
 def test_the_api_key_is_the_callers_and_goes_no_further(base_url: str, client: OpenAI, model: ScriptedModel) -> None:

@@ -198,7 +198,7 @@ class Exchange:
 
         A stream without events for a while sends a comment, so that nobody on the way takes it for dead.
         """
-        await self.start_stream(_EVENTS, lambda reply: _encode_error_event(reply) + done)
+        await self.start_stream(_EVENTS, lambda reply: self._encode_error_event(reply) + done)
         self._open_body().keep_alive(_PULSE, self.keep_alive_s)
 
     async def write(self, data: bytes) -> None:
@@ -232,6 +232,9 @@ class Exchange:
         elif not self.status:
             await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
+    def _encode_error_event(self, reply: ErrorReply) -> bytes:
+        return encode_event(self.encode_error(reply.status, reply.details).decode(), "error")
+
     def drop(self) -> None:
         """Cut the connection."""
         connection = self._scope.get("lockgate.connection")
@@ -242,10 +245,6 @@ class Exchange:
         self.status = status
         answer_started(status, is_stream=self._body is not None)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-def _encode_error_event(reply: ErrorReply) -> bytes:
-    return encode_event(encode_error(reply.status, reply.details).decode(), "error")
 
 
 def _read_value(value: bytes) -> str:
