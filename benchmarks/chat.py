@@ -170,7 +170,8 @@ def _measure_bare(effort: Effort, measured: Mapping[str, float]) -> list[Row]:
     """What of the guarded answers is spent in the chunker and the detector themselves."""
     works = {"bare": partial(_cut_and_scan, read_answer(), load_stop_judge(), asyncio.run(open_scan()))}
     taken_s = best_cpu_s(works, effort.rounds)["bare"] / _CALLS
-    floor, served = measured["unary: floor, CPU per request"], measured["unary: unary chat, guarded, embedded, CPU per request"]
+    floor = measured["unary: floor, CPU per request"]
+    served = measured["unary: unary chat, guarded, embedded, CPU per request"]
     to_both = served / (floor + micros(taken_s, 1))
     return [
         Row("bare sentence and pii, in a loop of their own, CPU per token", micros(taken_s, len(read_answer())), "us"),

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FrameLog: the frames received and not yet released, and which of them cover a span.
+"""FrameLog: the frames received and not yet released.
 
 Decides which frames a release completes, so that what a frame carried beside its text leaves exactly once. Keeps
 nothing that has been released. Does not decide when to release: that is the gate's.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
 
-from lockgate.core.values import Frame, Span
+from lockgate.core.values import Frame
 
 
 class FrameLog:
@@ -23,9 +21,6 @@ class FrameLog:
         self.received = 0
         self.released = 0
         self.first = self.last = 0  # numbers of the first and the last frame whose text the latest release holds
-
-    def __len__(self) -> int:
-        return len(self.frames)
 
     def append(self, frame: Frame) -> None:
         """Take in one frame; its text follows what was received before."""
@@ -53,27 +48,3 @@ class FrameLog:
             start = position = end
         self._head_start, self.released = start, upto
         return "".join(texts), tuple(completed)
-
-    def cover(self, span: Span) -> list[Frame]:
-        """The unreleased frames that have a character in the span."""
-        found, start = [], self._head_start
-        for frame in self.frames:
-            end = start + len(frame.text)
-            if start >= span.end:
-                break
-            if max(start, span.start) < min(end, span.end):
-                found.append(frame)
-            start = end
-        return found
-
-
-def merge_fields(frames: Iterable[Frame]) -> dict[str, Any]:
-    """What the frames carried, as one: lists are joined, of anything else the last value that is not null stays."""
-    merged: dict[str, Any] = {}
-    for frame in frames:
-        for name, value in (frame.fields or {}).items():
-            if isinstance(value, list):
-                merged.setdefault(name, []).extend(value)
-            elif value is not None or name not in merged:
-                merged[name] = value
-    return merged

@@ -19,6 +19,7 @@ from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 
 _TRIM_CHARS = 512
+_MAX_FRAMES = 65_536  # that a chunker has not placed
 _MAX_BACKLOG = 256  # chunks that wait for one detector
 
 
@@ -109,7 +110,7 @@ class Lane:
         if self._aligners and (frame.text or self._plan.feeds_empty):
             # what a frame carries besides is kept once, by the log
             self._tape.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
-            if self._tape.received >= self._trim_at:
+            if self._tape.received >= self._trim_at or len(self._tape.frames) >= _MAX_FRAMES:
                 self._trim()
         outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend
         if log.received + len(log.frames) > self._check_at:
@@ -168,6 +169,10 @@ class Lane:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
         return self._owes_answers() or not all(aligner.is_fed for aligner in self._aligners.values())
 
+    def has_unplaced(self) -> bool:
+        """Whether a chunker still owes chunks of what has come."""
+        return any(aligner.placed < self._tape.received for aligner in self._aligners.values())
+
     def may_cut(self, chunker: str) -> bool:
         """Whether the chunker may go on: not while many of its chunks wait for a detector."""
         return not self._batcher.has_backlog(chunker, _MAX_BACKLOG)
@@ -219,6 +224,8 @@ class Lane:
         """Forget what every chunker has placed, at most once per as much text as is left."""
         tape, aligners = self._tape, self._aligners.values()
         tape.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
+        if len(tape.frames) >= _MAX_FRAMES:  # without text, or nobody takes them
+            raise HeldTooMuch(f"more than {_MAX_FRAMES} messages wait for a chunker")
         left = tape.received - min(aligner.placed for aligner in aligners)
         self._trim_at = tape.received + max(left, _TRIM_CHARS)
 
@@ -277,3 +284,7 @@ class Lanes:
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
         return any(lane.can_go_on() for lane in self._lanes.values())
+
+    def has_unplaced(self) -> bool:
+        """Whether a chunker still owes chunks of what has come."""
+        return any(lane.has_unplaced() for lane in self._lanes.values())

@@ -92,11 +92,6 @@ class ReleaseGate:
         """Characters that wait here."""
         return self.log.received - self.log.released
 
-    @property
-    def held_frames(self) -> int:
-        """Frames of which something waits here."""
-        return len(self.log)
-
     def lowest(self) -> list[str]:
         """The holding detectors that have read least."""
         return [name for name, upto in self._frontiers.items() if upto == self._lowest]

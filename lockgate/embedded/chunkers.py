@@ -12,12 +12,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from unicodedata import category
 
 from lockgate.core.values import Chunk, Frame
 from lockgate.errors import ConfigError
-from lockgate.interfaces import Chunker
+from lockgate.interfaces import Chunker, ChunkMachine
 
 # How far back a hard cut may move so as not to part a character from its marks. Beyond this it cuts anyway.
 MAX_ADJUST_CHARS = 32
@@ -45,16 +45,6 @@ _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]{2}")
 _IDEOGRAPHS = "\u3005-\u3007\u3041-\u30fa\u30fd-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _OPENERS = "「『（《〈【〔“‘"
 _WORD_CANDIDATE = re.compile(rf"\s|(?<![{_OPENERS}])[{_IDEOGRAPHS}{_OPENERS}]|(?<=[{_IDEOGRAPHS}])\w")
-
-
-class ChunkMachine(Protocol):
-    """Text in, chunks out; `finish` ends the input."""
-
-    def feed(self, text: str) -> list[Chunk]:
-        """The chunks that are certain now."""
-
-    def finish(self) -> list[Chunk]:
-        """The chunks that are left; nothing can be fed after this."""
 
 
 def is_joined(text: str, at: int) -> bool:
@@ -219,7 +209,7 @@ class WholeTextMachine:
 
 def cut(machine: ChunkMachine, text: str) -> list[Chunk]:
     """All chunks of a complete text."""
-    return machine.feed(text) + machine.finish()
+    return [*machine.feed(text), *machine.finish()]
 
 
 class MachineChunker:

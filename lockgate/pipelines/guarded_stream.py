@@ -34,6 +34,7 @@ Source = AsyncGenerator[Frame | list[Frame], None]  # frames, or lists of frames
 Args = TypeVarTuple("Args")
 
 _MAX_WAITING = 64  # releases that the reader has not taken
+_SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose source has failed
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
 
 
@@ -124,6 +125,7 @@ class _GuardedStream:
         self._late_failure: LockgateError | None = None
         self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.readers if not one.holds}
         self._busy_chunkers = 0
+        self._has_streamed = False
         self._cutters: list[_Cutter] = []
         self._is_behind = False  # a chunker waits until detectors have caught up
         self._permits = asyncio.Semaphore(plan.max_open) if plan.is_whole else None
@@ -170,13 +172,29 @@ class _GuardedStream:
                     while not self._may_read():
                         await self._wait()
         except _SourceFailed as failed:
-            while not self._plan.is_whole and (self._busy_chunkers or self._lanes.can_go_on()):
-                await self._wait()
+            if not self._plan.is_whole:
+                await self._settle()
             raise failed.error from failed
         self._carry_out(self._lanes.end())
         await self._cut_on()
         self._reader_wakes.set()
         await self._run_launched()
+
+    async def _settle(self) -> None:
+        """Let what has come be cut and read, as far as it goes.
+
+        A chunker that is streamed does not say whether a chunk is on its way: it is given a moment of silence.
+        """
+        while True:
+            while self._busy_chunkers or self._lanes.can_go_on():
+                await self._wait()
+            if not self._has_streamed or not self._lanes.has_unplaced():
+                return
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._wait()
+            except TimeoutError:
+                return
 
     async def _cut(self, lane: Lane, name: str) -> None:
         if self._plan.is_whole:
@@ -311,6 +329,7 @@ class _GuardedStream:
             if build_machine is not None:
                 self._cutters.append(_Cutter(lane, name, build_machine()))
             else:
+                self._has_streamed = True
                 self._busy_chunkers += 1
                 self._launch(self._cut, lane, name)
 

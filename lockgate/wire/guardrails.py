@@ -16,7 +16,7 @@ from lockgate.errors import InvalidRequest
 from lockgate.wire.shapes import Shape
 
 DetectorMap = dict[str, dict[str, Any]]
-MaskList = list[list[Annotated[int, msgspec.Meta(ge=0)]]]
+MaskList = list[list[Annotated[int, msgspec.Meta(ge=0, title="usize")]]]
 Masks = tuple[tuple[int, int], ...]
 
 

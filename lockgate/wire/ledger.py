@@ -8,7 +8,10 @@ Knows nothing of what they hold.
 from collections import deque
 from typing import Any
 
+from lockgate.errors import HeldTooMuch
+
 Message = dict[str, Any]
+MAX_MESSAGES = 65_536
 
 
 class Ledger:
@@ -22,6 +25,8 @@ class Ledger:
     def add(self, number: int, message: Message) -> None:
         """Take in a message."""
         self._messages.append((number, message))
+        if len(self._messages) > MAX_MESSAGES:
+            raise HeldTooMuch(f"more than {MAX_MESSAGES} messages wait for a chunk")
 
     def take(self, first: int, last: int) -> list[Message]:
         """The messages from `first` to `last`; what came before them is forgotten."""

@@ -60,14 +60,6 @@ class Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
-class Tool(msgspec.Struct):
-    """Something that the model may call."""
-
-    type: str
-    function: dict[str, Any] | None = None
-    custom: dict[str, Any] | None = None
-
-
 class Detectors(msgspec.Struct, forbid_unknown_fields=True):
     """Who reads what, in the existing orchestrator's words."""
 
@@ -87,7 +79,7 @@ class _Chat(msgspec.Struct):
     model: str
     messages: list[Message]
     stream: bool | None = None
-    tools: list[Tool] | None = None
+    tools: list[Any] | None = None
 
 
 class _Text(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
@@ -126,7 +118,7 @@ class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
 
     detectors: DetectorMap
     messages: list[Message]
-    tools: list[Tool] = []
+    tools: list[Any] = []
 
 
 CHAT_DETECTION = Shape(ChatDetection)
@@ -191,10 +183,18 @@ def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
     return known.detectors, Conversation(whole["messages"], whole.get("tools", ()))
 
 
-def _check_tools(tools: Sequence[Tool] | None) -> None:
+def _check_tools(tools: Sequence[Any] | None) -> None:
     for place, tool in enumerate(tools or ()):
-        if tool.function is None and tool.custom is None:
+        if not _is_tool(tool):
             raise InvalidRequest(f"tools[{place}]: data did not match any variant of untagged enum Tool")
+
+
+def _is_tool(tool: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """A tool is a function or a custom one; either has a name."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
+        return False
+    parts = [tool.get("function"), tool.get("custom")]
+    return any(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts)
 
 
 def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from lockgate.wire.openai import (
 from lockgate.wire.openai_deltas import CONTENT, other_texts
 
 FILTERED = "content_filter"
+_ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
 
 
@@ -217,7 +218,9 @@ class WholeAnswer:
 
     def finish(self) -> bytes:
         """The answer."""
-        answer = {key: value for key, value in self._message.items() if key not in ("detections", "warnings")}
+        message = self._message
+        answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
+        answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)

@@ -88,3 +88,24 @@ def without_text(message: Mapping[str, Any]) -> dict[str, Any]:
         choice["text"] = ""
     rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
     return {**rest, "choices": [choice | {"logprobs": None}]}
+
+
+_EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
+_CHOICE_KEYS = ("index", "delta", "text", "logprobs", "finish_reason", "stop_reason")
+
+
+def in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
+    """The message as the existing orchestrator writes it: known keys first, in its order, nulls where it has them."""
+    known = {key: message[key] for key in _EVENT_KEYS if key in message}
+    if not is_chat:
+        known["usage"] = message.get("usage")
+    known["choices"] = [_choice_in_order(choice) for choice in message["choices"]]
+    return known | {key: value for key, value in message.items() if key not in known}
+
+
+def _choice_in_order(choice: Any) -> Any:  # noqa: ANN401 - whatever came from upstream
+    if not isinstance(choice, dict):
+        return choice
+    known = {key: choice[key] for key in _CHOICE_KEYS[:3] if key in choice}
+    known |= {key: choice.get(key) for key in _CHOICE_KEYS[3:]}
+    return known | {key: value for key, value in choice.items() if key not in known}

@@ -9,16 +9,18 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.core.messages import is_read, merge_tool_calls
 from lockgate.core.release import Release
 from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
-from lockgate.errors import BrokeProtocol
+from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, encode, to_plain_results, to_results, warn
 from lockgate.wire.openai_answers import ChatDialect, Dialect, input_entries
+from lockgate.wire.openai_deltas import in_order
 
 DONE = b"data: [DONE]\n\n"
+_MAX_CHOICES = 128
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
@@ -56,16 +58,29 @@ class Segment:
         self.waiting: list[tuple[Release, bool]] = []
 
 
+class Manner(NamedTuple):
+    """How a stream is told. `trailing` are detectors that report at the end; `hides`: findings must not be seen."""
+
+    trailing: frozenset[str] = frozenset()
+    has_reviews: bool = False
+    is_fms: bool = False
+    hides: bool = False
+    max_held_chars: int = 1_048_576
+
+
 class Events:
     """What both kinds of streams share: numbering, the first message, the last event."""
 
-    def __init__(self, dialect: Dialect, asked: Asked, trailing: frozenset[str], *, has_reviews: bool) -> None:
+    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
         self._dialect = dialect
         self._is_chat = isinstance(dialect, ChatDialect)
         self._asked = asked
-        self._trailing = trailing  # detectors that report at the end
-        self._has_reviews = has_reviews
-        self._keeps_text = bool(has_reviews or trailing)
+        self._trailing = manner.trailing
+        self._has_reviews = manner.has_reviews
+        self._is_fms = manner.is_fms
+        self._max_held_chars = manner.max_held_chars
+        self._keeps_text = bool(manner.has_reviews or manner.trailing)
+        self._kept_chars = 0
         self._count = 0
         self._first: dict[str, Any] = {}
         self._choices: dict[int, ChoiceState] = {}
@@ -132,16 +147,29 @@ class Events:
         """Note what reviewers and roles need of a message."""
         known = self._choices.get(index)
         if known is None:
+            if len(self._choices) >= _MAX_CHOICES:
+                raise BrokeProtocol("openai", f"the model gives more than {_MAX_CHOICES} choices")
             known = self._choices[index] = ChoiceState()
         delta = choice.get("delta")
         if isinstance(delta, dict):
             if "role" in delta:
                 known.is_read = is_read(delta["role"])
             if self._has_reviews and isinstance(delta.get("tool_calls"), list):
+                self._count_kept(len(encode(delta["tool_calls"])))
                 merge_tool_calls(known.calls, delta["tool_calls"])
         if text and self._keeps_text:
-            known.reviewable.append(text)
+            self._keep_text(known, text)
         return known
+
+    def _keep_text(self, known: ChoiceState, text: str) -> None:
+        self._count_kept(len(text))
+        known.reviewable.append(text)
+
+    def _count_kept(self, chars: int) -> None:
+        """What is kept for those who read it whole has a bound, as text that is held has."""
+        self._kept_chars += chars
+        if self._kept_chars > self._max_held_chars * len(self._choices):
+            raise HeldTooMuch(f"more than {self._max_held_chars} characters wait for a detector")
 
     def _note_trailing(self, release: Release) -> tuple[Detection, ...]:
         """The findings of the release itself; those of trailing detectors are kept for the last event."""
@@ -157,7 +185,7 @@ class Events:
     def _index_of(self, release: Release) -> int:
         return release.choice
 
-    def _last_event(self, usage: Any, *, is_fms: bool) -> bytes:  # noqa: ANN401 - whatever came from upstream
+    def _last_event(self, usage: Any) -> bytes:  # noqa: ANN401 - whatever came from upstream
         first = self._first
         event: dict[str, Any] = {
             "id": first.get("id") or uuid.uuid4().hex,
@@ -168,7 +196,7 @@ class Events:
         }
         if usage is not None or not self._is_chat:
             event["usage"] = usage
-        detections = self._late_detections(is_fms=is_fms)
+        detections = self._late_detections()
         if detections or self._trailing or self._has_reviews:
             event["detections"] = detections
         warnings = self._late_warnings()
@@ -176,13 +204,13 @@ class Events:
             event["warnings"] = warnings
         return encode_event(event)
 
-    def _late_detections(self, *, is_fms: bool) -> dict[str, Any]:
+    def _late_detections(self) -> dict[str, Any]:
         entries: list[dict[str, Any]] = []
         for index in sorted(self._choices):
             known = self._choices[index]
             if known.trailing is not None:
                 entry: dict[str, Any] = {"choice_index": index}
-                if not is_fms:
+                if not self._is_fms:
                     entry |= {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
                 entries.append(entry | {"results": to_results(known.trailing)})
             if index in self._reviewed:
@@ -207,17 +235,16 @@ class Events:
 class RelayedEvents(Events):
     """Every upstream message as it is, at once; then, if somebody read the whole, one more event."""
 
-    def __init__(
-        self, dialect: Dialect, asked: Asked, trailing: frozenset[str], *, has_reviews: bool, repeats_usage: bool
-    ) -> None:
-        super().__init__(dialect, asked, trailing, has_reviews=has_reviews)
-        self._repeats_usage = repeats_usage
-        self._is_plain = not (trailing or has_reviews)
+    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
+        super().__init__(dialect, asked, manner)
+        self._is_plain = not self._keeps_text
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The message as frames: one that carries it, in the lane of its choice."""
         number = self._count
         self._count += 1
+        if self._is_fms:
+            message = in_order(message, is_chat=self._is_chat)
         if self._is_plain:
             return (Frame(number, "", 0, message),)
         return self._read(number, message)
@@ -246,5 +273,5 @@ class RelayedEvents(Events):
     def finish(self) -> bytes:
         """The end of the stream."""
         is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt)
-        usage = self._usage if self._repeats_usage else None
-        return (self._last_event(usage, is_fms=self._repeats_usage) if is_due else b"") + DONE
+        usage = self._usage if self._is_fms else None  # there it is told a second time
+        return (self._last_event(usage) if is_due else b"") + DONE

@@ -23,40 +23,29 @@ from lockgate.wire.openai_deltas import (
     add_extras,
     choice_of,
     has_finish,
+    in_order,
     merge_logprobs,
     merge_text_logprobs,
     other_texts,
     without_secrets,
     without_text,
 )
-from lockgate.wire.openai_events import DONE, ChoiceState, Events, Segment, encode_event
+from lockgate.wire.openai_events import DONE, ChoiceState, Events, Manner, Segment, encode_event
 
 
 class GuardedEvents(Events):
     """One event for each release, and what carries no text in its place."""
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        asked: Asked,
-        trailing: frozenset[str],
-        *,
-        has_reviews: bool,
-        is_fms: bool,
-        hides: bool = False,
-        max_held_chars: int = 1_048_576,
-    ) -> None:
-        super().__init__(dialect, asked, trailing, has_reviews=has_reviews)
-        self._is_fms = is_fms
-        self._hides = hides
-        self._max_held_chars = max_held_chars
+    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
+        super().__init__(dialect, asked, manner)
+        self._hides = manner.hides
         self._held_chars = 0
         self._segments: list[Segment] = []
         self._lengths: dict[tuple[int, str], int] = {}
         self._ledgers: dict[int, Ledger] = {}  # fms: messages that the events of each choice are made of
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
         self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
-        self._is_simple = self._is_chat and not is_fms
+        self._is_simple = self._is_chat and not manner.is_fms
 
     # Messages into frames.
 
@@ -91,7 +80,7 @@ class GuardedEvents(Events):
         if type(text) is not str or not text or segment.field != CONTENT or not known.is_read or known.unsaid:
             return None
         if self._keeps_text:
-            known.reviewable.append(text)
+            self._keep_text(known, text)
         known.base = message
         segment.received += len(text)
         return Frame(number, text, segment.lane, message)
@@ -181,9 +170,9 @@ class GuardedEvents(Events):
             for index in sorted(self._ends):
                 number, message = self._ends[index]
                 if self._told.get(index) != number and (index in self._told or has_finish(message)):
-                    parts.append(encode_event(message))
+                    parts.append(encode_event(in_order(message, is_chat=False)))
         if self._trailing or self._has_reviews or self._usage is not None or self.warnings or self.found_in_prompt:
-            parts.append(self._last_event(self._usage, is_fms=self._is_fms))
+            parts.append(self._last_event(self._usage))
         return b"".join(parts) + DONE
 
     def _index_of(self, release: Release) -> int:

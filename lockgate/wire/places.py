@@ -5,8 +5,8 @@ It decides how a value that does not belong is named, and reads the places from 
 written once. It refuses to know the text of a document: positions and syntax belong to `explain`.
 
 A struct is called by its class name, a union of several kinds of values by its title; `Annotated[..., Meta(title=...)]`
-gives either another name. The variants of an enum keep their order, those of a Literal come sorted. Limits other than
-integer bounds are refused here: they are rules, not shapes.
+gives either, or an integer, another name. The variants of an enum keep their order, those of a Literal come sorted.
+Limits other than integer bounds are refused here: they are rules, not shapes.
 """
 
 import unicodedata
@@ -202,7 +202,7 @@ class PlaceReader:
             case inspect.DictType(key_type=inspect.StrType() | inspect.AnyType(), min_length=None, max_length=None):
                 return Mapping(self.read(kind.value_type))
             case inspect.IntType(multiple_of=None):
-                return self._whole(kind)
+                return self._whole(kind, name)
             case inspect.EnumType() | inspect.LiteralType():
                 return _variant(kind)
             case _:
@@ -233,7 +233,7 @@ class PlaceReader:
             place = self.read(options[0], name)
         return Nullable(place) if len(options) < len(kind.types) else place
 
-    def _whole(self, kind: inspect.IntType) -> Whole:
+    def _whole(self, kind: inspect.IntType, name: str | None) -> Whole:
         low = kind.gt + 1 if kind.gt is not None else kind.ge
         high = kind.lt - 1 if kind.lt is not None else kind.le
         self.has_unbounded_integers |= low is None or high is None
@@ -241,7 +241,7 @@ class PlaceReader:
         least, most = (0, 2**64 - 1) if is_unsigned else (-(2**63), 2**63 - 1)
         low, high = least if low is None else low, most if high is None else high
         is_small = high < 2**32 if is_unsigned else low >= -(2**31) and high < 2**31
-        return Whole(f"{'u' if is_unsigned else 'i'}{32 if is_small else 64}", low, high)
+        return Whole(name or f"{'u' if is_unsigned else 'i'}{32 if is_small else 64}", low, high)
 
 
 def _variant(kind: inspect.EnumType | inspect.LiteralType) -> Variant:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lockgate.core.values import Chunk, Frame
 from lockgate.embedded.chunkers import (
     MAX_ADJUST_CHARS,
-    ChunkMachine,
     MachineChunker,
     ParagraphMachine,
     WholeTextMachine,
@@ -27,6 +26,7 @@ from lockgate.embedded.chunkers import (
 )
 from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
 from lockgate.errors import ConfigError
+from lockgate.interfaces import ChunkMachine
 
 Build = Callable[[int], ChunkMachine]
 
@@ -60,7 +60,7 @@ MAXIMA = st.sampled_from([16, 17, 24, 40, 64, 200])
 
 
 def stream(machine: ChunkMachine, pieces: Iterable[str]) -> list[Chunk]:
-    return [chunk for piece in pieces for chunk in machine.feed(piece)] + machine.finish()
+    return [*(chunk for piece in pieces for chunk in machine.feed(piece)), *machine.finish()]
 
 
 @st.composite

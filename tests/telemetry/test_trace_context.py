@@ -4,6 +4,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given
@@ -86,6 +87,7 @@ async def test_every_task_of_a_request_speaks_of_its_trace_and_of_no_other() -> 
 
 
 def test_a_caller_that_does_not_sample_is_followed() -> None:
-    request = start_request("POST", "/", "/", headers_of(traceparent=PARENT[:-2] + "00"))
+    headers = headers_of(traceparent=PARENT[:-2] + "00")
+    request = copy_context().run(lambda: start_request("POST", "/", "/", headers))
     assert (request.trace.trace_id, request.trace.flags) == (TRACE_ID, "00")
     assert request.trace.span_id != SPAN_ID

@@ -20,7 +20,7 @@ from lockgate.pipelines.guards import ActiveGuard, Guard
 from lockgate.testing import FixedChunker, ScriptedBackend, ScriptedDetector, find_word
 from lockgate.wire.openai import CHAT, TEXT, Asked, read_request
 from lockgate.wire.openai_answers import CHATS, TEXTS
-from lockgate.wire.openai_events import RelayedEvents
+from lockgate.wire.openai_events import Manner, RelayedEvents
 from lockgate.wire.openai_guarded import GuardedEvents
 
 CHAT_REQUEST = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"q"}]}'
@@ -81,7 +81,7 @@ async def play(
 
 def chat(guards: Sequence[ActiveGuard], *, is_fms: bool = False) -> GuardedEvents:
     late = frozenset(one.guard.id for one in guards if not one.holds)
-    return GuardedEvents(CHATS, asked(), late, has_reviews=False, is_fms=is_fms)
+    return GuardedEvents(CHATS, asked(), Manner(late, is_fms=is_fms))
 
 
 def asked() -> Asked:
@@ -315,7 +315,7 @@ async def test_a_stream_without_holding_detectors_is_passed_on_message_by_messag
         message(0, {}, "stop"),
         {**BASE, "choices": [], "usage": {"prompt_tokens": 1}, "vendor": [1]},
     ]
-    border = RelayedEvents(CHATS, asked(), frozenset(), has_reviews=False, repeats_usage=False)
+    border = RelayedEvents(CHATS, asked(), Manner())
     assert await play([said[:1], said[1:]], [], border) == [*said, "[DONE]"]
 
 
@@ -334,7 +334,7 @@ def test_streamed_texts_leave_whole_with_one_end_each(said: list[tuple[int, str]
     messages += [text_message(index, "", "length") for index in indexes]
     guards = guards_of(2, 5)
     request = read_request(TEXT, TEXT_REQUEST)
-    border = GuardedEvents(TEXTS, request, frozenset(), has_reviews=False, is_fms=is_fms)
+    border = GuardedEvents(TEXTS, request, Manner(is_fms=is_fms))
     events = asyncio.run(play([messages], guards, border))
     for index in indexes:
         got = [e["choices"][0] for e in events if isinstance(e, dict) and e["choices"][0]["index"] == index]

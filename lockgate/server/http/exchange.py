@@ -2,7 +2,6 @@
 """Exchange: one request and its answer, over ASGI. Knows bodies, limits and who has left; knows no endpoint."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
@@ -37,13 +36,13 @@ class ClientLeft(Exception):
 class Exchange:
     """One request and its answer.
 
-    `caller` is who asks, `started_at` when it began by time.perf_counter. `key` is the key that was shown, `withheld`
-    the headers that are for us alone: neither is ever passed on.
+    `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
+    passed on.
     """
 
     __slots__ = (
         "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope", "_send",
-        "caller", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "started_at", "status", "withheld",
+        "caller", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "status", "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
@@ -58,7 +57,6 @@ class Exchange:
         self.status = 0
         self.error_code = 0
         self.has_left = False
-        self.started_at = time.perf_counter()
         self.keep_alive_s = KEEP_ALIVE_S
         self.encode_error: ErrorEncoder = encode_error
         self.caller = ANONYMOUS

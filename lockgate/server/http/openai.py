@@ -15,7 +15,7 @@ from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import openai as wire
 from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_blocked, build_refused
-from lockgate.wire.openai_events import DONE, RelayedEvents, encode_event
+from lockgate.wire.openai_events import DONE, Manner, RelayedEvents, encode_event
 from lockgate.wire.openai_guarded import GuardedEvents
 
 CHAT_PATH = "/api/v2/chat/completions-detection"
@@ -117,17 +117,10 @@ class OpenAIRoutes:
         has_reviews = bool(plan.outputs.reviews)
         if not asked.is_stream:
             return WholeAnswer(dialect, asked, has_guards=not plan.outputs.is_empty, hides=plan.hides)
+        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, self._answering.limits.max_held_chars)
         if not plan.is_holding:
-            return RelayedEvents(dialect, asked, plan.trailing, has_reviews=has_reviews, repeats_usage=self._is_fms)
-        return GuardedEvents(
-            dialect,
-            asked,
-            plan.trailing,
-            has_reviews=has_reviews,
-            is_fms=self._is_fms,
-            hides=plan.hides,
-            max_held_chars=self._answering.limits.max_held_chars,
-        )
+            return RelayedEvents(dialect, asked, manner)
+        return GuardedEvents(dialect, asked, manner)
 
     def _block(
         self,
