@@ -13,10 +13,10 @@ from typing import Any
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
 from lockgate.core.release import Strategy
-from lockgate.core.values import WHOLE_TEXT_CHUNKER, Health
+from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
 from lockgate.interfaces import Backend, Chunker, Headers, Probe
-from lockgate.pipelines.guards import CONTENTS, Guard, ReadAsReview, Rules, choose
+from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.plugins import find_factory
 
 _RUNS_HERE = Health("HEALTHY")
@@ -146,9 +146,9 @@ class _Opener:
         else:
             opened = await self._open("lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}")
             self.probes[name] = None
-            if opened is not None and detector.type != CONTENTS:
+            if opened is not None and detector.type != TEXT_CONTENTS:
                 opened = ReadAsReview(opened)
-        if opened is None or (chunker is None and detector.type == CONTENTS):
+        if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
 

@@ -174,7 +174,7 @@ class ConfigFaults(ConfigError):
     def __init__(self, faults: tuple[ConfigError, ...]) -> None:
         count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
         lines = "".join(f"\n  {fault}" for fault in faults)
-        whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid configuration: {count}{lines}"
+        whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid config file: {count}{lines}"
         super().__init__(whole, source=faults[0].source, key=faults[0].key)
         self.faults = faults
 

@@ -16,7 +16,7 @@ from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.settings import Settings
 from lockgate.core.lanes import Lanes
 from lockgate.core.release import Release, Strategy
-from lockgate.core.values import Detection, Frame
+from lockgate.core.values import TEXT_CONTENTS, Detection, Frame
 from lockgate.errors import ConfigError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose_guards
@@ -245,5 +245,5 @@ def _shown(text: str) -> str:
 async def _open_post(stack: AsyncExitStack, name: str, chunker: str, params: Mapping[str, Any]) -> ActiveGuard:
     detector = await stack.enter_async_context(find_factory("lockgate.detectors", name)({}))
     cutter = await stack.enter_async_context(find_factory("lockgate.chunkers", chunker)({}))
-    guard = Guard(name, "text_contents", detector, chunker, cutter, 0.5)
+    guard = Guard(name, TEXT_CONTENTS, detector, chunker, cutter, 0.5)
     return choose_guards({name: guard}, {name: params}, Rules())[0]

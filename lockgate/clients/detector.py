@@ -14,7 +14,19 @@ from multidict import CIMultiDict
 
 from lockgate.clients.http import HttpService, Outgoing, open_with_health, refuse
 from lockgate.config.settings import DetectorSettings
-from lockgate.core.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
+from lockgate.core.values import (
+    TEXT_CHAT,
+    TEXT_CONTENTS,
+    TEXT_CONTEXT_DOC,
+    TEXT_GENERATION,
+    Claim,
+    Conversation,
+    Detection,
+    Excerpt,
+    Generated,
+    Health,
+    Subject,
+)
 from lockgate.errors import BrokeProtocol
 from lockgate.interfaces import Headers
 from lockgate.wire.detectors import (
@@ -27,9 +39,9 @@ from lockgate.wire.detectors import (
 )
 
 _SUBJECTS: Mapping[str, type[Subject]] = {
-    "text_generation": Generated,
-    "text_chat": Conversation,
-    "text_context_doc": Claim,
+    TEXT_GENERATION: Generated,
+    TEXT_CHAT: Conversation,
+    TEXT_CONTEXT_DOC: Claim,
 }
 
 
@@ -141,6 +153,6 @@ async def open_detector_client(
     """The client of a remote detector, by its type."""
     if settings.service is None:
         raise RuntimeError(f"detector `{detector_id}` is not remote")
-    kind = DetectorClient if settings.type == "text_contents" else ReviewerClient
+    kind = DetectorClient if settings.type == TEXT_CONTENTS else ReviewerClient
     async with open_with_health(settings.service, settings.health_service, "detector", detector_id) as (http, health):
         yield kind(detector_id, settings, http, health)

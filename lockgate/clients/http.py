@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 class HttpService:
     """One service: its pool, its base address, its token. `kind` and `name` are how telemetry and errors call it."""
 
-    def __init__(self, service: ServiceSettings, kind: str, name: str) -> None:
+    def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
         scheme = "http" if service.tls is None else "https"
         prefix = f"/{service.path_prefix}" if service.path_prefix else ""
         self._base = f"{scheme}://{service.hostname}:{service.port}{prefix}"
@@ -79,12 +79,7 @@ class HttpService:
         self._token = service.api_token_value
         self._kind = kind
         self.name = name
-        tls = True if service.tls is None else build_tls(service.tls)
-        self._pooled = _open_session(aiohttp.TCPConnector(ssl=tls, limit=0))
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._pooled.close()
+        self._pooled = pooled
 
     def url(self, path: str) -> URL:
         """The address of a path of the service."""
@@ -101,32 +96,34 @@ class HttpService:
         return headers
 
     async def post(self, outgoing: Outgoing) -> Answer:
-        """The whole answer, whatever its status; raises UpstreamError when there is none."""
+        """The whole answer in time, whatever its status; raises UpstreamError when there is none."""
         with client_call(self._kind, self.name) as call:
-            response = await self._open(outgoing)
-            call.status = response.status
-            return Answer(response.status, await self.read(response, outgoing))
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    response = await self._send(outgoing)
+                    call.status = response.status
+                    return Answer(response.status, await self._read_whole(response, outgoing))
+            except _FOREIGN as error:
+                raise self.translate(error, outgoing.failure) from None
 
     async def open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
-        """An answer whose body has yet to be read; whoever asked closes it."""
+        """An answer that has begun in time, its body yet to be read; whoever asked closes it."""
         with client_call(self._kind, self.name) as call:
-            response = await self._open(outgoing)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    response = await self._send(outgoing)
+            except _FOREIGN as error:
+                raise self.translate(error, outgoing.failure) from None
             call.status = response.status
             return response
 
     async def read(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
-        """The whole body, in bounded time and size."""
+        """The whole body of an answer that was opened, in bounded time and size."""
         try:
-            if response.content.is_eof():  # it came with the head: nothing to wait for, and no timer to pay for
-                return await _read_bounded(response, MAX_ANSWER_BYTES)
             async with asyncio.timeout(self._timeout_s):
-                return await _read_bounded(response, MAX_ANSWER_BYTES)
+                return await self._read_whole(response, outgoing)
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
-        except _TooLarge:
-            raise BrokeProtocol(
-                self.name, f"{outgoing.failure}the answer is longer than {MAX_ANSWER_BYTES} bytes"
-            ) from None
 
     async def read_packet(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
         """What has come of the body since last time, waiting for it if need be; nothing at its end."""
@@ -154,18 +151,21 @@ class HttpService:
         detail = str(error)[:MAX_REASON_CHARS]
         return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
 
-    async def _open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+    async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        try:
+            return await _read_bounded(response, MAX_ANSWER_BYTES)
+        except _TooLarge:
+            words = f"{outgoing.failure}the answer is longer than {MAX_ANSWER_BYTES} bytes"
+            raise BrokeProtocol(self.name, words) from None
+
+    async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
         headers = outgoing.headers.copy()
         for name, value in trace_headers():
             headers[name] = value
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                # Sent once: what breaks is never repeated, also not on a connection that was idle before.
-                response = await self._pooled.post(
-                    outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
-                )
-        except _FOREIGN as error:
-            raise self.translate(error, outgoing.failure) from None
+        response = await self._pooled.post(
+            outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
+        )
         _watch(response)
         return response
 
@@ -173,11 +173,9 @@ class HttpService:
 @contextlib.asynccontextmanager
 async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
     """A service, its connections closed at the end; nothing is connected before the first request."""
-    opened = HttpService(service, kind, name)
-    try:
-        yield opened
-    finally:
-        await opened.close()
+    tls = True if service.tls is None else build_tls(service.tls)
+    async with _open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
+        yield HttpService(service, kind, name, pooled)
 
 
 @contextlib.asynccontextmanager

@@ -23,7 +23,7 @@ from lockgate.config.settings import (
     Settings,
     TlsSettings,
 )
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
@@ -223,4 +223,4 @@ class _Reader:
 
 def _embedded_defaults(embedded: object) -> dict[str, Any]:
     chunker = WHOLE_TEXT_CHUNKER if embedded == "format" else "sentence"
-    return {"type": "text_contents", "chunker_id": chunker, "default_threshold": 0.5}
+    return {"type": TEXT_CONTENTS, "chunker_id": chunker, "default_threshold": 0.5}

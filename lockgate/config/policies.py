@@ -15,7 +15,7 @@ from lockgate.config import kinds
 from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
 from lockgate.config.schema import Path
 from lockgate.config.settings import DetectorSettings, PolicyKeys, empty_map
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 from lockgate.core.verdicts import Action, DocumentAction
 
 Params = Mapping[str, Mapping[str, Any]]
@@ -23,10 +23,10 @@ Detectors = Mapping[str, DetectorSettings | None]
 
 # What each section gives to read, hence which detectors can read it.
 SECTION_TYPES = {
-    "input": ("text_contents",),
-    "documents": ("text_contents",),
-    "output": ("text_contents", "text_chat", "text_generation"),
-    "grounding": ("text_context_doc", "text_generation"),
+    "input": (TEXT_CONTENTS,),
+    "documents": (TEXT_CONTENTS,),
+    "output": (TEXT_CONTENTS, TEXT_CHAT, TEXT_GENERATION),
+    "grounding": (TEXT_CONTEXT_DOC, TEXT_GENERATION),
 }
 TEXT_WORDS = {action.name.lower(): action for action in Action}
 DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
@@ -155,7 +155,7 @@ def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) ->
         detector = detectors.get(detector_id)
         if detector is None or detector.type not in SECTION_TYPES["output"]:
             continue
-        if detector.type != "text_contents":
+        if detector.type != TEXT_CONTENTS:
             too_late = f"a detector of type {detector.type} reads the answer only when all of it is said"
             draft.blame(path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents")
         elif detector.chunker_id == WHOLE_TEXT_CHUNKER:

@@ -18,7 +18,7 @@ from lockgate.config.settings import (
     ServiceSettings,
     Settings,
 )
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
@@ -26,16 +26,18 @@ MASK = "***"
 
 # G-41: path, types of its input detectors, types of its output detectors.
 ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("/api/v1/task/classification-with-text-generation", ("text_contents",), ("text_contents",)),
-    ("/api/v1/task/server-streaming-classification-with-text-generation", ("text_contents",), ("text_contents",)),
-    ("/api/v2/text/generation-detection", (), ("text_generation",)),
-    ("/api/v2/text/detection/content", ("text_contents",), ()),
-    ("/api/v2/text/detection/stream-content", ("text_contents",), ()),
-    ("/api/v2/text/detection/chat", ("text_chat",), ()),
-    ("/api/v2/text/detection/context", ("text_context_doc",), ()),
-    ("/api/v2/text/detection/generated", ("text_generation",), ()),
-    ("/api/v2/chat/completions-detection", ("text_contents",), ("text_contents", "text_chat")),
-    ("/api/v2/text/completions-detection", ("text_contents",), ("text_contents", "text_generation")),
+    ("/api/v1/task/classification-with-text-generation", (TEXT_CONTENTS,), (TEXT_CONTENTS,)),
+    ("/api/v1/task/server-streaming-classification-with-text-generation", (TEXT_CONTENTS,), (TEXT_CONTENTS,)),
+    ("/api/v2/text/generation-detection", (), (TEXT_GENERATION,)),
+    ("/api/v2/text/detection/content", (TEXT_CONTENTS,), ()),
+    ("/api/v2/text/detection/stream-content", (TEXT_CONTENTS,), ()),
+    ("/api/v2/text/detection/chat", (TEXT_CHAT,), ()),
+    ("/api/v2/text/detection/context", (TEXT_CONTEXT_DOC,), ()),
+    ("/api/v2/text/detection/generated", (TEXT_GENERATION,), ()),
+    ("/api/v2/chat/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
+    ("/api/v2/text/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
+    ("/v1/chat/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
+    ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
 LATER_SECTIONS = ("models", "sources", "agents", "sessions")
@@ -105,9 +107,9 @@ def _look_up(settings: Settings, path: str) -> object:
 
 def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
     """Whether the detector holds text back on streams, or reports at their end (D-3)."""
-    if detector.type == "text_context_doc":
+    if detector.type == TEXT_CONTEXT_DOC:
         return "serves no stream"
-    if detector.type != "text_contents":
+    if detector.type != TEXT_CONTENTS:
         return f"trails on {OPENAI_STREAMS}"
     if detector.chunker_id != WHOLE_TEXT_CHUNKER:
         return "holds on every stream"
@@ -190,7 +192,9 @@ def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
 
 def _describe_service_of(settings: Settings, path: str) -> str:
     """Whether an endpoint is served, and if not, which section would make it so."""
-    if "completions-detection" in path and settings.openai is None:
+    if path.startswith("/v1/") and settings.compat == "fms":
+        return "not with `compat: fms`"
+    if "completions" in path and settings.openai is None:
         return "needs `openai`"
     if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:
         return "needs `generation`"

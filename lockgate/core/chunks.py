@@ -10,6 +10,8 @@ read, so gaps, overlaps and any order are fine; only text that does not match is
 from lockgate.core.values import Chunk, Frame
 from lockgate.errors import BrokeProtocol
 
+_MAX_GAP = 64  # of white space before a chunk whose place has to be found
+
 
 class Tape:
     """The frames that some chunker has not placed, stored once for all; each aligner keeps its own place in them."""
@@ -83,6 +85,21 @@ class ChunkAligner:
             raise self._fault(f"chunk {start}..{end} is not the text that was sent")
         self.placed = end
         return end > start or (self._reads_empty and not received)
+
+    def find(self, text: str) -> int | None:
+        """Where the text stands that a chunker names, if it is what comes next; white space may be left out."""
+        start, wanted = self.placed, len(text)
+        come, size = [], 0
+        head = self._head
+        for frame in self._tape.frames[self.reached - self._tape.first :]:
+            come.append(frame.text[head:])
+            size += len(frame.text) - head
+            head = 0
+            if size >= wanted + _MAX_GAP:
+                break
+        rest = "".join(come)
+        gap = 0 if rest.startswith(text) else len(rest) - len(rest.lstrip())
+        return start + gap if rest.startswith(text, gap) else None
 
     def finish(self) -> int:
         """The chunker has ended: the position up to which its chunks count, which is all that was sent."""

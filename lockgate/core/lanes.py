@@ -36,8 +36,9 @@ class LanePlan(NamedTuple):
     """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
 
     `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
-    as they are, wherever their chunker says that they lie. `reads_empty`: a streamed text without a character is read
-    too, by whoever reads it whole. `max_cuts`: how many pieces of a whole text a chunker is given at once.
+    as they are, wherever their chunker says that they lie; those of a stream lie where their text comes next.
+    `reads_empty`: a streamed text without a character is read too, by whoever reads it whole. `max_cuts`: how many
+    pieces of a whole text a chunker is given at once.
     """
 
     readers: tuple[Reader, ...]
@@ -133,6 +134,10 @@ class Lane:
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
+        if self._plan.trusts_chunks and chunk.text:
+            at = self._aligners[chunker].find(chunk.text)
+            if at is not None and at != chunk.start:  # its text counts, not the place that it is said to have
+                chunk = chunk._replace(start=at)
         if chunk.end - chunk.start != len(chunk.text):
             chunk = _fit(chunk)
         is_to_read = self._aligners[chunker].place(chunk)

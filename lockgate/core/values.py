@@ -6,9 +6,14 @@ They are named tuples, not frozen dataclasses: just as immutable, and made in le
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 WHOLE_TEXT_CHUNKER = "whole_doc_chunker"  # its one chunk is the text; always there, under the name that contracts use
+# The types of detectors: what each reads, hence where it serves.
+TEXT_CONTENTS: Final = "text_contents"
+TEXT_GENERATION: Final = "text_generation"
+TEXT_CHAT: Final = "text_chat"
+TEXT_CONTEXT_DOC: Final = "text_context_doc"
 
 
 class Span(NamedTuple):

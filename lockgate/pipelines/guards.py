@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from lockgate.core.batching import Reader
 from lockgate.core.messages import text_of
-from lockgate.core.values import WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
+from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
 from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector, UpstreamError
 from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
-
-CONTENTS = "text_contents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Guard:
 class Rules:
     """What an endpoint allows, and how it answers what it does not."""
 
-    types: tuple[str, ...] = (CONTENTS,)
+    types: tuple[str, ...] = (TEXT_CONTENTS,)
     unsuitable_status: int = 400
     allows_whole_text: bool = True
     whole_text_holds: bool = True
@@ -97,7 +95,7 @@ def choose(
     reviews: list[ActiveReview] = []
     for guard in chosen:
         accepted, threshold = _accept(guard, requested[guard.id], headers)
-        if guard.type == CONTENTS:
+        if guard.type == TEXT_CONTENTS:
             holds = not guard.reads_whole_text or rules.whole_text_holds
             contents.append(ActiveGuard(guard, accepted, threshold, holds))
         else:

@@ -6,11 +6,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from lockgate.telemetry import Event, log_event
 
 BACKLOG = 2048
 _HANDSHAKE_S = 10.0
+_MAX_HANDSHAKES = 1024  # under way at once; whoever comes then waits in the backlog
 _NO_ROOM_S = 1.0
 
 Build = Callable[[], asyncio.Protocol]
@@ -34,6 +36,9 @@ class Door:
             self._server.close()
         self._socket.close()
 
+    async def wait_closed(self) -> None:
+        """Nothing is under way here: whoever was let in is a connection."""
+
 
 class TlsDoor:
     """Lets in who completes the handshake in time.
@@ -46,6 +51,7 @@ class TlsDoor:
         self._tls = tls
         self._is_open = False
         self._guests: set[asyncio.Task[None]] = set()
+        self._unmet: set[socket.socket] = set()  # of guests whose task has not begun
 
     async def open(self, build: Build) -> None:
         """Accept connections; each gets a protocol of its own."""
@@ -61,8 +67,13 @@ class TlsDoor:
                 guest.cancel()
         self._socket.close()
 
+    async def wait_closed(self) -> None:
+        """Until no handshake is under way; for after `close`."""
+        if self._guests:
+            await asyncio.wait(self._guests)
+
     def _watch(self, build: Build) -> None:
-        if self._is_open:
+        if self._is_open and len(self._guests) < _MAX_HANDSHAKES:
             asyncio.get_running_loop().add_reader(self._socket, self._accept, build)
 
     def _accept(self, build: Build) -> None:
@@ -80,9 +91,22 @@ class TlsDoor:
         connection.setblocking(False)
         guest = loop.create_task(self._shake_hands(build, connection))
         self._guests.add(guest)
-        guest.add_done_callback(self._guests.discard)
+        self._unmet.add(connection)
+        guest.add_done_callback(partial(self._part_from, build, connection))
+        if len(self._guests) >= _MAX_HANDSHAKES:
+            loop.remove_reader(self._socket)
+
+    def _part_from(self, build: Build, connection: socket.socket, guest: "asyncio.Task[None]") -> None:
+        was_full = len(self._guests) >= _MAX_HANDSHAKES
+        self._guests.discard(guest)
+        if connection in self._unmet:  # cancelled before it began: nobody else will close it
+            self._unmet.discard(connection)
+            connection.close()
+        if was_full:
+            self._watch(build)
 
     async def _shake_hands(self, build: Build, connection: socket.socket) -> None:
+        self._unmet.discard(connection)
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S)

@@ -91,6 +91,7 @@ class PortServer:
             await self._cut_rest()
         finally:
             self._door.close()
+            await self._door.wait_closed()
 
     def stop(self) -> None:
         """Accept nothing more and end what is idle; requests under way go on."""

@@ -39,10 +39,9 @@ class Workers:
     """The workers of one start. Serves the API as `Ports` does, by others."""
 
     def __init__(self, settings: Settings, sockets: Sequence[socket.socket]) -> None:
-        self._count = settings.server.workers
-        self._timeout_s = stop_timeout_s(settings)
+        self._settings = settings
         self._sockets = sockets
-        self._baggage = _keep_in_memory(pickle.dumps(sys.path) + pack(settings))
+        self._baggage = -1  # what every worker reads at its start, from `start` on
         self._living: dict[int, _Worker] = {}
         self._told = asyncio.Event()
         self._cut = asyncio.Event()
@@ -50,7 +49,8 @@ class Workers:
     async def start(self) -> None:
         """Until every worker serves; raises LockgateError if one cannot."""
         try:
-            workers = [self._spawn(number) for number in range(1, self._count + 1)]
+            self._baggage = _keep_in_memory(pickle.dumps(sys.path) + pack(self._settings))
+            workers = [self._spawn(number) for number in range(1, self._settings.server.workers + 1)]
             for worker in workers:
                 if not await worker.is_ready() and not self._told.is_set():
                     status = _describe(await worker.end())
@@ -89,7 +89,7 @@ class Workers:
             worker.tell(word)
 
     def _spawn(self, number: int) -> "_Worker":
-        worker = _Worker(number, self._baggage, [one.fileno() for one in self._sockets])
+        worker = _start_worker(number, self._baggage, [one.fileno() for one in self._sockets])
         self._living[number] = worker
         return worker
 
@@ -112,7 +112,8 @@ class Workers:
     async def _limit(self) -> None:
         """The workers keep the time themselves; those that fail to are killed."""
         await self._told.wait()
-        limit_s = math.inf if self._timeout_s is None else self._timeout_s + _GRACE_S
+        timeout_s = stop_timeout_s(self._settings)
+        limit_s = math.inf if timeout_s is None else timeout_s + _GRACE_S
         if await is_set_within(self._cut, limit_s):
             await asyncio.sleep(_GRACE_S)
         for worker in self._living.values():
@@ -129,16 +130,14 @@ class Workers:
 
 
 class _Worker:
-    """One worker."""
+    """One worker that was started just now: our side of the pair, and its process."""
 
-    def __init__(self, number: int, baggage: int, sockets: Sequence[int]) -> None:
+    def __init__(self, number: int, pair: socket.socket, child: "subprocess.Popen[bytes]") -> None:
         self.number = number
         self._started = asyncio.get_running_loop().time()
         self._is_ready = False
-        self._pair, theirs = socket.socketpair()
-        self._pair.setblocking(False)
-        with theirs:
-            self._child = _start_interpreter(number, baggage, [theirs.fileno(), *sockets])
+        self._pair = pair
+        self._child = child
 
     @property
     def pid(self) -> int:
@@ -181,6 +180,17 @@ class _Worker:
             return await asyncio.get_running_loop().sock_recv(self._pair, 1)
         except OSError:  # it died with our words unread
             return b""
+
+
+def _start_worker(number: int, baggage: int, sockets: Sequence[int]) -> _Worker:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        try:
+            return _Worker(number, ours, _start_interpreter(number, baggage, [theirs.fileno(), *sockets]))
+        except OSError:
+            ours.close()
+            raise
 
 
 def _start_interpreter(number: int, baggage: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":

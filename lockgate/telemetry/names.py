@@ -61,6 +61,8 @@ ENDPOINT_SPANS = {
     "/api/v2/text/detection/generated": "detection_on_generation",
     "/api/v2/chat/completions-detection": "chat_completions_detection",
     "/api/v2/text/completions-detection": "completions_detection",
+    "/v1/chat/completions": "chat_completions_detection",
+    "/v1/completions": "completions_detection",
 }
 HTTP_CALL_SPAN = "client HTTP request"
 GRPC_CALL_SPAN = "client gRPC request"

@@ -13,14 +13,24 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from lockgate.core.values import Claim, Conversation, Detection, Generated, Subject
+from lockgate.core.values import (
+    TEXT_CHAT,
+    TEXT_CONTENTS,
+    TEXT_CONTEXT_DOC,
+    TEXT_GENERATION,
+    Claim,
+    Conversation,
+    Detection,
+    Generated,
+    Subject,
+)
 
 PATHS: Mapping[str, str] = MappingProxyType(
     {
-        "text_contents": "/api/v1/text/contents",
-        "text_generation": "/api/v1/text/generation",
-        "text_chat": "/api/v1/text/chat",
-        "text_context_doc": "/api/v1/text/context/doc",
+        TEXT_CONTENTS: "/api/v1/text/contents",
+        TEXT_GENERATION: "/api/v1/text/generation",
+        TEXT_CHAT: "/api/v1/text/chat",
+        TEXT_CONTEXT_DOC: "/api/v1/text/context/doc",
     }
 )
 HEALTH_PATH = "/health"

@@ -7,6 +7,7 @@ in openai_answers and openai_events. Knows no rule beyond shape.
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -161,6 +162,8 @@ def read_request(shape: Shape[Any], raw: bytes) -> Asked:
     known = shape.decode(raw)
     whole = _decode(raw)
     _check_tools(getattr(known, "tools", None))
+    if not isinstance(known, PlainChat | PlainText):
+        _refuse_typos(whole)
     body = {key: whole[key] for key in _FIRST if key in whole}
     body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
     detectors = known.detectors
@@ -195,6 +198,15 @@ def _is_tool(tool: Any) -> bool:  # noqa: ANN401 - any JSON value
         return False
     parts = [tool.get("function"), tool.get("custom")]
     return any(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts)
+
+
+def _refuse_typos(body: Mapping[str, Any]) -> None:
+    """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
+    for key in body:
+        if key in ("policy", "guardrail_config"):
+            raise InvalidRequest(f"{key}: unknown field `{key}`; detectors and policies are named in `detectors`")
+        if key != "detectors" and key[:1] in "dD" and get_close_matches(key.lower(), ("detectors",), cutoff=0.8):
+            raise InvalidRequest(f"{key}: unknown field `{key}`; did you mean `detectors`?")
 
 
 def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from lockgate.wire.openai_deltas import CONTENT, other_texts
 
 FILTERED = "content_filter"
 _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
+_USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
 
 
@@ -123,11 +124,15 @@ def _part(choice: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 class WholeAnswer:
     """One answer on its way: its choices become frames, their findings come back, and it is written."""
 
-    def __init__(self, dialect: Dialect, asked: Asked, *, has_guards: bool, hides: bool = False) -> None:
+    def __init__(
+        self, dialect: Dialect, asked: Asked, *, has_guards: bool, is_fms: bool = False, fallback: str | None = None
+    ) -> None:
         self._dialect = dialect
         self._asked = asked
         self._has_guards = has_guards
-        self._hides = hides  # what was found must not be told by other fields either
+        self._is_fms = is_fms
+        self._fallback = fallback or ""
+        self._hides = fallback is not None  # what was found must not be told by other fields either
         self._message: dict[str, Any] = {}
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
         self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
@@ -195,7 +200,7 @@ class WholeAnswer:
         """The choice as it may be told."""
         choice = self.choices[place]
         if not (self._hides and _is_ours(choice)):
-            return _in_order(choice)
+            return _in_order(_without_nulls(choice) if self._is_fms else choice)
         texts, is_blocked = self._left(place)
         told = {"index": choice.get("index", place), "logprobs": None}
         told |= self._dialect.replace_texts(choice, texts, is_blocked=is_blocked)
@@ -207,6 +212,9 @@ class WholeAnswer:
         left: dict[str, str] = {}
         for field, text in self._in_turn(place):
             if (place, field) in self._blocked:
+                if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
+                    left[field] = text.removesuffix(self._fallback)
+                    text = self._fallback
                 return left | {CONTENT: text}, True
             left[field] = text
         return left, False
@@ -224,6 +232,9 @@ class WholeAnswer:
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)
+        if self._is_fms and isinstance(answer.get("usage"), dict):
+            usage = answer["usage"]
+            answer["usage"] = {key: usage[key] for key in _USAGE_KEYS if key in usage} | usage
         detections = self._detections()
         if detections:
             answer["detections"] = detections
@@ -255,6 +266,14 @@ class WholeAnswer:
         if any(self._found.values()) or self._elsewhere:
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
+
+
+def _without_nulls(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice as the existing orchestrator writes it: a message has no nulls."""
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        return dict(choice)
+    return {**choice, "message": {key: value for key, value in message.items() if value is not None}}
 
 
 def _is_ours(choice: Mapping[str, Any]) -> bool:

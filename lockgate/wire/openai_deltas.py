@@ -13,12 +13,10 @@ TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 def other_texts(delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Texts of a chat message besides its content."""
-    for key, field in ((REASONING, REASONING), ("reasoning", REASONING), (REFUSAL, REFUSAL)):
-        words = delta.get(key)
+    thoughts = delta.get(REASONING) or delta.get("reasoning")
+    for field, words in ((REASONING, thoughts), (REFUSAL, delta.get(REFUSAL))):
         if isinstance(words, str) and words:
             yield field, words
-            if field == REASONING:
-                break
 
 
 def choice_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -32,14 +30,19 @@ def has_finish(message: Mapping[str, Any]) -> bool:
     return choice_of(message).get("finish_reason") is not None
 
 
-def add_extras(delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, keeps_only_calls: bool) -> None:
-    """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays."""
+def add_extras(
+    delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, guarded: frozenset[str], keeps_only_calls: bool
+) -> None:
+    """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays.
+
+    What is `guarded` leaves as a text of its own, if at all.
+    """
     for message in messages:
         own = choice_of(message).get("delta") or {}
         if len(own) == 1 and CONTENT in own:  # as in nearly every message
             continue
         for key, value in own.items():
-            if key in PLAIN_KEYS or key in REASONING_KEYS or key == REFUSAL or value is None:
+            if key in PLAIN_KEYS or key in guarded or value is None:
                 continue
             if keeps_only_calls and key not in CALL_KEYS:
                 continue
@@ -79,11 +82,12 @@ def without_secrets(choice: Mapping[str, Any]) -> dict[str, Any]:
     return kept | {"delta": delta, "logprobs": None}
 
 
-def without_text(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as if it only ended its choice."""
+def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dict[str, Any]:
+    """The message without its text, which has left; or as if it only ended its choice."""
     choice = dict(choice_of(message))
     if "delta" in choice:
-        choice["delta"] = {}
+        delta = choice["delta"] if keeps_calls else {}
+        choice["delta"] = {key: value for key, value in delta.items() if key not in PLAIN_KEYS}
     else:
         choice["text"] = ""
     rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text

@@ -65,6 +65,7 @@ class Manner(NamedTuple):
     has_reviews: bool = False
     is_fms: bool = False
     hides: bool = False
+    fallback: str = ""
     max_held_chars: int = 1_048_576
 
 

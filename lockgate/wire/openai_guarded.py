@@ -39,12 +39,15 @@ class GuardedEvents(Events):
     def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
         super().__init__(dialect, asked, manner)
         self._hides = manner.hides
+        self._fallback = manner.fallback
         self._held_chars = 0
         self._segments: list[Segment] = []
         self._lengths: dict[tuple[int, str], int] = {}
         self._ledgers: dict[int, Ledger] = {}  # fms: messages that the events of each choice are made of
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
         self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
+        # parts of a delta that leave as texts of their own, if at all
+        self._guarded = REASONING_KEYS if manner.is_fms else REASONING_KEYS | {REFUSAL}
         self._is_simple = self._is_chat and not manner.is_fms
 
     # Messages into frames.
@@ -159,18 +162,24 @@ class GuardedEvents(Events):
                     if self.is_blocked:
                         return b"".join(parts)
                 segment.waiting = []
+        if self._is_fms and not self._is_chat and not any(one.segments for one in self._choices.values()):
+            parts += self._last_messages()
         return b"".join(parts)
+
+    def _last_messages(self) -> list[bytes]:
+        """In fms the last message of each text follows behind all texts, unless it is told."""
+        ends, self._ends = self._ends, {}
+        return [
+            encode_event(in_order(message, is_chat=False))
+            for index, (number, message) in sorted(ends.items())
+            if self._told.get(index) != number and (index in self._told or has_finish(message))
+        ]
 
     def finish(self) -> bytes:
         """The end of the stream."""
         parts = []
         if self.is_blocked:
             parts += [self._filtered(index) for index in sorted(self._choices)]
-        elif self._is_fms and not self._is_chat:
-            for index in sorted(self._ends):
-                number, message = self._ends[index]
-                if self._told.get(index) != number and (index in self._told or has_finish(message)):
-                    parts.append(encode_event(in_order(message, is_chat=False)))
         if self._trailing or self._has_reviews or self._usage is not None or self.warnings or self.found_in_prompt:
             parts.append(self._last_event(self._usage))
         return b"".join(parts) + DONE
@@ -192,16 +201,23 @@ class GuardedEvents(Events):
         if is_blocked:
             self.is_blocked = True
             return b"".join(parts)
-        for frame in release.frames:
-            if frame.fields is None:
-                continue
+        for frame in self._bare_and_after(release):
             if not frame.text:
                 parts.append(self._pass_on(segment.choice, frame.fields))
-            elif has_finish(frame.fields) and not known.has_finish:  # the chunker named other frames
-                parts.append(self._pass_on(segment.choice, without_text(frame.fields)))
+            elif not self._is_mute(choice_of(message := without_text(frame.fields)), known):
+                parts.append(self._pass_on(segment.choice, message))
+        ended = [one.fields for one in release.frames if one.text and one.fields is not None and has_finish(one.fields)]
+        if ended and not known.has_finish:  # the chunker has named other frames
+            parts.append(self._pass_on(segment.choice, without_text(ended[-1], keeps_calls=False)))
         if release.is_final and segment.field == CONTENT:
             known.base = {}
         return b"".join(parts)
+
+    def _bare_and_after(self, release: Release) -> list[Any]:
+        """The frames from the first one on that carries something and has no text: they are told one by one."""
+        frames = [frame for frame in release.frames if frame.fields is not None]
+        place = next((at for at, frame in enumerate(frames) if not frame.text), len(frames))
+        return frames[place:] if self._is_chat else [frame for frame in frames if not frame.text]
 
     def _event(
         self, segment: Segment, release: Release, found: Sequence[Detection], *, is_blocked: bool
@@ -213,12 +229,15 @@ class GuardedEvents(Events):
         if not is_complete and not self._is_fms:
             event.pop("usage", None)
         choice = self._choice(segment, release.text, messages, is_complete=is_complete)
-        if choice["finish_reason"] is not None:
-            if self._is_chat and any(frame.fields is not None and not frame.text for frame in release.frames):
+        bare = self._bare_and_after(release)
+        if self._is_chat:
+            spoken = [one.fields for one in release.frames if one.text and one.fields is not None and one not in bare]
+            add_extras(choice["delta"], spoken, guarded=self._guarded, keeps_only_calls=self._hides)
+            if bare:
                 choice |= {"finish_reason": None, "stop_reason": None}  # a tool call comes first; the end follows it
-            else:
-                self._choices[index].has_finish = True
-        event["choices"] = [self._cut_off(choice, release.text) if is_blocked else choice]
+        if choice["finish_reason"] is not None:
+            self._choices[index].has_finish = True
+        event["choices"] = [self._cut_off(choice, segment.field, release.text) if is_blocked else choice]
         if not self._is_chat:
             event.setdefault("usage", None)
         shift = -release.start if self._is_fms else segment.start
@@ -238,10 +257,13 @@ class GuardedEvents(Events):
             event["warnings"] = warnings
         return event
 
-    def _cut_off(self, choice: dict[str, Any], text: str) -> dict[str, Any]:
+    def _cut_off(self, choice: dict[str, Any], field: str, text: str) -> dict[str, Any]:
         """The choice as the last that is said of it: whatever was withheld, the fallback is content."""
         self._choices[choice["index"]].has_finish = True
-        return choice | self._dialect.delta(text) | {"finish_reason": FILTERED, "stop_reason": None}
+        told = self._dialect.delta(text)
+        if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
+            told = {"delta": {"role": "assistant", field: text.removesuffix(self._fallback), CONTENT: self._fallback}}
+        return choice | told | {"finish_reason": FILTERED, "stop_reason": None}
 
     def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
@@ -259,11 +281,7 @@ class GuardedEvents(Events):
         latest = choice_of(messages[-1]) if messages else {}
         choice: dict[str, Any] = {"index": segment.choice}
         if self._is_chat:
-            delta: dict[str, Any] = {"role": "assistant", segment.field: text}
-            if is_complete:
-                spoken = [message for message in messages if self._text_of(choice_of(message))]
-                add_extras(delta, spoken, keeps_only_calls=self._hides)  # those without text leave on their own
-            choice["delta"] = delta
+            choice["delta"] = {"role": "assistant", segment.field: text}
             choice["logprobs"] = None if self._hides else merge_logprobs(messages)
         else:
             choice["text"] = text
@@ -277,21 +295,21 @@ class GuardedEvents(Events):
     def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:
         """The event of a message without text to read."""
         known = self._choices[index]
-        if has_finish(message):
-            known.has_finish = True
         choice = choice_of(message)
+        if has_finish(message):
+            if known.has_finish:  # it has ended before: that is told once
+                choice = {**choice, "finish_reason": None}
+                if self._is_mute(choice, known):
+                    return b""
+            known.has_finish = True
         if self._hides and known.is_read:
             choice = without_secrets(choice)
         if not self._is_chat:  # in fms the last message of a choice follows at the end
             return b"" if self._is_fms else encode_event({**message, "choices": [choice]})
-        delta = {key: value for key, value in (choice.get("delta") or {}).items() if not self._is_guarded(key)}
+        delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in self._guarded}
         if known.is_read:
             delta["role"] = "assistant"
         return encode_event({**message, "choices": [{**choice, "delta": delta}]})
-
-    def _is_guarded(self, key: str) -> bool:
-        """Whether this part of a delta leaves as a text of its own, if at all."""
-        return key in REASONING_KEYS or (key == REFUSAL and not self._is_fms)
 
     def _is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
         """Whether a message without text to read says nothing: it only names a role, or is empty."""
@@ -302,7 +320,7 @@ class GuardedEvents(Events):
         delta = choice.get("delta") or {}
         if not known.is_read and delta.get("content"):
             return False
-        return all(key in PLAIN_KEYS or self._is_guarded(key) or not value for key, value in delta.items())
+        return all(key in PLAIN_KEYS or key in self._guarded or not value for key, value in delta.items())
 
     def _filtered(self, index: int) -> bytes:
         """The end of a choice that a policy has cut off."""

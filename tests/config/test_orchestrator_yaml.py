@@ -129,7 +129,7 @@ router: {{enabled: true}}
     ]
     with pytest.raises(ConfigFaults) as caught:
         loader.load(text)
-    assert str(caught.value).splitlines()[0] == "invalid configuration: 8 faults"
+    assert str(caught.value).splitlines()[0] == "invalid config file: 8 faults"
     assert len(str(caught.value).splitlines()) == 9
 
 

@@ -302,6 +302,19 @@ async def test_a_body_that_never_ends_is_given_up_too() -> None:
     assert (type(error), error.status) == (TimedOut, 408)
 
 
+async def test_head_and_body_have_one_deadline_together() -> None:
+    async def script(exchange: Exchange) -> None:
+        await asyncio.sleep(0.3)
+        await exchange.send(OK_HEAD + b"content-length: 2\r\n\r\n[")
+        await asyncio.sleep(0.3)
+        with suppress(OSError):
+            await exchange.send(b"]")
+
+    async with open_peer(script) as peer:
+        error = await failure_of(peer.detector(request_timeout=0.45))
+    assert (type(error), error.status) == (TimedOut, 408)
+
+
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "MAX_ANSWER_BYTES", 100_000)
 

@@ -250,7 +250,7 @@ def test_a_broken_config_is_refused_with_its_file_and_place(path: Path, command:
 def test_all_faults_are_told_at_once() -> None:
     path = ROOT / "examples" / "broken" / "several_faults.yaml"
     told = run("check", "--config-path", str(path)).stderr.decode()
-    assert told.startswith("lockgate: invalid configuration: 8 faults\n")
+    assert told.startswith("lockgate: invalid config file: 8 faults\n")
     for key in (
         "openai.service.api_token",
         "openai.service.hostname",

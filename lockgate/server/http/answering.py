@@ -5,9 +5,8 @@ Chooses detectors by request and policy, carries the answer through the pipeline
 and writes what the endpoint's own words make of it. Whole answers and streams go the same way.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from lockgate.assembly import Gateway
@@ -23,10 +22,10 @@ from lockgate.pipelines.generate import Answer, Order, Prompt, open_answer
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Rules, check_thresholds, choose, forgive
 from lockgate.server.http.exchange import Exchange
+from lockgate.server.http.passing import build_passthrough, prepare
 from lockgate.telemetry import count_detections
 from lockgate.wire.guardrails import DetectorMap, Masks
 
-_FEW_VALUES = 4  # more of them may take long to prepare
 _OPEN_IN_STREAMS = 4  # requests per detector; the existing orchestrator asks one after the other
 _NO_POLICY = PolicySettings("")
 
@@ -105,12 +104,7 @@ class Answering:
         self._unsuitable = 422 if gateway.is_fms else 400
         self._max_open = settings.detector_concurrent_requests
         self._max_cuts = settings.chunker_concurrent_requests
-        self._headers = frozenset(settings.passthrough_headers)
-        self._rewrites = settings.rewrite_forwarded_access_header
-
-    def headers(self, exchange: Exchange) -> Headers:
-        """The headers of the request that services get."""
-        return exchange.passthrough(self._headers, self._rewrites) if self._headers else ()
+        self.headers = build_passthrough(settings)
 
     def find_policy(self, name: str | None) -> PolicySettings:
         """The policy that a request names."""
@@ -146,13 +140,10 @@ class Answering:
         return Plan(policy, of_input, of_output, warnings)
 
     async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
-        """The detectors of a request, off the loop where it brings many patterns to prepare."""
+        """The detectors of a request."""
         if not requested:
             return Chosen()
-        lists = [value for params in requested.values() for value in params.values() if isinstance(value, list)]
-        if any(len(one) > _FEW_VALUES for one in lists):
-            return await asyncio.to_thread(choose, self.gateway.guards, requested, rules, headers)
-        return choose(self.gateway.guards, requested, rules, headers)
+        return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
     def lanes(
         self,
@@ -180,6 +171,7 @@ class Answering:
             max_held_chars=self.limits.max_held_chars,
             feeds_empty=feeds_empty,
             reads_empty=reads_empty,
+            trusts_chunks=self.is_fms,
         )
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:

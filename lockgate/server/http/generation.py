@@ -3,7 +3,7 @@
 
 from lockgate.assembly import Gateway
 from lockgate.core.release import Strategy
-from lockgate.core.values import Generation
+from lockgate.core.values import TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend
 from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
@@ -50,7 +50,7 @@ class GenerationRoutes:
         params = wire.read_params(request.text_gen_parameters)
         wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
         border = wire.ReviewedText(wanted)
-        plan = await self._plan(exchange, wanted, "text_generation", is_stream=False)
+        plan = await self._plan(exchange, wanted, TEXT_GENERATION, is_stream=False)
         await answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=False))
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
@@ -60,7 +60,7 @@ class GenerationRoutes:
 
     async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
         self._check(wanted)
-        plan = await self._plan(exchange, wanted, "text_contents", is_stream=is_stream)
+        plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
         border: wire.WholeText | wire.TextEvents
         if is_stream:
             border = wire.TextEvents(is_guarded=bool(plan.outputs.contents), is_fms=self._is_fms, hides=plan.hides)
@@ -88,7 +88,7 @@ class GenerationRoutes:
         )
         headers = answering.headers(exchange)
         return await answering.plan(
-            policy, (wanted.input, answering.rules("text_contents")), (wanted.output, rules), headers
+            policy, (wanted.input, answering.rules(TEXT_CONTENTS)), (wanted.output, rules), headers
         )
 
     def _job(

@@ -7,7 +7,16 @@ from contextlib import aclosing
 from lockgate.assembly import Gateway
 from lockgate.core.messages import check_reviewable
 from lockgate.core.release import Strategy
-from lockgate.core.values import Claim, Frame, Generated, Subject
+from lockgate.core.values import (
+    TEXT_CHAT,
+    TEXT_CONTENTS,
+    TEXT_CONTEXT_DOC,
+    TEXT_GENERATION,
+    Claim,
+    Frame,
+    Generated,
+    Subject,
+)
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.detect import detect_contents, review_all
 from lockgate.pipelines.guarded_stream import open_guarded_stream
@@ -48,7 +57,7 @@ class GuardrailsRoutes:
         self._answering = Answering(gateway)
         self._max_open = gateway.settings.detector_concurrent_requests
         self._stream_rules = self._answering.rules(
-            "text_contents",
+            TEXT_CONTENTS,
             allows_whole_text=not gateway.is_fms,
             whole_text_holds=gateway.settings.whole_document != "trail",
         )
@@ -60,7 +69,7 @@ class GuardrailsRoutes:
         _require(content=request.content, detectors=request.detectors)
         answering = self._answering
         answering.check_thresholds(request.detectors)
-        rules = answering.rules("text_contents")
+        rules = answering.rules(TEXT_CONTENTS)
         chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
         found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=self._is_fms)
         count_detections(found)
@@ -72,21 +81,21 @@ class GuardrailsRoutes:
         detectors, chat = await decode(body, read_chat)
         _require(detectors=detectors, messages=chat.messages)
         check_reviewable(chat.messages)
-        await self._review(exchange, detectors, "text_chat", chat)
+        await self._review(exchange, detectors, TEXT_CHAT, chat)
 
     async def detect_context(self, exchange: Exchange) -> None:
         """POST detection/context."""
         request = await decode_body(CONTEXT_REQUEST, await exchange.read_json(self._limits.body_bytes))
         _require(detectors=request.detectors, content=request.content, context=request.context)
         claim = Claim(request.content, request.context_type.value, request.context)
-        await self._review(exchange, request.detectors, "text_context_doc", claim)
+        await self._review(exchange, request.detectors, TEXT_CONTEXT_DOC, claim)
 
     async def detect_generated(self, exchange: Exchange) -> None:
         """POST detection/generated."""
         request = await decode_body(GENERATED_REQUEST, await exchange.read_json(self._limits.body_bytes))
         _require(prompt=request.prompt, generated_text=request.generated_text, detectors=request.detectors)
         generated = Generated(request.prompt, request.generated_text)
-        await self._review(exchange, request.detectors, "text_generation", generated)
+        await self._review(exchange, request.detectors, TEXT_GENERATION, generated)
 
     async def _review(self, exchange: Exchange, detectors: DetectorMap, kind: str, subject: Subject) -> None:
         answering = self._answering

@@ -10,6 +10,7 @@ from lockgate._version import __version__
 from lockgate.assembly import Gateway
 from lockgate.core.values import Health
 from lockgate.server.http.exchange import Exchange
+from lockgate.server.http.passing import build_passthrough
 from lockgate.telemetry import render_metrics
 
 _EMULATED = {"fms-guardrails-orchestr8": "0.18.3"}
@@ -34,8 +35,7 @@ class HealthRoutes:
         versions = _EMULATED if gateway.is_fms else _EMULATED | {"lockgate": __version__}
         self._versions = _encode(versions)
         self._gateway = gateway
-        self._headers = frozenset(gateway.settings.passthrough_headers)
-        self._rewrites = gateway.settings.rewrite_forwarded_access_header
+        self._headers = build_passthrough(gateway.settings)
 
     async def health(self, exchange: Exchange) -> None:
         """GET /health on the health port."""
@@ -43,8 +43,8 @@ class HealthRoutes:
 
     async def info(self, exchange: Exchange) -> None:
         """GET /info on the health port."""
-        headers = exchange.passthrough(self._headers, self._rewrites)
-        services = {name: _describe(health) for name, health in (await self._gateway.probe(headers)).items()}
+        healths = await self._gateway.probe(self._headers(exchange))
+        services = {name: _describe(health) for name, health in healths.items()}
         await exchange.answer_json(_encode({"services": services}))
 
     async def metrics(self, exchange: Exchange) -> None:

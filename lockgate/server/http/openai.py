@@ -7,7 +7,7 @@ from functools import partial
 from lockgate.assembly import Gateway
 from lockgate.core.messages import check_last_content, check_last_role, text_of
 from lockgate.core.release import Strategy
-from lockgate.core.values import Generation
+from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend
 from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
@@ -104,20 +104,27 @@ class OpenAIRoutes:
     async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Plan:
         answering = self._answering
         policy = answering.find_policy(asked.policy)
-        reviewer = "text_chat" if dialect is CHATS else "text_generation"
+        reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
         holds = self._whole_text_holds or bool(policy.on_output)
         return await answering.plan(
             policy,
-            (asked.input, answering.rules("text_contents")),
-            (asked.output, answering.rules("text_contents", reviewer, whole_text_holds=holds)),
+            (asked.input, answering.rules(TEXT_CONTENTS)),
+            (asked.output, answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=holds)),
             answering.headers(exchange),
         )
 
     def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | RelayedEvents | GuardedEvents:
         has_reviews = bool(plan.outputs.reviews)
         if not asked.is_stream:
-            return WholeAnswer(dialect, asked, has_guards=not plan.outputs.is_empty, hides=plan.hides)
-        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, self._answering.limits.max_held_chars)
+            return WholeAnswer(
+                dialect,
+                asked,
+                has_guards=not plan.outputs.is_empty,
+                is_fms=self._is_fms,
+                fallback=plan.policy.fallback if plan.hides else None,
+            )
+        limit = self._answering.limits.max_held_chars
+        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, plan.policy.fallback, limit)
         if not plan.is_holding:
             return RelayedEvents(dialect, asked, manner)
         return GuardedEvents(dialect, asked, manner)

@@ -5,19 +5,19 @@ Decides which detector a request names. Keeps every finding unless the request i
 has its own. Errors are in the words of that API.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lockgate.assembly import Parts
-from lockgate.core.values import Detection, Excerpt
+from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, Detection, Excerpt
 from lockgate.core.verdicts import keep
 from lockgate.errors import InvalidRequest, UnknownDetector, UnsuitableDetector
-from lockgate.interfaces import Headers
-from lockgate.pipelines.guards import CONTENTS, Guard, check_thresholds
+from lockgate.pipelines.guards import Guard, check_thresholds
 from lockgate.server.http.app import App, Endpoint, Routes
 from lockgate.server.http.bodies import decode_body
 from lockgate.server.http.exchange import Exchange
+from lockgate.server.http.passing import build_passthrough, prepare
 from lockgate.telemetry import count_detections
 from lockgate.wire.detectors import (
     HEALTH_PATH,
@@ -35,12 +35,11 @@ from lockgate.wire.shapes import Shape
 
 _CONTENTS = Shape(ContentsRequest)
 _SUBJECTS: Mapping[str, Shape[Any]] = {
-    "text_generation": Shape(GenerationRequest),
-    "text_chat": Shape(ChatRequest),
-    "text_context_doc": Shape(ContextRequest),
+    TEXT_GENERATION: Shape(GenerationRequest),
+    TEXT_CHAT: Shape(ChatRequest),
+    TEXT_CONTEXT_DOC: Shape(ContextRequest),
 }
 _NAMES = (b"detector-id", b"x-model-name")
-_FEW_VALUES = 4  # more of them may take long to prepare
 
 
 def build_parts_app(parts: Parts) -> App:
@@ -55,7 +54,7 @@ def part_routes(parts: Parts) -> Routes:
     """The port of our detectors: a path for each type, also where no detector is of that type."""
     routes = DetectorRoutes(parts)
     posts: dict[str, Endpoint] = {PATHS[kind]: routes.review(kind) for kind in _SUBJECTS}
-    posts[PATHS[CONTENTS]] = routes.detect_contents
+    posts[PATHS[TEXT_CONTENTS]] = routes.detect_contents
     return {HEALTH_PATH: {"GET": health}, **{path: {"POST": endpoint} for path, endpoint in posts.items()}}
 
 
@@ -70,12 +69,11 @@ class DetectorRoutes:
     def __init__(self, parts: Parts) -> None:
         self._guards = parts.guards
         self._body_bytes = parts.settings.limits.body_bytes
-        self._headers = frozenset(parts.settings.passthrough_headers)
-        self._rewrites = parts.settings.rewrite_forwarded_access_header
+        self._headers = build_passthrough(parts.settings)
 
     async def detect_contents(self, exchange: Exchange) -> None:
         """POST text/contents."""
-        guard = self._find(exchange, CONTENTS)
+        guard = self._find(exchange, TEXT_CONTENTS)
         request = await decode_body(_CONTENTS, await exchange.read_json(self._body_bytes))
         reading, threshold = await self._accept(guard, request.detector_params, exchange)
         lists = await reading.read([Excerpt(text) for text in request.contents])
@@ -115,10 +113,7 @@ class DetectorRoutes:
         """What has accepted the parameters, a Reading or a Review, and the threshold, if there is one."""
         check_thresholds({guard.id: params})
         threshold = params.pop("threshold", None)
-        headers: Headers = exchange.passthrough(self._headers, self._rewrites) if self._headers else ()
-        if any(isinstance(value, list) and len(value) > _FEW_VALUES for value in params.values()):
-            return await asyncio.to_thread(guard.detector.accept, params, headers), threshold
-        return guard.detector.accept(params, headers), threshold
+        return await prepare([params], partial(guard.detector.accept, params, self._headers(exchange))), threshold
 
 
 def _choose(guard: Guard, found: Sequence[Detection], threshold: float | None) -> list[Detection]:
