@@ -212,10 +212,7 @@ class _TooLarge(Exception):
 
 
 class _Body(aiohttp.payload.Payload):
-    """A JSON body that learns on what connection it was sent.
-
-    Unlike the library's own payload for bytes it does not warn above 1 MiB; it is written in one go all the same.
-    """
+    """A JSON body. Unlike the library's own payload for bytes it does not warn above 1 MiB, and goes out in one piece."""
 
     _autoclose = True
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lockgate.core.batching import Ask, DetectionBatcher, Progress, Reader
 from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.release import Release, ReleaseGate, Strategy
-from lockgate.core.values import Chunk, Detection, Frame
+from lockgate.core.values import Chunk, Detection, Frame, Span
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 
 _TRIM_CHARS = 512
@@ -85,7 +85,8 @@ class Lane:
         )
         self._log = self._gate.log
         self._is_finished = False
-        self._claims: list[tuple[int, tuple[int, int]]] = []  # chunk end, the frames that its chunker names
+        # Of each chunk: its end, the frames that its chunker names, the place that it is said to have.
+        self._claims: list[tuple[int, tuple[int, int], Span]] = []
         self._trim_at = _TRIM_CHARS
         self._check_at = float("inf") if plan.max_held_chars is None else plan.max_held_chars
 
@@ -134,6 +135,7 @@ class Lane:
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
+        told = Span(chunk.start, chunk.end)
         if self._plan.trusts_chunks and chunk.text:
             at = self._aligners[chunker].find(chunk.text)
             if at is not None and at != chunk.start:  # its text counts, not the place that it is said to have
@@ -142,7 +144,7 @@ class Lane:
             chunk = _fit(chunk)
         is_to_read = self._aligners[chunker].place(chunk)
         if chunk.inputs is not None and is_to_read:
-            self._claims.append((chunk.end, chunk.inputs))
+            self._claims.append((chunk.end, chunk.inputs, told))
         return self._batcher.add(chunker, chunk) if is_to_read else []  # type: ignore[return-value]  # a new list
 
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
@@ -204,9 +206,13 @@ class Lane:
 
     def _name_inputs(self, release: Release) -> Release:
         """The release with the frames that the chunkers name for the chunks in it."""
-        named = [inputs for end, inputs in self._claims if end <= release.end]
+        named = [claim for claim in self._claims if claim[0] <= release.end]
+        if not named:
+            return release
         self._claims = [claim for claim in self._claims if claim[0] > release.end]
-        return release._replace(inputs=(min(named)[0], max(last for _, last in named))) if named else release
+        first, last = min(inputs[0] for _, inputs, _ in named), max(inputs[1] for _, inputs, _ in named)
+        is_one = self._plan.trusts_chunks and len(named) == 1 and named[0][0] == release.end
+        return release._replace(inputs=(first, last), told=named[0][2] if is_one else None)
 
     def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
         if not (self._is_source_open or self._open or self._is_finished or self._owes_answers()):

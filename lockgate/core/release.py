@@ -22,7 +22,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from lockgate.core.frames import FrameLog
-from lockgate.core.values import Detection, Frame
+from lockgate.core.values import Detection, Frame, Span
 
 
 class Strategy(Enum):
@@ -36,7 +36,7 @@ class Release(NamedTuple):
     """Text that may leave, with its findings and the frames that it completes. `is_final`: nothing follows.
 
     `inputs` are the numbers of the first and the last frame that it was made of, as the chunkers tell them, else as
-    the text lies.
+    the text lies. `told` is the place that a chunker that is trusted tells of it, where that is another.
     """
 
     start: int
@@ -47,6 +47,7 @@ class Release(NamedTuple):
     choice: int = 0
     is_final: bool = False
     inputs: tuple[int, int] = (0, 0)
+    told: Span | None = None
 
 
 class ReleaseGate:

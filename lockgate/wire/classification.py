@@ -345,8 +345,7 @@ class TextEvents:
         self._unsaid = []
         event["generated_text"] = release.text
         event["token_classification_results"] = {"output": to_words(release.detections, shift)}
-        event["processed_index"] = release.end
-        event["start_index"] = release.start
+        event["start_index"], event["processed_index"] = release.told or (release.start, release.end)
         if self._hides:
             event["tokens"] = []
         if is_blocked:

@@ -172,7 +172,8 @@ def encode_answer(found: Iterable[Detection]) -> bytes:
 def encode_line(release: Release, *, is_relative: bool) -> bytes:
     """One answer line. `is_relative`: spans count from the release's own text instead of from the stream's."""
     found = from_detections(release.detections, release.start if is_relative else 0)
-    return _encode(ContentEvent(found, release.end, release.start)) + b"\n"
+    start, end = release.told or (release.start, release.end)
+    return _encode(ContentEvent(found, end, start)) + b"\n"
 
 
 def encode_error(code: int, details: str) -> bytes:

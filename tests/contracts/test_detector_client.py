@@ -6,7 +6,7 @@ import gzip
 import json
 import socket
 import traceback
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest

@@ -341,7 +341,8 @@ async def test_chunks_that_leave_out_nothing_but_white_space_let_all_text_out(ho
             assert said(path, events) == SAID
             assert [one["text"] for one in results_in(events) if one["detector_id"] == "words"] == ["done", "done"]
         lines = (await stream_content(port, {"detectors": {"words": {}}, "content": SAID})).lines()
-        assert lines[-1]["processed_index"] == len(SAID)
+        is_told = compat == "fms" and how == "ends that are wrong"  # there the chunker's word is passed on
+        assert lines[-1]["processed_index"] == (99 if is_told else len(SAID))
         assert sum(len(one["detections"]) for one in lines) == 2
 
 
