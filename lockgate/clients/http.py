@@ -212,7 +212,7 @@ class _TooLarge(Exception):
 
 
 class _Body(aiohttp.payload.Payload):
-    """A JSON body. Unlike the library's own payload for bytes it does not warn above 1 MiB, and goes out in one piece."""
+    """A JSON body in one piece. Unlike the library's own payload for bytes it does not warn above 1 MiB."""
 
     _autoclose = True
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.soak.streams.client import Event, Heard
 from tests.soak.streams.peers import Record
 from tests.soak.streams.plans import USAGE, Plan, poison_in
-from tests.soak.streams.words import EYES, REMOTE_CHUNKERS
+from tests.soak.streams.words import EYES
 
 MODEL_CLOSES_S = 1.0  # the bound for every single stream of a busy server; the figure for p99 is measured elsewhere
 
@@ -107,9 +107,7 @@ class _Judge:
         _require(fault is not None, "error", f"nothing failed, and the client is told {value}")
         _require(is_last, "error", "events follow the error")
         if fault is not None:
-            # The gRPC library may lose the status of a call that fails while text is still written to it.
-            codes = (fault.code, 500) if fault.service in REMOTE_CHUNKERS else (fault.code,)
-            _require(value.get("code") in codes, "error", f"{fault.service} failed with {fault.code}: {value}")
+            _require(value.get("code") == fault.code, "error", f"{fault.service} failed with {fault.code}: {value}")
         _require(list(value) == ["code", "details"] and isinstance(value["details"], str), "error", f"shape: {value}")
 
     def _take_final(self, value: dict[str, Any]) -> None:
