@@ -36,7 +36,7 @@ class EchoModel(BaseHTTPRequestHandler):
         """/v1/chat/completions, /v1/completions and /tokenize."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         is_chat = "messages" in asked
-        text = asked["messages"][-1]["content"] if is_chat else asked["prompt"]
+        text = _read_text(asked["messages"][-1].get("content")) if is_chat else asked["prompt"]
         words = [f"{word} " for word in text.split(" ")[:-1]] + [text.split(" ")[-1]]
         if self.path == "/tokenize":
             self._send_json({"count": len(words)})
@@ -82,7 +82,16 @@ class EchoModel(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+def _read_text(content: Any) -> str:  # noqa: ANN401 - a text, or parts of one
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
 if __name__ == "__main__":
     given = sys.argv[1:]
-    address = given[1] if len(given) > 1 else "127.0.0.1", int(given[0]) if given else 8000
-    ThreadingHTTPServer(address, EchoModel).serve_forever()
+    host, port = given[1] if len(given) > 1 else "127.0.0.1", int(given[0]) if given else 8000
+    try:
+        server = ThreadingHTTPServer((host, port), EchoModel)
+    except OSError as error:
+        sys.exit(f"echo model: {host}:{port}: {error.strerror}; give another port")
+    print(f"echo model at http://{host}:{port}/v1, a word every {PACE_S:g} s (PACE_S)", file=sys.stderr)
+    server.serve_forever()

@@ -213,6 +213,16 @@ async def _build(group: str, name: str, options: Mapping[str, Any]) -> AsyncIter
         yield part
 
 
+def open_once(settings: Settings) -> None:
+    """Open every part and close it again; raises what is wrong. Nothing is called."""
+
+    async def open_and_close() -> None:
+        async with open_gateway(settings):
+            pass
+
+    asyncio.run(open_and_close())
+
+
 def try_part(group: str, name: str, options: Mapping[str, Any]) -> ConfigError | None:
     """Open a part and close it again: what is wrong with it, if anything."""
 

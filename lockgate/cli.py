@@ -231,6 +231,7 @@ def _run_parts(options: argparse.Namespace) -> int:
 
 
 def _run_check(options: argparse.Namespace) -> int:
+    from lockgate.assembly import open_once
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
@@ -238,17 +239,23 @@ def _run_check(options: argparse.Namespace) -> int:
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
     print(render_check(settings, locate))
+    try:
+        open_once(settings)
+    except ConfigError as error:  # files of TLS, say, which may well be missing where settings are only checked
+        print(f"\n`lockgate serve` would not start here:\n{error}")
     return EXIT_OK
 
 
 def _run_detect(options: argparse.Namespace) -> int:
     from lockgate.config.settings import EMBEDDED_DEFAULT
+    from lockgate.core.values import TEXT_CONTENTS
     from lockgate.terminal import detect
 
     if options.text not in (None, "-") and options.file:
         return _complain("give a text or a file, not both", EXIT_USAGE)
     settings = _load(options)
-    own = list(settings.detectors) if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
+    readers = [name for name, part in settings.detectors.items() if part.type == TEXT_CONTENTS]
+    own = readers if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
     requested = dict(_parse_detector(word) for word in options.detector or own)
     text = None if options.text in (None, "-") else os.fsencode(options.text).decode("utf-8", "replace")
     has_found = asyncio.run(detect(settings, requested, text=text, file=options.file, as_json=options.json))

@@ -171,9 +171,9 @@ class UnusableFile(ConfigError):
 class ConfigFaults(ConfigError):
     """Everything that is wrong with the settings, in a stable order."""
 
-    def __init__(self, faults: tuple[ConfigError, ...]) -> None:
+    def __init__(self, faults: tuple[ConfigError, ...], warnings: tuple[str, ...] = ()) -> None:
         count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        lines = "".join(f"\n  {fault}" for fault in faults)
+        lines = "".join(f"\n  {line}" for line in (*faults, *(f"warning: {words}" for words in warnings)))
         whole = str(faults[0]) if isinstance(faults[0], UnusableFile) else f"invalid config file: {count}{lines}"
         super().__init__(whole, source=faults[0].source, key=faults[0].key)
         self.faults = faults

@@ -74,7 +74,7 @@ def load_settings(
     found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
     found["listeners"] = _build_listeners(draft, found["server"])
     if draft.faults:
-        raise ConfigFaults(_in_order(draft))
+        raise ConfigFaults(_in_order(draft), tuple(draft.warnings))  # a typo is only a warning, and may be the cause
     return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
 
 

@@ -161,6 +161,7 @@ class _GuardedStream:
 
     async def _read_source(self, source: Source) -> None:
         receive = self._lanes.receive
+        failure: LockgateError | None = None
         try:
             async with aclosing(_telling_apart(source)) as bursts:
                 async for burst in bursts:
@@ -172,9 +173,11 @@ class _GuardedStream:
                     while not self._may_read():
                         await self._wait()
         except _SourceFailed as failed:
+            failure = failed.error
+        if failure is not None:
             if not self._plan.is_whole:
                 await self._settle()
-            raise failed.error from failed
+            raise failure
         self._carry_out(self._lanes.end())
         await self._cut_on()
         self._reader_wakes.set()
@@ -285,7 +288,7 @@ class _GuardedStream:
             except LockgateError as error:
                 failure = refuse(name, error) if isinstance(error, RequestError) else error
                 if name not in self._trailing:
-                    raise failure from error
+                    raise failure  # noqa: B904 - its cause is told by itself
                 self._late_failure = self._late_failure or failure  # what others have cleared leaves first
             observe_held(name, perf_counter() - since)
             self._carry_out(self._lanes.answer(ask, findings))

@@ -29,6 +29,7 @@ from lockgate.telemetry import Event, log_event
 
 _KEEP_ALIVE_S = 60  # for the next request on a connection
 _TICK_S = 1.0
+_CUT_HINT = "waiting for requests under way; a second Ctrl-C cuts them"
 # We leave few circles behind, but make many objects for each message that comes: with the usual threshold of 700 a
 # thousand open streams cost a third of the time, and pauses of a second.
 _YOUNG, _OLDER = 20_000, (20, 50)
@@ -135,6 +136,8 @@ class PortServer:
     async def _drain(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
+        if self._state.tasks:
+            log_event(Event.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
         while (connections := self._dismiss()) or self._state.tasks:
             is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
             limit_s = timeout_s if is_busy else min(timeout_s, _FAREWELL_S)

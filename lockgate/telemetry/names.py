@@ -35,6 +35,7 @@ class Event(StrEnum):
 
     STARTED = "started"
     STOPPED = "stopped"
+    STOPPING = "stopping"
     LISTENING = "listening"
     PORT_LEFT_CLOSED = "port_left_closed"
     UNHEALTHY = "unhealthy"

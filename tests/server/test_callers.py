@@ -146,7 +146,9 @@ async def test_without_a_key_that_is_known_nothing_is_answered(
 ) -> None:
     async with served(build(configured("app"))) as port:
         answer = await ask(port, path, headers)
-    assert (answer.status, answer.json()) == (401, {"code": 401, "details": details})
+    told = answer.json()
+    assert (answer.status, told["code"], told["details"]) == (401, 401, details)
+    assert ("error" in told) == path.startswith("/v1/")
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.headers["content-type"] == "application/json"
 

@@ -12,9 +12,11 @@ from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
 from lockgate.wire.guardrails import encode_error
+from lockgate.wire.openai import encode_client_error
 
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
+_CLIENT_PATHS = "/v1/"  # there an error has the object by which such clients know it
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
 _LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/metrics", "/openapi.json"})
@@ -35,7 +37,8 @@ class App:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         exchange = Exchange(scope, receive, send)
         exchange.keep_alive_s = self.keep_alive_s
-        exchange.encode_error = self.encode_error
+        is_theirs = self.encode_error is encode_error and exchange.path.startswith(_CLIENT_PATHS)
+        exchange.encode_error = encode_client_error if is_theirs else self.encode_error
         methods = self._routes.get(exchange.path)
         route = None if methods is None else exchange.path
         is_counted = self._is_counted and exchange.path not in _LIGHT

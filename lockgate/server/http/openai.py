@@ -37,7 +37,6 @@ class OpenAIRoutes:
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
-        _speak_as_clients_expect(exchange)
         raw = await exchange.read_json(self._answering.limits.body_bytes)
         asked = await decode(raw, partial(wire.read_request, self._chat_shape))
         if not asked.model:
@@ -58,7 +57,6 @@ class OpenAIRoutes:
 
     async def complete_text(self, exchange: Exchange) -> None:
         """POST text completions."""
-        _speak_as_clients_expect(exchange)
         raw = await exchange.read_json(self._answering.limits.body_bytes)
         asked = await decode(raw, partial(wire.read_request, self._text_shape))
         if not asked.model:
@@ -144,12 +142,6 @@ class OpenAIRoutes:
             answer = build_blocked(dialect, asked, found, tokens, is_fms=self._is_fms)
         answer["warnings"] += warnings
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
-
-
-def _speak_as_clients_expect(exchange: Exchange) -> None:
-    """Under the names that clients know, errors have the object by which clients know them."""
-    if exchange.path in (CLIENT_CHAT_PATH, CLIENT_TEXT_PATH):
-        exchange.encode_error = wire.encode_client_error
 
 
 def _with_prompt(asked: wire.Asked, text: str) -> dict[str, object]:
