@@ -161,23 +161,22 @@ class _GuardedStream:
 
     async def _read_source(self, source: Source) -> None:
         receive = self._lanes.receive
-        failure: LockgateError | None = None
-        try:
-            async with aclosing(_telling_apart(source)) as bursts:
-                async for burst in bursts:
-                    for frame in burst if isinstance(burst, list) else (burst,):
-                        outcomes = receive(frame)
-                        if outcomes or self._watch is not None:
-                            self._carry_out(outcomes)
-                    await self._cut_on()
-                    while not self._may_read():
-                        await self._wait()
-        except _SourceFailed as failed:
-            failure = failed.error
-        if failure is not None:
-            if not self._plan.is_whole:
-                await self._settle()
-            raise failure
+        while True:
+            try:
+                burst = await anext(source)
+            except StopAsyncIteration:
+                break
+            except LockgateError:
+                if not self._plan.is_whole:
+                    await self._settle()
+                raise
+            for frame in burst if isinstance(burst, list) else (burst,):
+                outcomes = receive(frame)
+                if outcomes or self._watch is not None:
+                    self._carry_out(outcomes)
+            await self._cut_on()
+            while not self._may_read():
+                await self._wait()
         self._carry_out(self._lanes.end())
         await self._cut_on()
         self._reader_wakes.set()
@@ -241,13 +240,16 @@ class _GuardedStream:
 
     async def _cut_on(self) -> None:
         """Text has come, or its end, or a detector has caught up: chunkers take it."""
-        self._chunkers_wake.set()
+        if self._has_streamed:
+            self._chunkers_wake.set()
+        has_ended = False
         for cutter in self._cutters:
             if not cutter.is_busy:
                 cutter.is_busy = True
                 await self._feed_in_place(cutter)
                 cutter.is_busy = False
-        if any([cutter.is_done for cutter in self._cutters]):  # noqa: C419 - short, and a list is cheaper
+                has_ended |= cutter.is_done
+        if has_ended:
             self._cutters = [cutter for cutter in self._cutters if not cutter.is_done]
 
     async def _feed_in_place(self, cutter: "_Cutter") -> None:
@@ -387,17 +389,3 @@ class _Cutter:
         self.name = name
         self.machine = machine
         self.is_busy = self.is_done = False
-
-
-class _SourceFailed(Exception):
-    def __init__(self, error: LockgateError) -> None:
-        self.error = error
-
-
-async def _telling_apart(source: Source) -> Source:
-    """The source's frames; its errors marked as its own, so that they are not taken for a detector's."""
-    try:
-        async for burst in source:
-            yield burst
-    except LockgateError as error:
-        raise _SourceFailed(error) from error
