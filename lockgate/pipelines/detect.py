@@ -49,8 +49,9 @@ async def detect_slices(
     async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
         async for release in stream:
             found += release.detections
-    found = list(_move_back(found, slices))
-    found.sort(key=lambda one: one.start)
+    if found:
+        found = list(_move_back(found, slices))
+        found.sort(key=lambda one: one.start)
     return found
 
 

@@ -128,7 +128,9 @@ class _GuardedStream:
         self._has_streamed = False
         self._cutters: list[_Cutter] = []
         self._is_behind = False  # a chunker waits until detectors have caught up
-        self._permits = asyncio.Semaphore(plan.max_open) if plan.is_whole else None
+        # Of a whole text each detector is asked once: only many detectors have to take turns.
+        is_many = plan.is_whole and len(plan.readers) > plan.max_open
+        self._permits = asyncio.Semaphore(plan.max_open) if is_many else None
         self._reader_wakes = asyncio.Event()
         self._moved = asyncio.Event()
         self._chunkers_wake = asyncio.Event()

@@ -72,7 +72,8 @@ class GuardrailsRoutes:
         rules = answering.rules(TEXT_CONTENTS)
         chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
         found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=self._is_fms)
-        count_detections(found)
+        if found:
+            count_detections(found)
         await exchange.answer_json(encode_answer(found))
 
     async def detect_chat(self, exchange: Exchange) -> None:
