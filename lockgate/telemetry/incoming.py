@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from lockgate.telemetry.log import log_event
+from lockgate.telemetry.log import log_event, logger
 from lockgate.telemetry.names import OTHER, Event
 from lockgate.telemetry.observing import ACTIVE, CURRENT, Observer
 from lockgate.telemetry.traces import Trace, new_trace, read_trace
@@ -117,6 +117,8 @@ def observe_request(request: IncomingRequest, *, code: int = 0, caller: str = ""
 
 def _log(request: IncomingRequest) -> None:
     """The one line that every request leaves in the log."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     fields: dict[str, Any] = {"method": request.method, "path": request.path}
     fields["status"] = None if request.has_left else request.status
     if request.code:
