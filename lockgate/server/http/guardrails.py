@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-alone detection endpoints: translate at the border, a few lines per route."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from itertools import takewhile
 
 from lockgate.assembly import Gateway
 from lockgate.core.messages import check_reviewable
@@ -17,9 +18,9 @@ from lockgate.core.values import (
     Generated,
     Subject,
 )
-from lockgate.errors import InvalidRequest, UnreadableBody
+from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
 from lockgate.pipelines.detect import detect_contents, review_all
-from lockgate.pipelines.guarded_stream import open_guarded_stream
+from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.server.http.answering import Answering
 from lockgate.server.http.bodies import decode, decode_body
 from lockgate.server.http.errors import ErrorReply
@@ -114,7 +115,7 @@ class GuardrailsRoutes:
         await exchange.start_stream(headers, _encode_error_line)
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
-            detectors = first.detectors or {}
+            detectors = first[0].detectors or {}
             if not self._is_fms:
                 self._answering.check_thresholds(detectors)
             passed = self._answering.headers(exchange)
@@ -135,34 +136,56 @@ def _require(**fields: object) -> None:
             raise InvalidRequest(f"`{name}` is required")
 
 
-async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[ContentLine, None]:
+async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[list[ContentLine], None]:
+    """The lines as they come, those of one packet together; those before a bad one come first."""
     splitter = LineSplitter(max_bytes)
     async with aclosing(exchange.pieces()) as pieces:
         async for piece in pieces:
-            for line in splitter.feed(piece):
-                yield await decode(line, CONTENT_LINE.decode_line)
-    for line in splitter.finish():
-        yield await decode(line, CONTENT_LINE.decode_line)
+            async for lines in _decode_lines(splitter.feed(piece)):
+                yield lines
+    async for lines in _decode_lines(splitter.finish()):
+        yield lines
 
 
-async def _read_first(lines: AsyncGenerator[ContentLine, None]) -> ContentLine:
-    async for first in lines:
-        if first.detectors is None:
+async def _decode_lines(raw: Iterable[bytes]) -> AsyncGenerator[list[ContentLine], None]:
+    lines: list[ContentLine] = []
+    fault: RequestError | None = None
+    try:
+        for line in raw:
+            lines.append(await decode(line, CONTENT_LINE.decode_line))  # noqa: PERF401 - those before a bad one count
+    except RequestError as error:
+        fault = error
+    if lines:
+        yield lines
+    if fault is not None:
+        raise fault
+
+
+async def _read_first(bursts: AsyncGenerator[list[ContentLine], None]) -> list[ContentLine]:
+    """The lines that came first, of which the very first names the detectors."""
+    async for lines in bursts:
+        if lines[0].detectors is None:
             break
-        if not first.detectors:
+        if not lines[0].detectors:
             raise InvalidRequest("`detectors` must not be empty")
-        _check_content(first)
-        return first
+        _check_content(lines[0])
+        return lines
     raise InvalidRequest("`detectors` is required for the first message")
 
 
-async def _read_frames(first: ContentLine, lines: AsyncGenerator[ContentLine, None]) -> AsyncGenerator[Frame, None]:
-    yield Frame(0, first.content)
-    number = 0
-    async for line in lines:
-        number += 1
-        _check_content(line)
-        yield Frame(number, line.content)
+async def _read_frames(first: list[ContentLine], bursts: AsyncGenerator[list[ContentLine], None]) -> Source:
+    count, lines = 0, first
+    while True:
+        good = list(takewhile(lambda line: line.content, lines))
+        if good:
+            yield [Frame(number, line.content) for number, line in enumerate(good, count)]
+        if len(good) < len(lines):
+            _check_content(lines[len(good)])
+        count += len(lines)
+        try:
+            lines = await anext(bursts)
+        except StopAsyncIteration:
+            return
 
 
 def _check_content(line: ContentLine) -> None:
