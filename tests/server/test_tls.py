@@ -173,6 +173,7 @@ async def test_with_a_client_ca_everybody_else_is_refused(
     for client in (None, *(other.issue("client") for other in others)):
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await ask(closed.api_port, trust(authority, client))
+    wait_until(lambda: len(closed.events("tls_refused")) >= 3, what="three lines in the log")  # they follow the refusal
     assert [event["reason"] for event in closed.events("tls_refused")] == [
         "peer did not return a certificate",
         "certificate verify failed",
