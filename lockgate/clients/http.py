@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP towards the services behind us: pooled connections, TLS, headers, time limits and error mapping, written once.
 
-Decides what of a caller's headers is passed on, how long and how large an answer may be, and
-what each foreign error is called here. Refuses to know any service's paths and bodies, and what a status means.
+Decides what of a caller's headers is passed on, how long and how large an answer may be, and what each foreign error
+is called here. Refuses to know any service's paths and bodies, and what a status means.
 """
 
 import asyncio

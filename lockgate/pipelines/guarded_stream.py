@@ -3,9 +3,9 @@
 
 Moves what the lanes (lockgate.core.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
 and brings chunks back (a chunker that never waits is fed in place), workers carry requests to detectors, and the
-reader takes releases. Nothing here decides what
-may leave. Every wait is on one of them, every buffer is bounded: by the lanes for held text and for chunks that wait,
-by a fixed number of releases that the reader has not taken: then neither is the source read nor a detector asked.
+reader takes releases. Nothing here decides what may leave. Every wait is on one of them, every buffer is bounded: by
+the lanes for held text and for chunks that wait, by a fixed number of releases that the reader has not taken: then
+neither is the source read nor a detector asked.
 
 An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
 behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
