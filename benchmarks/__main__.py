@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.chat import measure_chat
 from benchmarks.content import measure_content
 from benchmarks.core import measure_core, measure_growth
+from benchmarks.grounded import measure_grounded
 from benchmarks.measuring import FULL, QUICK, RESULTS, Effort, Row, render, write_json
 from benchmarks.stream import measure_stream
 
@@ -18,6 +19,7 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "content": measure_content,
     "stream": measure_stream,
     "chat": measure_chat,
+    "grounded": measure_grounded,
 }
 
 

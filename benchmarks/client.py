@@ -3,7 +3,9 @@
 
 `python -m benchmarks.client` reads one job as a line of JSON and prints one line of JSON when it is done:
   requests   send `body` to `path` so many times over `connections` keep-alive connections; answers may be streams
-  streams    the same with `lines`, one HTTP chunk each
+  timed      the same, each with a correlation id; prints of each its id, the seconds to the first event, and all;
+             connections start `stagger_s` after one another
+  streams    as `requests`, with `lines`, one HTTP chunk each
   hold       open `connections` streams, send the first line of each, print, and hold them until input ends
 """
 
@@ -17,7 +19,7 @@ from benchmarks.processes import HOST
 
 _LIMIT = 1 << 24
 _END = b"\r\n0\r\n\r\n"
-_DONE = b"data: [DONE]"
+_DONE = "data: [DONE]"  # what a stream must have said, unless the job has a `mark` of its own
 _SETTLE_S = 0.5
 
 
@@ -31,13 +33,17 @@ class Client:
         self._left = int(job.get("requests", 0))
         self._body = str(job.get("body", "")).encode()
         self._lines = [_as_chunk(line) for line in job.get("lines", ())]
+        self._mark = str(job.get("mark", _DONE)).encode()
+        self._is_timed = job["kind"] == "timed"
+        self._stagger_s = float(job.get("stagger_s", 0.0))
+        self.times: list[tuple[str, float, float]] = []
 
     async def run(self) -> float:
         """All requests; the seconds that they took."""
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._connections):
-                group.create_task(self._work())
+            for number in range(self._connections):
+                group.create_task(self._work(number * self._stagger_s))
         return time.perf_counter() - started
 
     async def hold(self) -> None:
@@ -54,11 +60,13 @@ class Client:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(HOST, self._port, limit=_LIMIT)
 
-    async def _work(self) -> None:
+    async def _work(self, after_s: float) -> None:
         reader, writer = await self._connect()
+        await asyncio.sleep(after_s)
+        one = self._stream if self._lines else self._time if self._is_timed else self._request
         while self._left > 0:
             self._left -= 1
-            await (self._stream(reader, writer) if self._lines else self._request(reader, writer))
+            await one(reader, writer)
         writer.close()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,7 +75,24 @@ class Client:
         length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
         if length:
             await reader.readexactly(int(length))
-        elif _DONE not in (answer := await reader.readuntil(_END)) or b"event: error" in answer:
+        else:
+            self._check(await reader.readuntil(_END))
+
+    async def _time(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = f"timed-{self._left}"
+        head = self._head + f"x-correlation-id: {name}\r\ncontent-length: {len(self._body)}\r\n\r\n".encode()
+        started = time.perf_counter()
+        writer.write(head + self._body)
+        length = (await _read_head(reader)).partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        answer = b"" if length else await reader.readuntil(b"\n\n")
+        first_s = time.perf_counter() - started
+        answer += await reader.readexactly(int(length)) if length else await reader.readuntil(_END)
+        self.times.append((name, first_s, time.perf_counter() - started))
+        if not length:
+            self._check(answer)
+
+    def _check(self, answer: bytes) -> None:
+        if self._mark not in answer or b"event: error" in answer:
             raise RuntimeError(answer.decode())
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +126,7 @@ async def main() -> None:
     if job["kind"] == "hold":
         await client.hold()
     else:
-        print(json.dumps({"wall_s": await client.run()}), flush=True)
+        print(json.dumps({"wall_s": await client.run(), "times": client.times}), flush=True)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class Effort(NamedTuple):
     chat_requests: int
     chat_streams: int
     pace_ms: int
+    grounded_requests: int
 
 
 FULL = Effort(
@@ -55,6 +56,7 @@ FULL = Effort(
     chat_requests=100,
     chat_streams=64,
     pace_ms=10,
+    grounded_requests=200,
 )
 QUICK = Effort(
     rounds=1,
@@ -65,6 +67,7 @@ QUICK = Effort(
     chat_requests=4,
     chat_streams=2,
     pace_ms=1,
+    grounded_requests=8,
 )
 
 

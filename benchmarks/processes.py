@@ -42,6 +42,14 @@ class Load(NamedTuple):
     wall_s: float
 
 
+class Timed(NamedTuple):
+    """What the client of one request noted: its correlation id, the time to the first event, and to the end."""
+
+    id: str
+    first_s: float
+    whole_s: float
+
+
 @contextmanager
 def open_lockgate(config: str, folder: Path) -> Iterator[Server]:
     """`lockgate serve` with these settings, without a log."""
@@ -83,11 +91,21 @@ def open_relay(upstream: Server) -> Iterator[Server]:
 def load(server: Server, job: Mapping[str, Any]) -> Load:
     """Runs a client process through its requests."""
     before = server.cpu_s()
+    answer = _run_client(server, job)
+    return Load(server.cpu_s() - before, answer["wall_s"])
+
+
+def time_requests(server: Server, job: Mapping[str, Any]) -> list[Timed]:
+    """What each request of a client took."""
+    return [Timed(*one) for one in _run_client(server, {**job, "kind": "timed"})["times"]]
+
+
+def _run_client(server: Server, job: Mapping[str, Any]) -> dict[str, Any]:
     with _client(server, job) as (_, output):
-        answer = json.loads(output.readline() or "null")
+        answer: dict[str, Any] | None = json.loads(output.readline() or "null")
     if answer is None:
         raise RuntimeError("the client failed")
-    return Load(server.cpu_s() - before, answer["wall_s"])
+    return answer
 
 
 @contextmanager

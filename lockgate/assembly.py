@@ -8,18 +8,30 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockgate.config.policies import SECTION_TYPES
-from lockgate.config.settings import ChunkerSettings, DetectorSettings, GenerationSettings, Settings
+from lockgate.config.settings import (
+    ChunkerSettings,
+    DetectorSettings,
+    GenerationSettings,
+    ModelSettings,
+    Settings,
+    SourceSettings,
+)
 from lockgate.core.release import Strategy
-from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
+from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Endpoint, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
-from lockgate.interfaces import Backend, Chunker, Headers, Probe
+from lockgate.interfaces import Backend, Chunker, DataSource, Headers, Model, Probe
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
+from lockgate.pipelines.metering import Chunking
 from lockgate.plugins import find_factory
 
+if TYPE_CHECKING:
+    from lockgate.clients.upstreams import Upstreams
+
 _RUNS_HERE = Health("HEALTHY")
+_SENTENCES = "sentence"  # what cuts for detectors that compare an answer with documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,8 @@ class Gateway:
 
     settings: Settings
     guards: Mapping[str, Guard]
+    upstreams: "Upstreams"
+    sentences: Chunking
     generation: Backend | None = None
     openai: Backend | None = None
     probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
@@ -54,19 +68,27 @@ class Gateway:
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Opens every part that the settings name; closes them in reverse order."""
+    from lockgate.clients.upstreams import open_upstreams
+
     async with AsyncExitStack() as stack:
         opener = _Opener(settings, stack)
         generation = await opener.open_generation()
         openai = await opener.open_openai()
         chunkers = [name for name, part in settings.chunkers.items() if part.service is not None]
-        for name in dict.fromkeys([*chunkers, *(part.chunker_id for part in settings.detectors.values())]):
+        used = [part.chunker_id for part in settings.detectors.values()]
+        for name in dict.fromkeys([*chunkers, *used, _SENTENCES]):
             await opener.open_chunker(name)
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         kept = {guard.id: guard for guard in guards if guard is not None}
         opener.try_policies(kept)
-        if opener.faults:
+        sources = {name: await opener.open_source(name, one) for name, one in settings.sources.items() if one.expose}
+        models = {name: await opener.open_model(name, one) for name, one in settings.models.items() if one.expose}
+        sentences = opener.chunkers[_SENTENCES]
+        if opener.faults or sentences is None:
             raise ConfigFaults(tuple(opener.faults))
-        yield Gateway(settings, kept, generation, openai, opener.probes)
+        upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, sources, models))
+        cutter = Chunking(_SENTENCES, sentences)
+        yield Gateway(settings, kept, upstreams, cutter, generation, openai, opener.probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,26 @@ class _Opener:
         if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+
+    async def open_source(self, name: str, source: SourceSettings) -> DataSource | Endpoint | None:
+        """A source of this instance; of one elsewhere, where it is."""
+        if (space := source.syftai_space) is not None:
+            token = space.token.reveal() if space.token is not None else None
+            return Endpoint(space.url, space.slug, space.owner, space.tenant, token)
+        assert source.embedded is not None  # noqa: S101 - the settings have been checked
+        opened: DataSource | None = await self._open(
+            "lockgate.data_sources", source.embedded, source.options, f"sources.{name}"
+        )
+        return opened
+
+    async def open_model(self, name: str, model: ModelSettings) -> Model | Endpoint | None:
+        """A model of this instance; of one elsewhere, where it is."""
+        if (server := model.openai) is not None:
+            token = server.api_token_value.reveal() if server.api_token_value is not None else None
+            return Endpoint(f"openai+{server.url}", server.model, token=token)
+        assert model.embedded is not None  # noqa: S101 - the settings have been checked
+        opened: Model | None = await self._open("lockgate.models", model.embedded, model.options, f"models.{name}")
+        return opened
 
     def try_policies(self, guards: Mapping[str, Guard]) -> None:
         """The parameters that policies give to detectors are tried once, now."""

@@ -4,6 +4,7 @@
 LockgateError                 message, status hint
   RequestError                the caller is wrong
     InvalidRequest            422: the request breaks a rule
+      InvalidField            422: one field of it does
     UnsuitableDetector        400: a detector cannot serve this endpoint
     UnknownDetector           404: no such detector
     UnknownModel              404: no backend for the model
@@ -15,6 +16,7 @@ LockgateError                 message, status hint
     TimedOut                  504: too slow
     Rejected                  4xx: refused what we sent
     BrokeProtocol             500: answered something that their contract forbids
+  GenerationFailed            400: the model that a request names gave no answer
   OverloadedError             503: we refuse, try again after `retry_after_s`
   HeldTooMuch                 413: more text had to be held than the limit allows
   RequestTimedOut             504: the request's overall limit passed
@@ -49,6 +51,15 @@ class InvalidRequest(RequestError):
     """The request has the right shape and breaks a rule, or has the wrong shape."""
 
     status = 422
+
+
+class InvalidField(InvalidRequest):
+    """A field of a request breaks a rule; where no field is to blame, `field` is empty."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
 
 
 class UnsuitableDetector(RequestError):
@@ -121,6 +132,17 @@ class Rejected(UpstreamError):
 
 class BrokeProtocol(UpstreamError):
     """The service answered something that its contract forbids."""
+
+
+class GenerationFailed(LockgateError):
+    """The model that a request names gave no answer, or only part of one; `path` is how the caller knows it."""
+
+    status = 400
+
+    def __init__(self, cause: str, path: str, latency_ms: int) -> None:
+        super().__init__(f"Model generation failed: {cause}")
+        self.path = path
+        self.latency_ms = latency_ms
 
 
 class OverloadedError(LockgateError):

@@ -51,7 +51,11 @@ class Chunker(Protocol):
 
 
 class Reading(Protocol):
-    """A detector that has accepted one request's parameters."""
+    """A detector that has accepted one request's parameters.
+
+    One that has a method `with_sources(paths) -> Reading` is told, before it reads an answer, which sources the
+    documents behind that answer came from.
+    """
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         """The findings of each excerpt, spans relative to its `text`; one that begins in `before` starts below 0."""
@@ -112,8 +116,15 @@ class DataSource(Protocol):
 class Model(Protocol):
     """Generates text."""
 
-    def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
-        """The answer's frames as they come; closing the iterator stops the model."""
+    def generate(
+        self, messages: Sequence[Message], params: Mapping[str, Any]
+    ) -> AsyncGenerator[Frame | list[Frame], None]:
+        """The answer's frames as they come, those that came at once in a list; closing the iterator stops the model.
+
+        `params` are `max_tokens`, `temperature` and `stream`: without the last the answer comes as one frame. A frame
+        may carry `usage` in its fields: the counters that the model told. Errors are UpstreamError, their words for the
+        caller.
+        """
 
 
 class SessionStore(Protocol):

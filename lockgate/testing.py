@@ -156,15 +156,27 @@ class ScriptedBackend:
 
 
 class ScriptedDataSource:
-    """Finds the given documents, best first."""
+    """Finds the given documents, best first, `delay_s` later; records what it was asked and whether it was cancelled."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    def __init__(
+        self, documents: Sequence[Document], *, delay_s: float = 0.0, error: Exception | None = None
+    ) -> None:
         self.questions: list[str] = []
+        self.cancelled = 0
         self._documents = documents
+        self._delay_s = delay_s
+        self._error = error
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """The script, whatever was asked."""
         self.questions.append(question)
+        try:
+            await asyncio.sleep(self._delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self._error is not None:
+            raise self._error
         return sorted(self._documents, key=lambda one: -one.score)[:limit]
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP towards the services behind us: pooled connections, TLS, headers, time limits and error mapping, written once.
+"""HTTP towards others: pooled connections, TLS, headers, time limits and error mapping, written once.
+
+Services that the settings name (HttpService) have one address, one token, and join the trace. Endpoints that a request
+names (HttpCaller) are given exactly the headers that come with each call.
 
 Decides what of a caller's headers is passed on, how long and how large an answer may be, and what each foreign error
 is called here. Refuses to know any service's paths and bodies, and what a status means.
@@ -8,6 +11,7 @@ is called here. Refuses to know any service's paths and bodies, and what a statu
 import asyncio
 import contextlib
 import http
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -34,10 +38,15 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REASON_CHARS = 300
 
 
+class AddressRefused(aiohttp.ClientConnectionError):
+    """Nobody may call the address that a host name leads to."""
+
+
 _NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
 _FOREIGN = (aiohttp.ClientError, HttpProcessingError, OSError)  # TimeoutError is an OSError
 _TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str], ...] = (
     ((TimeoutError,), TimedOut, "no answer in time"),
+    ((AddressRefused,), Unavailable, "the address may not be called"),
     ((aiohttp.ClientConnectorDNSError,), Unavailable, "the host name cannot be resolved"),
     ((aiohttp.ClientSSLError, ssl.SSLError), Unavailable, "TLS failed"),
     ((aiohttp.ClientConnectorError,), Unavailable, "cannot connect"),
@@ -68,32 +77,20 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class HttpService:
-    """One service: its pool, its base address, its token. `kind` and `name` are how telemetry and errors call it."""
+class HttpCaller:
+    """Calls over a pool, to addresses that come with each. `kind` and `name` are how telemetry and errors call them.
 
-    def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
-        scheme = "http" if service.tls is None else "https"
-        prefix = f"/{service.path_prefix}" if service.path_prefix else ""
-        self._base = f"{scheme}://{service.hostname}:{service.port}{prefix}"
-        self._timeout_s = float(service.request_timeout)
-        self._token = service.api_token_value
+    Without `timeout_s` whoever calls sets the limit of time.
+    """
+
+    def __init__(
+        self, pooled: aiohttp.ClientSession, kind: str, name: str, timeout_s: float | None, max_bytes: int
+    ) -> None:
+        self._pooled = pooled
         self._kind = kind
         self.name = name
-        self._pooled = pooled
-
-    def url(self, path: str) -> URL:
-        """The address of a path of the service."""
-        return URL(self._base + path)
-
-    def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
-        """The headers of a request: those passed on, overruled by the service's token and the fixed ones."""
-        headers = _pass_on(passed)
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token.reveal()}"
-        headers["content-type"] = "application/json"
-        for name, value in fixed.items():
-            headers[name] = value
-        return headers
+        self._timeout_s = timeout_s
+        self.max_bytes = max_bytes
 
     async def post(self, outgoing: Outgoing) -> Answer:
         """The whole answer in time, whatever its status; raises UpstreamError when there is none."""
@@ -132,6 +129,67 @@ class HttpService:
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
+    def translate(self, error: Exception, failure: str) -> UpstreamError:
+        """What a foreign error is called here; its words are for the log and hold no header."""
+        ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
+        if ours is BrokeProtocol:  # the library's words quote the answer, hence somebody's text
+            return ours(self.name, failure + words)
+        detail = self._detail(error)
+        return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
+
+    def refuse_length(self, outgoing: Outgoing) -> BrokeProtocol:
+        """The error for an answer that is longer than we take."""
+        return BrokeProtocol(self.name, f"{outgoing.failure}the answer is longer than {self.max_bytes} bytes")
+
+    async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        try:
+            return await _read_bounded(response, self.max_bytes)
+        except _TooLarge:
+            raise self.refuse_length(outgoing) from None
+
+    async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
+        headers = self._complete(outgoing.headers)
+        response = await self._pooled.post(
+            outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
+        )
+        _watch(response)
+        return response
+
+    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        """The headers as they are sent. Others are not told of our traces, but asking for them is part of a call."""
+        trace_headers()
+        return headers
+
+    def _detail(self, error: Exception) -> str:
+        """What may be said of the reason to somebody who chose the address, and must not learn what is behind it."""
+        return describe(error)
+
+
+class HttpService(HttpCaller):
+    """One service of the settings: its pool, its base address, its token. It joins the trace."""
+
+    def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
+        scheme = "http" if service.tls is None else "https"
+        prefix = f"/{service.path_prefix}" if service.path_prefix else ""
+        self._base = f"{scheme}://{service.hostname}:{service.port}{prefix}"
+        self._token = service.api_token_value
+        super().__init__(pooled, kind, name, float(service.request_timeout), MAX_ANSWER_BYTES)
+
+    def url(self, path: str) -> URL:
+        """The address of a path of the service."""
+        return URL(self._base + path)
+
+    def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
+        """The headers of a request: those passed on, overruled by the service's token and the fixed ones."""
+        headers = _pass_on(passed)
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token.reveal()}"
+        headers["content-type"] = "application/json"
+        for name, value in fixed.items():
+            headers[name] = value
+        return headers
+
     async def probe(self, passed: Headers) -> Health:
         """How the service says it is; never raises. Neither token nor trace is sent."""
         try:
@@ -143,38 +201,21 @@ class HttpService:
         except _TooLarge:
             return _judge(response.status, b"")
 
-    def translate(self, error: Exception, failure: str) -> UpstreamError:
-        """What a foreign error is called here; its words are for the log and hold no header."""
-        ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
-        if ours is BrokeProtocol:  # the library's words quote the answer, hence somebody's text
-            return ours(self.name, failure + words)
-        detail = str(error)[:MAX_REASON_CHARS]
-        return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
-
-    async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
-        try:
-            return await _read_bounded(response, MAX_ANSWER_BYTES)
-        except _TooLarge:
-            words = f"{outgoing.failure}the answer is longer than {MAX_ANSWER_BYTES} bytes"
-            raise BrokeProtocol(self.name, words) from None
-
-    async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
-        """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
-        headers = outgoing.headers.copy()
+    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        headers = headers.copy()
         for name, value in trace_headers():
             headers[name] = value
-        response = await self._pooled.post(
-            outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
-        )
-        _watch(response)
-        return response
+        return headers
+
+    def _detail(self, error: Exception) -> str:
+        return str(error)[:MAX_REASON_CHARS]
 
 
 @contextlib.asynccontextmanager
 async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
     """A service, its connections closed at the end; nothing is connected before the first request."""
     tls = True if service.tls is None else build_tls(service.tls)
-    async with _open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
+    async with open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
         yield HttpService(service, kind, name, pooled)
 
 
@@ -191,6 +232,18 @@ async def open_with_health(
             yield opened, health
 
 
+def open_session(
+    connector: aiohttp.TCPConnector, connect_timeout_s: float | None = CONNECT_TIMEOUT_S
+) -> aiohttp.ClientSession:
+    """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+        trust_env=False,
+    )
+
+
 def build_tls(tls: TlsSettings) -> ssl.SSLContext:
     """The TLS side of a client; every part of the settings may be missing."""
     with blaming("client_ca_cert_path", tls.client_ca_cert_path):
@@ -205,6 +258,25 @@ def refuse(service: str, message: str, status: int) -> UpstreamError:
     """The error for a service that answered, but not with success."""
     ours = Unavailable if status == 503 else Rejected if 400 <= status < 500 else UpstreamError
     return ours(service, message, status=status)
+
+
+def describe(error: Exception) -> str:
+    """The reason of a failure as the system or TLS names it, without any address; empty where they do not."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
+    if isinstance(cause, ssl.SSLError):
+        return (cause.reason or "").replace("_", " ").lower()
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else ""
+
+
+async def let_end(response: aiohttp.ClientResponse, wait_s: float) -> None:
+    """Give the end of the body a moment to come after the last event: then the connection can be used again."""
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(wait_s):
+            while await response.content.readany():
+                pass
 
 
 class _TooLarge(Exception):
@@ -237,16 +309,6 @@ class _HealthBody(msgspec.Struct):
 
 
 _decode_health = msgspec.json.Decoder(_HealthBody).decode
-
-
-def _open_session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    """A session without cookies, proxies and limits of its own; ours stand in HttpService."""
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
-        trust_env=False,
-    )
 
 
 def _pass_on(passed: Headers) -> CIMultiDict[str]:

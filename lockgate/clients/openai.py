@@ -5,7 +5,6 @@ Decides what is a message, what is an error in its place, and where a stream end
 they leave as they came. Nothing is repeated for a failure of the server.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 import aiohttp
 import msgspec
 
-from lockgate.clients.http import Answer, HttpService, Outgoing, open_with_health, refuse
+from lockgate.clients.http import Answer, HttpService, Outgoing, let_end, open_with_health, refuse
 from lockgate.config.settings import OpenAISettings
 from lockgate.core.sse import SseParser
 from lockgate.core.values import Generation, Health
@@ -26,7 +25,7 @@ _OPERATIONS = {"chat": "chat", "text": "text_completion"}
 NAME = "openai"
 UNKNOWN_ERROR = "unknown error occurred"
 END_WAIT_S = 0.02
-_DONE = "[DONE]"
+DONE = "[DONE]"
 _EVENT_STREAM = "text/event-stream"
 _NO_HEADERS: dict[str, str] = {}
 
@@ -108,7 +107,7 @@ class OpenAIClient:
                     raise reader.failure
                 if reader.is_done:
                     note_stream_ended()
-                    await _let_end(response)
+                    await let_end(response, END_WAIT_S)
                     return
             if not reader.has_events and response.content_type != _EVENT_STREAM:  # a page of HTML, say
                 raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is not a stream of events")
@@ -178,7 +177,7 @@ class ChunkReader:
         if events:
             self.has_events = True
         for data, _ in events:
-            if data == _DONE:
+            if data == DONE:
                 self.is_done = True
                 break
             message = read_message(data)
@@ -220,11 +219,3 @@ def find_error(text: bytes | str) -> ServerError | None:
     with contextlib.suppress(ValueError, RecursionError):
         return _decode_flat(text)
     return None
-
-
-async def _let_end(response: aiohttp.ClientResponse) -> None:
-    """Give the end of the body a moment to come after the last event: then the connection can be used again."""
-    with contextlib.suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(END_WAIT_S):
-            while await response.content.readany():
-                pass

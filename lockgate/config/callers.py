@@ -6,9 +6,9 @@ Decides which keys can be used. No fault repeats a key, nor what may be one in t
 
 from types import MappingProxyType
 
-from lockgate.config.draft import Draft, build, read_fields
-from lockgate.config.schema import Path
-from lockgate.config.settings import CallerSettings, Secret
+from lockgate.config.draft import Draft, build, read_fields, read_secret
+from lockgate.config.options import Secret
+from lockgate.config.settings import CallerSettings
 
 SECTION = "callers"
 
@@ -25,7 +25,7 @@ def _read_caller(draft: Draft, name: str, value: object, holders: dict[Secret, s
     if not name:
         draft.blame(path, "a caller needs a name")
     found = read_fields(draft, CallerSettings, draft.take_map(value, path), path)
-    key = _read_key(draft, found["key_env"], (*path, "key_env")) if "key_env" in found else None
+    key = read_secret(draft, found["key_env"], (*path, "key_env"), "key") if "key_env" in found else None
     if key is None:
         return None
     holder = holders.setdefault(key, name)
@@ -33,18 +33,3 @@ def _read_caller(draft: Draft, name: str, value: object, holders: dict[Secret, s
         draft.blame((*path, "key_env"), f"has the same key as `{holder}`")
     caller: CallerSettings | None = build(CallerSettings, {**found, "name": name, "key": key})
     return caller
-
-
-def _read_key(draft: Draft, variable: str, path: Path) -> Secret | None:
-    """The key, without the line end that files of secrets often have."""
-    value = draft.environ.get(variable)
-    key = (value or "").strip()
-    if value is None:
-        draft.blame_missing(path, variable, "key")
-    elif not key:
-        draft.blame(path, f"env var `{variable}` is empty")
-    elif not key.isprintable():
-        draft.blame(path, f"env var `{variable}` holds characters that no header can carry")
-    else:
-        return Secret(key)
-    return None

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config.kinds import AnyKind, Kind, Section, SectionMap, describe, suggest
+from lockgate.config.options import Secret
 from lockgate.config.schema import Path, options_of, required_of
 from lockgate.errors import ConfigError
 
@@ -137,6 +138,21 @@ def _warn_unknown(draft: Draft, raw: dict[str, Any], known: Collection[str], pat
     for key in raw:
         if key not in known:
             draft.warn(f"unknown key `{key}`{where} is ignored{suggest(key, list(known))}")
+
+
+def read_secret(draft: Draft, variable: str, path: Path, what: str) -> Secret | None:
+    """What the variable holds that the value at `path` names, without the line end that files of secrets often have."""
+    value = draft.environ.get(variable)
+    secret = (value or "").strip()
+    if value is None:
+        draft.blame_missing(path, variable, what)
+    elif not secret:
+        draft.blame(path, f"env var `{variable}` is empty")
+    elif not secret.isprintable():
+        draft.blame(path, f"env var `{variable}` holds characters that no header can carry")
+    else:
+        return Secret(secret)
+    return None
 
 
 def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:  # noqa: ANN401 - any setting's value

@@ -25,6 +25,7 @@ AGGREGATOR_VARIABLES = {
 }
 COMMAND_LINE = "command line"
 NULL_WORDS = ("null", "~", "")
+ANY_WORD = "*"
 FORMAT = ("log", "format")
 
 
@@ -110,7 +111,7 @@ def _lay_aggregator(draft: Draft, name: str) -> None:
         draft.lay_over(Override(("server", "docs"), True, name))
         draft.lay_over(Override(FORMAT, "console", name))
     if name not in AGGREGATOR_VARIABLES:
-        draft.warn(f"{name} is not used by this version")
+        draft.warn(f"{name} is not known: it is ignored")
 
 
 def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:  # noqa: ANN401 - any setting's value
@@ -141,6 +142,8 @@ def read_text(kind: AnyKind, text: str) -> Any:  # noqa: ANN401 - any YAML value
         return None
     if isinstance(kind, Kind) and kind.is_text and not text.startswith(("'", '"')):
         return text
+    if isinstance(kind, Kind) and kind.is_list and text.strip() == ANY_WORD:
+        return [ANY_WORD]  # in YAML it would be half of something else
     value, duplicates = parse_yaml(text)
     if duplicates:
         raise BadYaml("duplicate key")

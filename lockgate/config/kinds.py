@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 MAX_INTEGER = 2**63 - 1
 TRUE_WORDS = ("true", "1", "yes", "on")
 FALSE_WORDS = ("false", "0", "no", "off")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
+_SPECIAL_ORIGINS = ("*", "null")  # any, and those of pages without an origin
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +125,38 @@ def _parse_texts(value: object) -> tuple[str, ...]:
     return tuple(_parse_text(item) for item in value)
 
 
+def _parse_url(value: object) -> str:
+    text = _parse_text(value)
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or not text.isprintable() or " " in text:
+        raise ValueError("must be a URL that begins with http:// or https://")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user or a password")
+    if "?" in text or "#" in text:
+        raise ValueError("must be a URL without query and fragment")
+    return text.rstrip("/")
+
+
+def _parse_slug(value: object) -> str:
+    """One segment of a path: it must not be able to choose another one."""
+    text = _parse_name(value)
+    if text in (".", "..") or not text.isprintable() or not set(text).isdisjoint("/?#%\\"):
+        raise ValueError("must be one segment of a path")
+    return text
+
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    """As browsers spell them: in lower case, without a slash at the end."""
+    words = [text.lower().rstrip("/") for text in _parse_texts(value)]
+    if not all(word in _SPECIAL_ORIGINS or _ORIGIN.fullmatch(word) for word in words):
+        raise ValueError("must be a list of origins such as https://app.example.com, or of `*`")
+    return tuple(dict.fromkeys(words))
+
+
 def _parse_map(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a map, not {describe(value)}")
@@ -206,6 +241,9 @@ TEXT = Kind("string", _parse_text, is_text=True)
 NAME = Kind("string", _parse_name, is_text=True)
 EMBEDDED = Kind("string", _parse_embedded, is_text=True)
 TEXTS = Kind("list of strings", _parse_texts, is_list=True)
+ORIGINS = Kind("list of origins", _parse_origins, is_list=True)
+URL = Kind("URL", _parse_url, is_text=True)
+SLUG = Kind("string", _parse_slug, is_text=True)
 BOOLEAN = Kind("boolean", _parse_boolean)
 NUMBER = Kind("number", _parse_number)
 DURATION = Kind("seconds", _parse_duration)

@@ -27,6 +27,7 @@ from lockgate.config.policies import read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
+    AggregatorSettings,
     Listener,
     Listeners,
     OtlpSettings,
@@ -34,12 +35,21 @@ from lockgate.config.settings import (
     ServerSettings,
     ServerTlsSettings,
     Settings,
+    UpstreamSettings,
 )
+from lockgate.config.upstreams import check_upstreams, is_for_later, read_models, read_sources
 from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
 from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 
 DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
+OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources")
+PART_GROUPS = {
+    "chunkers": "lockgate.chunkers",
+    "detectors": "lockgate.detectors",
+    "models": "lockgate.models",
+    "sources": "lockgate.data_sources",
+}
 
 TryPart = Callable[[str, str, Mapping[str, Any]], ConfigError | None]
 
@@ -62,13 +72,16 @@ def load_settings(
     lay_flags(draft, flags)
     add_embedded_chunkers(draft)  # again: a variable or a flag may have set `chunkers` as a whole
     blame_unknown(draft, unknown)
-    found = read_fields(draft, Settings, draft.tree, (), special=(*SPECIAL_KEYS, "policies", "callers"))
+    found = read_fields(draft, Settings, draft.tree, (), special=OWN_READERS)
     found |= read_orchestrator_sections(draft)
-    found["policies"] = read_policies(draft, found["detectors"])
+    found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
     found["callers"] = read_callers(draft)
+    found["models"], found["sources"] = read_models(draft), read_sources(draft)
     if try_part is not None:
         _try_parts(draft, found, try_part)
     check_router(draft, found.get("router", RouterSettings()))
+    check_upstreams(draft, found.get("upstreams", UpstreamSettings()))
+    found["aggregator"] = _resolve_aggregator(draft, found.get("aggregator", AggregatorSettings()))
     found["data_dir"] = _expand(found.get("data_dir"), environ)
     found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
     found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
@@ -79,10 +92,10 @@ def load_settings(
 
 
 def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:
-    for section in ("chunkers", "detectors"):
+    for section, group in PART_GROUPS.items():
         for name, part in found[section].items():
-            is_embedded = part is not None and part.embedded
-            error = try_part(f"lockgate.{section}", part.embedded, part.options) if is_embedded else None
+            is_tried = part is not None and part.embedded and not is_for_later(part)
+            error = try_part(group, part.embedded, part.options) if is_tried else None
             if error is not None:
                 place = ("options", error.key) if error.source == "options" else ("embedded",)
                 draft.blame((section, name, *place), error.message)
@@ -159,6 +172,16 @@ def _resolve_server(draft: Draft, server: ServerSettings) -> ServerSettings:
     _check_server_tls(draft, server.tls)
     is_private = draft.base == EMBEDDED_DEFAULT and not draft.is_asked_for("server", "host")
     return dataclasses.replace(server, host="127.0.0.1") if is_private else server
+
+
+def _resolve_aggregator(draft: Draft, aggregator: AggregatorSettings) -> AggregatorSettings:
+    """A default that nobody asked for follows the limit; one that was asked for must keep it."""
+    if aggregator.default_top_k <= aggregator.max_top_k:
+        return aggregator
+    if draft.is_asked_for("aggregator", "default_top_k"):
+        path = ("aggregator", "default_top_k")
+        draft.blame(path, f"must be at most {aggregator.max_top_k}, which is `aggregator.max_top_k`")
+    return dataclasses.replace(aggregator, default_top_k=aggregator.max_top_k)
 
 
 def _check_server_tls(draft: Draft, tls: ServerTlsSettings) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from lockgate.config import kinds
 from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
+from lockgate.config.options import empty_map
 from lockgate.config.schema import Path
-from lockgate.config.settings import DetectorSettings, PolicyKeys, empty_map
+from lockgate.config.settings import DetectorSettings, Grounding, PolicyKeys
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 from lockgate.core.verdicts import Action, DocumentAction
 
@@ -26,12 +27,12 @@ SECTION_TYPES = {
     "input": (TEXT_CONTENTS,),
     "documents": (TEXT_CONTENTS,),
     "output": (TEXT_CONTENTS, TEXT_CHAT, TEXT_GENERATION),
-    "grounding": (TEXT_CONTEXT_DOC, TEXT_GENERATION),
+    "grounding": (TEXT_CONTEXT_DOC,),
 }
 TEXT_WORDS = {action.name.lower(): action for action in Action}
 DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
 _DOCUMENTS_BY_TEXT = {"annotate": "flag", "mask": "mask", "stop": "drop", "block": "drop"}
-_SECTION_WORDS = {"input": tuple(TEXT_WORDS), "documents": tuple(DOCUMENT_WORDS), "output": tuple(TEXT_WORDS)}
+_SECTION_WORDS = {section: tuple(DOCUMENT_WORDS if section == "documents" else TEXT_WORDS) for section in SECTION_TYPES}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class PolicySettings:
     """One policy, resolved: the parameters of the detectors of each section, and one action per section.
 
     `on_input` is never STOP: of a question nothing goes back to the client, so there it is BLOCK. Where `on_output`
-    is not ANNOTATE every output detector is of type text_contents, and must hold text, whole-document ones too.
+    is not ANNOTATE every output detector is of type text_contents, and must hold text, whole-document ones too. Where
+    `on_grounding` is not ANNOTATE those that compare answer and documents hold text.
     """
 
     name: str
@@ -50,13 +52,18 @@ class PolicySettings:
     on_input: Action = Action.ANNOTATE
     on_documents: DocumentAction = DocumentAction.FLAG
     on_output: Action = Action.ANNOTATE
+    on_grounding: Action = Action.ANNOTATE
     fallback: str = PolicyKeys().fallback
     passes_failures: bool = False
 
     def actions(self) -> dict[str, str]:
-        """The word for each section that has detectors; findings of grounding are only reported."""
-        words = {"input": self.on_input, "documents": self.on_documents, "output": self.on_output}
-        return {section: action.name.lower() for section, action in words.items() if getattr(self, section)}
+        """The word for each section that has detectors."""
+        return {section: self.action(section) for section in SECTION_TYPES if getattr(self, section)}
+
+    def action(self, section: str) -> str:
+        """The word for a section."""
+        action: Action | DocumentAction = getattr(self, f"on_{section}")
+        return action.name.lower()
 
     def as_keys(self) -> dict[str, Any]:
         """The policy as a config file says it."""
@@ -66,10 +73,17 @@ class PolicySettings:
         return given | {"fallback": self.fallback, "on_detector_failure": failure}
 
 
-def read_policies(draft: Draft, detectors: Detectors) -> Mapping[str, PolicySettings]:
-    """The policies of the draft. A detector that is None is configured and faulty, which has been noted."""
-    policies = draft.take_map(draft.tree.get("policies"), ("policies",))
-    return MappingProxyType({name: _read_policy(draft, name, raw, detectors) for name, raw in policies.items()})
+def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> Mapping[str, PolicySettings]:
+    """The policies of the draft. A detector that is None is configured and faulty, which has been noted.
+
+    `grounding`: whether detectors that compare answer and documents hold text.
+    """
+    raw = draft.take_map(draft.tree.get("policies"), ("policies",))
+    policies = {name: _read_policy(draft, name, value, detectors) for name, value in raw.items()}
+    if grounding == "trail":
+        for policy in policies.values():
+            _check_grounding(draft, policy)
+    return MappingProxyType(policies)
 
 
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:
@@ -85,6 +99,7 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         on_input=Action.BLOCK if words["input"] == "stop" else TEXT_WORDS[words["input"]],
         on_documents=DOCUMENT_WORDS[words["documents"]],
         on_output=TEXT_WORDS[words["output"]],
+        on_grounding=TEXT_WORDS[words["grounding"]],
         fallback=keys.fallback,
         passes_failures=keys.on_detector_failure == "pass",
     )
@@ -119,23 +134,22 @@ def _read_params(draft: Draft, value: object, path: Path) -> Mapping[str, Any]:
 def _read_words(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:
     """What to do with a finding, per section, in words that are valid there."""
     said = keys.on_finding
-    words = {"input": "annotate", "documents": "flag", "output": "annotate"}
+    words = {section: "flag" if section == "documents" else "annotate" for section in SECTION_TYPES}
     if not isinstance(said, str):
         return words | _read_map(draft, keys, said, path)
     if said in DOCUMENT_WORDS and said not in TEXT_WORDS:
-        if keys.input or keys.output or not keys.documents:
+        if keys.input or keys.output or keys.grounding or not keys.documents:
             draft.blame(path, f"`{said}` is for documents only: write `{{documents: {said}}}`")
         return words | {"documents": said}
     word = read_value(draft, kinds.choice(*TEXT_WORDS), said, path)
-    return words if word is UNREAD else {"input": word, "documents": _DOCUMENTS_BY_TEXT[word], "output": word}
+    return words if word is UNREAD else dict.fromkeys(words, word) | {"documents": _DOCUMENTS_BY_TEXT[word]}
 
 
 def _read_map(draft: Draft, keys: PolicyKeys, said: Mapping[str, Any], path: Path) -> dict[str, str]:
     words = {}
     for section, value in said.items():
         if section not in _SECTION_WORDS:
-            why = "its findings are only reported" if section == "grounding" else "no such section"
-            draft.blame((*path, section), f"{why}; on_finding has {', '.join(_SECTION_WORDS)}")
+            draft.blame((*path, section), f"no such section; on_finding has {', '.join(_SECTION_WORDS)}")
             continue
         word = read_value(draft, kinds.choice(*_SECTION_WORDS[section]), value, (*path, section))
         if word is not UNREAD:
@@ -160,6 +174,15 @@ def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) ->
             draft.blame(path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents")
         elif detector.chunker_id == WHOLE_TEXT_CHUNKER:
             draft.warn(f"{'.'.join(path)} reads the whole answer: with {word}, all of a stream waits for its end")
+
+
+def _check_grounding(draft: Draft, policy: PolicySettings) -> None:
+    """What reports at the end of the answer cannot change it."""
+    if policy.grounding and policy.on_grounding is not Action.ANNOTATE:
+        too_late = "with `grounding: trail` its findings come when the answer has left, too late to"
+        word = policy.action("grounding")
+        path = ("policies", policy.name, "on_finding")
+        draft.blame((*path, "grounding"), f"{too_late} {word} it: use annotate, or `grounding: hold`")
 
 
 def _warn(draft: Draft, policy: PolicySettings) -> None:

@@ -14,14 +14,19 @@ from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     ChunkerSettings,
     DetectorSettings,
+    ModelSettings,
     Secret,
     ServiceSettings,
     Settings,
+    SourceSettings,
 )
+from lockgate.config.upstreams import is_for_later, kind_of
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
+CHAT_STREAM = "/api/v1/chat/stream"
+OTHER_STREAMS = f"{OPENAI_STREAMS} and {CHAT_STREAM}"
 MASK = "***"
 
 # G-41: path, types of its input detectors, types of its output detectors.
@@ -38,14 +43,12 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/api/v2/text/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
     ("/v1/chat/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
     ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
+    ("/api/v1/chat", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
+    (CHAT_STREAM, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
-LATER_SECTIONS = ("models", "sources", "agents", "sessions")
-_NOT_YET_USED = (
-    "upstreams",
-    "server.cors_origins",
-    "server.allowed_hosts",
-)
+LATER_SECTIONS = ("agents", "sessions")
+_NOT_YET_USED = ("server.allowed_hosts",)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
 
@@ -62,6 +65,8 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Embedded parts", _list_embedded(settings, locate) if locate else []),
         _render_table("Policies", _list_policies(settings)),
         _render_table("Endpoints", _list_endpoints(settings)),
+        _render_table("Models", _list_upstreams(settings.models.values())),
+        _render_table("Sources", _list_upstreams(settings.sources.values())),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
@@ -82,7 +87,9 @@ def render_yaml(settings: Settings) -> str:
 
 def unserved(settings: Settings) -> list[str]:
     """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
-    names = [key for key in LATER_SECTIONS if getattr(settings, key)]
+    names = [f"models.{one.id}.{_describe_kind(one)}" for one in settings.models.values() if is_for_later(one)]
+    names += [f"sources.{one.id}.{_describe_kind(one)}" for one in settings.sources.values() if is_for_later(one)]
+    names += [key for key in LATER_SECTIONS if getattr(settings, key)]
     names += [f"server.{key}" for key in ("playground", "trace") if getattr(settings.server, key)]
     return names
 
@@ -108,17 +115,17 @@ def _look_up(settings: Settings, path: str) -> object:
 def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
     """Whether the detector holds text back on streams, or reports at their end (D-3)."""
     if detector.type == TEXT_CONTEXT_DOC:
-        return "serves no stream"
+        return f"{settings.grounding}s on {CHAT_STREAM}" + (", per sentence" if settings.grounding == "hold" else "")
     if detector.type != TEXT_CONTENTS:
         return f"trails on {OPENAI_STREAMS}"
     if detector.chunker_id != WHOLE_TEXT_CHUNKER:
         return "holds on every stream"
     later = {"hold": "holds", "trail": "trails", None: "trails"}[settings.whole_document]
     if settings.compat == "fms":
-        return f"refused on {V1_STREAMS}, {later} on {OPENAI_STREAMS}"
+        return f"refused on {V1_STREAMS}, {later} on {OTHER_STREAMS}"
     if settings.whole_document is not None:
         return f"{later} on every stream"
-    return f"holds on {V1_STREAMS}, {later} on {OPENAI_STREAMS}"
+    return f"holds on {V1_STREAMS}, {later} on {OTHER_STREAMS}"
 
 
 def _list_basics(settings: Settings) -> list[tuple[str, ...]]:
@@ -165,6 +172,10 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
     chunkers = [part.embedded for name, part in settings.chunkers.items() if name in used]
     rows = [("lockgate.detectors", name) for name in detectors if name]
     rows += [("lockgate.chunkers", name) for name in chunkers if name]
+    upstreams: list[ModelSettings | SourceSettings] = [*settings.models.values(), *settings.sources.values()]
+    for one in upstreams:
+        group = "lockgate.models" if isinstance(one, ModelSettings) else "lockgate.data_sources"
+        rows += [(group, one.embedded)] if one.embedded and not is_for_later(one) else []
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 
 
@@ -209,6 +220,28 @@ def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bo
         and not (is_held_stream and settings.compat == "fms" and part.chunker_id == WHOLE_TEXT_CHUNKER)
     ]
     return ", ".join(names) or "-"
+
+
+def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[tuple[str, ...]]:
+    exposed = {True: "yes", False: "no"}
+    rows = [(one.id, kind_of(one), _describe_upstream(one), exposed[one.expose]) for one in entries]
+    return [("id", "kind", "where", "exposed"), *rows] if rows else []
+
+
+def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
+    """Where it is; of what cannot be served yet nothing is known."""
+    if part.embedded is not None:
+        return part.embedded
+    if isinstance(part, ModelSettings):
+        return f"{part.openai.url} {part.openai.model}" if part.openai is not None else "-"
+    if part.syftai_space is None:
+        return "-"
+    space = part.syftai_space
+    return f"{space.url} {space.owner}/{space.slug}" if space.owner else f"{space.url} {space.slug}"
+
+
+def _describe_kind(part: ModelSettings | SourceSettings) -> str:
+    return f"embedded: {part.embedded}" if part.embedded is not None else kind_of(part)
 
 
 def _list_services(settings: Settings) -> list[tuple[str, ...]]:

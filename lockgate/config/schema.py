@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from lockgate.config.kinds import AnyKind, Kind, Section, SectionMap
-from lockgate.config.settings import Option, Settings
+from lockgate.config.options import Option
+from lockgate.config.settings import Settings
 
 PREFIX = "LOCKGATE_"
 Path = tuple[str, ...]

@@ -9,11 +9,12 @@ Which file, variable or flag a value came from is not known here; `load_settings
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
-from lockgate.config.kinds import AnyKind, Section, SectionMap
+from lockgate.config.kinds import Section, SectionMap
+from lockgate.config.options import Secret as Secret
+from lockgate.config.options import empty_map, option
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
 
 if TYPE_CHECKING:
@@ -22,62 +23,13 @@ if TYPE_CHECKING:
 Compat = Literal["none", "fms"]
 ReleaseStrategy = Literal["max_processed_index", "frontier"]
 WholeDocument = Literal["hold", "trail"]
+Grounding = Literal["hold", "trail"]
 DetectorType = Literal["text_contents", "text_generation", "text_chat", "text_context_doc"]
 
 EMBEDDED_DEFAULT = "embedded default"
 EMBEDDED_CHUNKERS = ("sentence", "paragraph", "word", WHOLE_TEXT_CHUNKER)
-EMBEDDED_DETECTORS = ("pii", "secrets", "regex", "keywords", "format")
+EMBEDDED_DETECTORS = ("pii", "secrets", "regex", "keywords", "format", "citations")
 DETECTOR_TYPES = get_args(DetectorType)
-
-
-class Secret:
-    """A value that is never shown: every way to print it gives `***`."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        """The value itself, for the one call that needs it."""
-        return self._value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __repr__(self) -> str:
-        return "***"
-
-
-class Option(NamedTuple):
-    """What a field says about itself as a setting. `shown` replaces its default in the documentation."""
-
-    kind: AnyKind
-    help: str
-    shown: str | None
-    variables: tuple[str, ...]
-
-
-def option(
-    kind: AnyKind,
-    help_text: str,
-    default: Any = dataclasses.MISSING,  # noqa: ANN401 - as dataclasses.field does
-    shown: str | None = None,
-    variables: tuple[str, ...] = (),
-) -> Any:  # noqa: ANN401
-    """A field that is a setting. `variables` are the names it has besides LOCKGATE_<PATH>, lowest rank first."""
-    metadata = {"option": Option(kind, help_text, shown, variables)}
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def empty_map() -> Mapping[str, Any]:
-    """A map without entries that cannot get any."""
-    return MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -169,7 +121,9 @@ class DetectorSettings:
     health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
     model_id: str | None = option(kinds.TEXT, "read for router mode, which is not supported", None)
     embedded: str | None = option(
-        kinds.EMBEDDED, "one that runs here: pii, secrets, regex, keywords, format, or `module:attribute`", None
+        kinds.EMBEDDED,
+        "one that runs here: pii, secrets, regex, keywords, format, citations, or `module:attribute`",
+        None,
     )
     options: Mapping[str, Any] = option(kinds.MAP, "what the embedded detector is given", dict, "{}")
     path: str | None = option(
@@ -192,25 +146,55 @@ class RouterSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ModelKeys:
-    """The known keys of one model; the map itself is kept."""
+class OpenAIModelSettings:
+    """A model of an OpenAI-compatible server. `api_token` names a variable."""
 
-    openai: Mapping[str, Any] | None = option(kinds.MAP, "an OpenAI-compatible server: url, model, api_token", None)
-    ollama: Mapping[str, Any] | None = option(kinds.MAP, "an Ollama server: url, model", None)
-    embedded: str | None = option(kinds.EMBEDDED, "a model that runs here: llamacpp, or `module:attribute`", None)
-    options: Mapping[str, Any] | None = option(kinds.MAP, "what the embedded model is given", None)
+    url: str = option(kinds.URL, "address of the server: what stands before `/chat/completions`")
+    model: str = option(kinds.NAME, "name of the model there")
+    api_token: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
+    api_token_value: Secret | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """A model of this instance; exactly one of `openai`, `ollama` and `embedded` is set. `id` is that of its entry."""
+
+    id: str
+    openai: OpenAIModelSettings | None = option(Section(OpenAIModelSettings), "an OpenAI-compatible server", None)
+    ollama: Mapping[str, Any] | None = option(kinds.MAP, "an Ollama server: url, model; for later versions", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "one that runs here: `module:attribute` or the name of an installed one", None
+    )
+    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded model is given", dict, "{}")
     expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SourceKeys:
-    """The known keys of one data source; the map itself is kept."""
+class SpaceSettings:
+    """A data source of a SyftAI Space. `token_env` names a variable."""
 
-    embedded: str | None = option(kinds.EMBEDDED, "a source that runs here: index, or `module:attribute`", None)
-    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env", None)
-    elasticsearch: Mapping[str, Any] | None = option(kinds.MAP, "an Elasticsearch index: url, index", None)
-    syftai_space: Mapping[str, Any] | None = option(kinds.MAP, "a SyftAI Space: url, slug, owner, token_env", None)
-    options: Mapping[str, Any] | None = option(kinds.MAP, "what the embedded source is given", None)
+    url: str = option(kinds.URL, "address of the space")
+    slug: str = option(kinds.SLUG, "name of the endpoint there")
+    owner: str | None = option(kinds.NAME, "whose it is: it is cited as owner/slug", None)
+    tenant: str | None = option(kinds.NAME, "sent as `X-Tenant-Name`", None)
+    token_env: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
+    token: Secret | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """A data source of this instance; exactly one of its kinds is set. `id` is that of its entry."""
+
+    id: str
+    syftai_space: SpaceSettings | None = option(Section(SpaceSettings), "an endpoint of a SyftAI Space", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "one that runs here: `module:attribute` or the name of an installed one", None
+    )
+    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded source is given", dict, "{}")
+    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env; for later versions", None)
+    elasticsearch: Mapping[str, Any] | None = option(
+        kinds.MAP, "an Elasticsearch index: url, index; for later versions", None
+    )
     expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
 
 
@@ -224,7 +208,7 @@ class PolicyKeys:
     grounding: Mapping[str, Any] = option(kinds.MAP, "detectors that compare answer and documents, by id", dict, "{}")
     on_finding: str | Mapping[str, Any] = option(
         kinds.word_or_map("annotate", "mask", "stop", "block"),
-        "what happens to text with a finding; the map says it for `input`, `documents` and `output`",
+        "what happens to text with a finding; the map says it for `input`, `documents`, `output` and `grounding`",
         "annotate",
     )
     fallback: str = option(kinds.TEXT, "what stands in place of text that was withheld", "This answer was withheld.")
@@ -267,11 +251,58 @@ class CallerSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UpstreamKeys:
-    """The known keys of `upstreams`; the map itself is kept."""
+class UpstreamSettings:
+    """Who may be called of those that requests name."""
 
     allow: tuple[str, ...] = option(
-        kinds.TEXTS, "hosts and networks that may be called; empty: any but link-local and metadata addresses", (), "[]"
+        kinds.TEXTS,
+        "hosts and networks that requests may name; empty: any but link-local and metadata addresses",
+        (),
+        "[]",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AggregatorSettings:
+    """How questions are answered from documents: `/api/v1/chat` and its stream."""
+
+    retrieval_timeout_s: float = option(
+        kinds.DURATION, "seconds that a source may take", 30.0, "30", ("AGGREGATOR_RETRIEVAL_TIMEOUT",)
+    )
+    generation_timeout_s: float = option(
+        kinds.DURATION, "seconds that the model may take", 120.0, "120", ("AGGREGATOR_GENERATION_TIMEOUT",)
+    )
+    total_timeout_s: float = option(
+        kinds.DURATION, "seconds that a whole question may take", 180.0, "180", ("AGGREGATOR_TOTAL_TIMEOUT",)
+    )
+    default_top_k: int = option(
+        kinds.POSITIVE, "documents asked of each source when a request does not say", 5,
+        "5, or `max_top_k` if that is less", ("AGGREGATOR_DEFAULT_TOP_K",),
+    )  # fmt: skip
+    max_top_k: int = option(
+        kinds.POSITIVE, "documents that a request may ask of each source", 20, variables=("AGGREGATOR_MAX_TOP_K",)
+    )
+    max_data_sources: int = option(
+        kinds.POSITIVE, "sources that a request may name", 10, variables=("AGGREGATOR_MAX_DATA_SOURCES",)
+    )
+    model_streaming: bool = option(
+        kinds.BOOLEAN,
+        "on the stream, pass the model's words on as they come",
+        False,
+        variables=("AGGREGATOR_MODEL_STREAMING_ENABLED",),
+    )
+    cors_origins: tuple[str, ...] = option(
+        kinds.ORIGINS,
+        "origins that browsers may call `/api/v1/*`, `/health` and `/ready` from",
+        ("*",),
+        '["*"]',
+        ("AGGREGATOR_CORS_ORIGINS",),
+    )
+    syfthub_url: str = option(
+        kinds.TEXT, "kept; nothing is called there", "http://localhost:8000", variables=("AGGREGATOR_SYFTHUB_URL",)
+    )
+    syfthub_jwks_cache_ttl_s: int = option(
+        kinds.SECONDS, "kept; nothing is called there", 3600, variables=("AGGREGATOR_SYFTHUB_JWKS_CACHE_TTL",)
     )
 
 
@@ -297,7 +328,7 @@ class ServerSettings:
     docs: bool = option(kinds.BOOLEAN, "serve `/docs`", False)
     playground: bool = option(kinds.BOOLEAN, "serve the playground", False)
     trace: bool = option(kinds.BOOLEAN, "serve the trace endpoint", False)
-    cors_origins: tuple[str, ...] = option(kinds.TEXTS, "origins that browsers may call from", (), "[]")
+    cors_origins: tuple[str, ...] = option(kinds.ORIGINS, "origins that browsers may call every path from", (), "[]")
     allowed_hosts: tuple[str, ...] = option(
         kinds.TEXTS, "host names besides loopback for playground and trace", (), "[]"
     )
@@ -401,6 +432,11 @@ class Settings:
     whole_document: WholeDocument | None = option(
         kinds.choice("hold", "trail"), "whether whole-document detectors hold a stream; null: by endpoint", None
     )
+    grounding: Grounding = option(
+        kinds.choice("hold", "trail"),
+        "whether detectors that compare answer and documents hold the stream, or report at its end",
+        "hold",
+    )
     generation: GenerationSettings | None = option(Section(GenerationSettings), "generation server", None)
     openai: OpenAISettings | None = option(
         Section(OpenAISettings),
@@ -422,13 +458,16 @@ class Settings:
     )
     detector_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per detector and request", 5)
     chunker_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per chunker and request", 5)
-    models: Mapping[str, Any] = option(SectionMap(ModelKeys, is_plain=True), "models by id", dict)
-    sources: Mapping[str, Any] = option(SectionMap(SourceKeys, is_plain=True), "data sources by id", dict)
+    aggregator: AggregatorSettings = option(
+        Section(AggregatorSettings), "how questions are answered from documents", AggregatorSettings
+    )
+    models: Mapping[str, ModelSettings] = option(SectionMap(ModelSettings), "models by id", empty_map)
+    sources: Mapping[str, SourceSettings] = option(SectionMap(SourceSettings), "data sources by id", empty_map)
     policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
     agents: Mapping[str, Any] = option(SectionMap(AgentKeys, is_plain=True), "agents by id", dict)
     sessions: Mapping[str, Any] = option(Section(SessionKeys, is_plain=True), "where sessions are kept", dict)
     callers: Mapping[str, CallerSettings] = option(SectionMap(CallerSettings), "callers by name", empty_map)
-    upstreams: Mapping[str, Any] = option(Section(UpstreamKeys, is_plain=True), "who may be called", dict)
+    upstreams: UpstreamSettings = option(Section(UpstreamSettings), "who may be called", UpstreamSettings)
     server: ServerSettings = option(Section(ServerSettings), "where we listen", ServerSettings)
     limits: LimitSettings = option(Section(LimitSettings), "how much we take on", LimitSettings)
     log: LogSettings = option(Section(LogSettings), "the log", LogSettings)

@@ -58,24 +58,40 @@ def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, 
 
 
 class Judge:
-    """Applies one action to the releases of one text, in order."""
+    """Applies actions to the releases of one text, in order: one action for all detectors, or one for each.
 
-    __slots__ = ("_action", "_ahead", "_fallback", "_is_blocked")
+    Where any of them changes text, no finding tells what it found: the text of one may hold the secret of another.
+    """
 
-    def __init__(self, action: Action, fallback: str = "") -> None:
+    __slots__ = ("_action", "_actions", "_ahead", "_fallback", "_is_blocked", "_strictest")
+
+    def __init__(self, action: Action, fallback: str = "", actions: Mapping[str, Action] | None = None) -> None:
         self._action = action
+        self._actions = actions or {}
+        self._strictest = max(action, *self._actions.values()) if self._actions else action
         self._fallback = fallback
         self._is_blocked = False
         self._ahead: list[tuple[int, int]] = []  # what findings cover beyond the last release
 
     def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
-        if self._action is Action.ANNOTATE or not (detections or self._ahead or self._is_blocked):
+        if self._strictest is Action.ANNOTATE or not (detections or self._ahead or self._is_blocked):
             return Verdict(text, tuple(detections))
         hidden = tuple([hide(found) for found in detections])
-        if self._action is Action.MASK:
-            return Verdict(self._mask(start, text, detections), hidden)
-        return Verdict(self._replace(start, text, detections), hidden, is_blocked=True)
+        if self._is_blocked:
+            return Verdict("", hidden, is_blocked=True)
+        text = self._mask(start, text, self._select(detections, Action.MASK, Action.MASK))
+        ending = self._select(detections, Action.STOP, Action.BLOCK)
+        if not ending:
+            return Verdict(text, hidden)
+        return Verdict(self._replace(start, text, ending), hidden, is_blocked=True)
+
+    def _select(self, detections: Sequence[Detection], mildest: Action, strictest: Action) -> list[Detection]:
+        """The findings whose action lies between these."""
+        if not self._actions:
+            return list(detections) if mildest <= self._action <= strictest else []
+        action_of = self._actions.get
+        return [one for one in detections if mildest <= action_of(one.detector_id, self._action) <= strictest]
 
     def _mask(self, start: int, text: str, detections: Sequence[Detection]) -> str:
         spans = sorted([*self._ahead, *[(found.start, found.end) for found in detections]])
@@ -89,13 +105,12 @@ class Judge:
         self._ahead = [span for span in spans if span[1] > end]
         return "".join([*parts, text[position - start :]]) if parts else text
 
-    def _replace(self, start: int, text: str, detections: Sequence[Detection]) -> str:
-        if self._is_blocked:
-            return ""
+    def _replace(self, start: int, text: str, ending: Sequence[Detection]) -> str:
         self._is_blocked = True
-        first = min([found.start for found in detections])
-        clean = text[: max(first - start, 0)] if self._action is Action.STOP else ""
-        return clean + self._fallback
+        if self._select(ending, Action.BLOCK, Action.BLOCK):
+            return self._fallback
+        first = min([found.start for found in ending])
+        return text[: max(first - start, 0)] + self._fallback
 
 
 def judge_whole(text: str, detections: Sequence[Detection], action: Action, fallback: str = "") -> Verdict:

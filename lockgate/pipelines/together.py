@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several calls at once, so many at a time; the first that fails ends the others and is what is told."""
+"""Several calls at once; the first that fails ends the others and is what is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from lockgate.errors import LockgateError
 
@@ -26,6 +27,35 @@ async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: in
     except ExceptionGroup as failures:
         raise _first_of(failures) from failures
     return [task.result() for task in tasks]
+
+
+class Group:
+    """Tasks that belong to one block of code."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """One more task."""
+        self._tasks.append(self._group.create_task(work))
+
+    def cancel(self) -> None:
+        """End those that are still under way."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def run_group() -> AsyncIterator[Group]:
+    """Tasks that end with the block: what is still under way then is cancelled. The first error is told as it is."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            group = Group(tasks)
+            yield group
+            group.cancel()
+    except ExceptionGroup as failures:
+        raise _first_of(failures) from failures
 
 
 def _first_of(failures: ExceptionGroup[Exception]) -> Exception:

@@ -19,6 +19,7 @@ from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
+from lockgate.server.http.cors import ANY
 from lockgate.server.serving import Ports, build_api, build_health, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.signals import told_by_signals
@@ -60,7 +61,8 @@ async def _serve(settings: Settings, then: Then | None) -> None:
             bound = bind_all(settings)
             for one in bound:
                 stack.callback(one.socket.close)
-            _warn_if_open(settings, bound)
+            for warning in list_open_doors(settings, [one.listener for one in bound]):
+                log_event(Event.WARNING, logging.WARNING, reason=warning)
             log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
             front = _build_front(gateway, [one.socket for one in bound if one.listener.name != "health"])
@@ -153,10 +155,13 @@ def _describe(error: OSError, listener: Listener) -> str:
     return f"{words}; {flag} chooses another" if flag else words
 
 
-def _warn_if_open(settings: Settings, bound: Sequence[Bound]) -> None:
+def list_open_doors(settings: Settings, listeners: Sequence[Listener]) -> list[str]:
+    """Who may call that one may not think of, in words; nobody, where callers are known by key or certificate."""
     if settings.callers or settings.server.tls.client_ca_cert_path is not None:
-        return
-    hosts = {one.listener.host for one in bound if not is_loopback(one.listener.host)}
-    if hosts:
-        reason = f"everybody who reaches {', '.join(sorted(hosts))} may call; `server.host: 127.0.0.1` closes it"
-        log_event(Event.WARNING, logging.WARNING, reason=reason)
+        return []
+    far = [one for one in listeners if not is_loopback(one.host)]
+    hosts = ", ".join(sorted({one.host for one in far}))
+    words = [f"everybody who reaches {hosts} may call; `server.host: 127.0.0.1` closes it"] if far else []
+    if ANY in settings.aggregator.cors_origins and any(one.name != "health" for one in far):
+        words.append("any web page may call `/api/v1/*` while `aggregator.cors_origins` is `*`; list those that may")
+    return words

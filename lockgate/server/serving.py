@@ -23,6 +23,7 @@ from lockgate.server.doors import Door, TlsDoor
 from lockgate.server.http.app import App
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.connection import Connection
+from lockgate.server.http.cors import Cors
 from lockgate.server.http.routes import api_routes, health_routes
 from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event
@@ -192,12 +193,23 @@ class Ports:
 
 def build_api(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
     """The API on all these sockets, as one application."""
-    settings = gateway.settings
-    callers = Callers(settings.callers.values())
-    app = App(api_routes(gateway), max_streams=settings.limits.max_streams,
-              timeout_s=settings.limits.request_timeout_s, callers=callers)  # fmt: skip
+    app, settings = build_api_app(gateway), gateway.settings
     tls = load_tls(settings.server.tls)
     return Ports([PortServer(app, one, tls) for one in sockets], stop_timeout_s(settings))
+
+
+def build_api_app(gateway: Gateway) -> App:
+    """The application of the API port."""
+    settings = gateway.settings
+    app = App(
+        api_routes(gateway),
+        max_streams=settings.limits.max_streams,
+        timeout_s=settings.limits.request_timeout_s,
+        callers=Callers(settings.callers.values()),
+    )
+    app.cors = Cors(settings)
+    app.is_correlated = True
+    return app
 
 
 def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:

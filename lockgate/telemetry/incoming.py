@@ -21,8 +21,9 @@ class IncomingRequest:
     """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter."""
 
     __slots__ = (
-        "answered_at", "caller", "code", "ended_at", "events", "first_frame_at", "generation", "has_left", "is_stream",
-        "method", "next_generation", "observers", "parent", "path", "route", "spans", "started_at", "status", "trace",
+        "answered_at", "caller", "code", "correlation_id", "ended_at", "events", "first_frame_at", "generation",
+        "has_left", "is_stream", "method", "next_generation", "observers", "parent", "path", "route", "spans",
+        "started_at", "status", "trace",
     )  # fmt: skip
 
     def __init__(self, method: str, path: str, route: str, parent: Trace | None) -> None:
@@ -37,7 +38,7 @@ class IncomingRequest:
         self.answered_at = self.first_frame_at = self.ended_at = 0.0
         self.status = self.code = self.events = 0
         self.is_stream = self.has_left = False
-        self.caller = ""
+        self.caller = self.correlation_id = ""
         self.next_generation = ("", "")  # model and operation of the call that is about to be made
         self.generation: Call | None = None  # the last call of a model, of which more may become known
 

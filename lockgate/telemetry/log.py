@@ -75,13 +75,15 @@ def event_of(record: logging.LogRecord) -> str:
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What the event carries, and the trace that it belongs to."""
+    """What the event carries, the trace that it belongs to, and the name that the client knows the request by."""
     fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
     if record.exc_info and record.exc_info[1] is not None:
         fields["exception"] = describe_exception(record.exc_info[1])
     request = CURRENT.get()
     if request is not None:
         fields["trace_id"] = request.trace.trace_id
+        if request.correlation_id:
+            fields["correlation_id"] = request.correlation_id
     return fields
 
 

@@ -47,6 +47,17 @@ class Event(StrEnum):
     CLIENT_LEFT = "client_left"
     UPSTREAM_FAILED = "upstream_failed"
     FAILED = "failed"
+    # Of the aggregator's contract.
+    CHAT_REQUEST_STARTED = "chat.request.started"
+    CHAT_REQUEST_COMPLETED = "chat.request.completed"
+    CHAT_RETRIEVAL_STARTED = "chat.retrieval.started"
+    CHAT_RETRIEVAL_COMPLETED = "chat.retrieval.completed"
+    DATA_SOURCE_QUERY_STARTED = "data_source.query.started"
+    DATA_SOURCE_QUERY_COMPLETED = "data_source.query.completed"
+    DATA_SOURCE_QUERY_FAILED = "data_source.query.failed"
+    CHAT_GENERATION_STARTED = "chat.generation.started"
+    MODEL_QUERY_COMPLETED = "model.query.completed"
+    MODEL_QUERY_FAILED = "model.query.failed"
 
 
 # Spans (G-189).
@@ -64,11 +75,13 @@ ENDPOINT_SPANS = {
     "/api/v2/text/completions-detection": "completions_detection",
     "/v1/chat/completions": "chat_completions_detection",
     "/v1/completions": "completions_detection",
+    "/api/v1/chat": "chat_answer",
+    "/api/v1/chat/stream": "chat_answer_stream",
 }
 HTTP_CALL_SPAN = "client HTTP request"
 GRPC_CALL_SPAN = "client gRPC request"
 GRPC_KINDS = frozenset({"chunker", "generation"})
-GENERATING_KINDS = frozenset({"generation", "openai"})
+GENERATING_KINDS = frozenset({"generation", "openai", "model"})
 
 
 class Counter(StrEnum):

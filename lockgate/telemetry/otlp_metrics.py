@@ -71,7 +71,7 @@ class MetricObserver(Observer):
             return
         model = self._models.take(call.model)
         labels: Labels = {
-            GenAi.PROVIDER.value: call.kind,
+            GenAi.PROVIDER.value: call.provider,
             GenAi.OPERATION.value: call.operation,
             GenAi.REQUEST_MODEL.value: model,
         }

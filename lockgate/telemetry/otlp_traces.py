@@ -121,7 +121,7 @@ class SpanEvents(logging.Handler):
 
 def _generation_fields(call: Call) -> dict[str, Any]:
     fields = {
-        GenAi.PROVIDER: call.kind,
+        GenAi.PROVIDER: call.provider,
         GenAi.OPERATION: call.operation or None,
         GenAi.REQUEST_MODEL: call.model[:_MAX_MODEL_CHARS] or None,
         GenAi.INPUT_TOKENS: call.input_tokens,

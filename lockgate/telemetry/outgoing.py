@@ -57,6 +57,11 @@ class Call:
         self.stream_ended_at = perf_counter()
 
     @property
+    def provider(self) -> str:
+        """Who generates: a model is called by its kind of server, others are such a kind themselves."""
+        return self.name if self.kind == "model" else self.kind
+
+    @property
     def stream_s(self) -> float:
         """How long the answer was streamed."""
         return self.stream_ended_at - (self.answered_at or self.started_at)
@@ -121,7 +126,10 @@ _current: ContextVar[Call | None] = ContextVar("lockgate_call", default=None)
 
 
 def client_call(kind: str, name: str) -> Call:
-    """A context that measures a call: `kind` is detector, chunker, generation or openai, `name` the part's id."""
+    """A context that measures a call: `kind` is detector, chunker, generation, openai, source or model.
+
+    `name` is the part's id; sources and models that requests name are called by the kind of their server.
+    """
     return Call(kind, name)
 
 

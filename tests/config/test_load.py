@@ -192,6 +192,7 @@ def test_an_unknown_word_in_the_export_list_is_a_fault(loader: Loader) -> None: 
         ("server: {docs: maybe}", "server.docs: must be true or false, not a string"),
         ("server: {host: ''}", "server.host: must not be empty"),
         ("server: {cors_origins: [[]]}", "server.cors_origins: must be a string, not a list"),
+        ("grounding: maybe", "grounding: must be one of hold, trail, not `maybe`"),
         ("log: {level: loud}", "log.level: must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL"),
         ("models: [main]", "models: must be a map, not a list"),
         ("models: {main: x}", "models.main: must be a map, not a string"),
@@ -206,11 +207,9 @@ def test_types_and_ranges_of_our_own_keys_are_checked(loader: Loader, text: str,
 
 
 def test_sections_for_later_are_kept_as_they_are(loader: Loader) -> None:  # D-23
-    settings = loader.load(
-        f"{PII}models: {{main: {{openai: {{url: 'http://h/v1', model: m}}}}}}\nupstreams: {{allow: [a]}}"
-    )
-    assert settings.models == {"main": {"openai": {"url": "http://h/v1", "model": "m"}}}
-    assert settings.upstreams == {"allow": ["a"]}
+    settings = loader.load(f"{PII}agents: {{a: {{main: m}}}}\nsessions: {{sqlite: s.db}}")
+    assert settings.agents == {"a": {"main": "m"}}
+    assert settings.sessions == {"sqlite": "s.db"}
 
 
 def test_settings_are_frozen(loader: Loader) -> None:

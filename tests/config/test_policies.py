@@ -24,6 +24,7 @@ detectors:
   chat: {embedded: pii, type: text_chat}
   generated: {embedded: pii, type: text_generation}
   context: {embedded: pii, type: text_context_doc}
+  context2: {embedded: pii, type: text_context_doc}
 """
 EVERY = f"""{DETECTORS}
 policies:
@@ -31,7 +32,7 @@ policies:
     input: {{pii: {{threshold: 0.8, entities: [EmailAddress]}}}}
     documents: {{pii: {{}}}}
     output: {{pii: }}
-    grounding: {{context: {{}}, generated: {{}}}}
+    grounding: {{context: {{}}, context2: {{}}}}
     on_finding: {{input: block, documents: drop, output: mask}}
     fallback: Ask us by phone.
     on_detector_failure: pass
@@ -55,7 +56,8 @@ def test_a_policy_says_who_reads_what_and_what_follows(loader: Loader) -> None: 
     assert policy.name == "p"
     assert policy.input == {"pii": {"threshold": 0.8, "entities": ["EmailAddress"]}}
     assert (policy.documents, policy.output) == ({"pii": {}}, {"pii": {}})
-    assert list(policy.grounding) == ["context", "generated"]
+    assert list(policy.grounding) == ["context", "context2"]
+    assert policy.on_grounding is Action.ANNOTATE
     assert _actions(policy) == (Action.BLOCK, DocumentAction.DROP, Action.MASK)
     assert (policy.fallback, policy.passes_failures) == ("Ask us by phone.", True)
 
@@ -106,7 +108,9 @@ def test_a_word_for_documents_may_stand_alone_where_there_is_nothing_else(loader
         ("output: {context: {}}", "output.context: detector `context` is of type text_context_doc; `output` needs "
          "text_contents or text_chat or text_generation"),
         ("grounding: {pii: {}}", "grounding.pii: detector `pii` is of type text_contents; `grounding` needs "
-         "text_context_doc or text_generation"),
+         "text_context_doc"),
+        ("grounding: {generated: {}}", "grounding.generated: detector `generated` is of type text_generation; "
+         "`grounding` needs text_context_doc"),
         ("input: {pii: {threshold: high}}", "input.pii.threshold: must be a number, not a string"),
         ("input: {pii: {threshold: true}}", "input.pii.threshold: must be a number, not a boolean"),
         ("input: {pii: 0.5}", "input.pii: must be a map, not a number"),
@@ -121,10 +125,12 @@ def test_a_word_for_documents_may_stand_alone_where_there_is_nothing_else(loader
         ("on_finding: {input: drop}", "on_finding.input: must be one of annotate, mask, stop, block, not `drop`"),
         ("on_finding: {documents: block}", "on_finding.documents: must be one of flag, mask, drop, not `block`"),
         ("on_finding: {output: }", "on_finding.output: must be one of annotate, mask, stop, block, not null"),
-        ("on_finding: {grounding: block}",
-         "on_finding.grounding: its findings are only reported; on_finding has input, documents, output"),
+        ("on_finding: {grounding: drop}",
+         "on_finding.grounding: must be one of annotate, mask, stop, block, not `drop`"),
+        ("on_finding: drop, documents: {pii: {}}, grounding: {context: {}}",
+         "on_finding: `drop` is for documents only: write `{documents: drop}`"),
         ("on_finding: {answer: block}",
-         "on_finding.answer: no such section; on_finding has input, documents, output"),
+         "on_finding.answer: no such section; on_finding has input, documents, output, grounding"),
         ("fallback: [a]", "fallback: must be a string, not a list"),
         ("on_detector_failure: ignore", "on_detector_failure: must be one of fail, pass, not `ignore`"),
     ],
@@ -142,6 +148,28 @@ def test_text_is_not_changed_by_a_detector_that_reads_it_at_its_end(loader: Load
         f"too late to {word} it: use annotate, or a detector of type text_contents"
     ]
     assert _policy(loader, f"output: {{pii: {{}}, {detector}: {{}}}}").on_output is Action.ANNOTATE
+
+
+@pytest.mark.parametrize("said", ["mask", "{grounding: mask}", "{output: stop, grounding: mask}"])
+def test_what_compares_answer_and_documents_has_its_own_word(loader: Loader, said: str) -> None:
+    policy = _policy(loader, f"output: {{pii: {{}}}}, grounding: {{context: {{}}}}, on_finding: {said}")
+    assert policy.on_grounding is Action.MASK
+    assert policy.actions()["grounding"] == "mask"
+    assert _policy(loader, "grounding: {context: {}}, on_finding: stop").on_grounding is Action.STOP
+
+
+@pytest.mark.parametrize("word", ["mask", "stop", "block"])
+def test_what_reports_at_the_end_of_an_answer_cannot_change_it(loader: Loader, word: str) -> None:
+    policies = "policies: {p: {grounding: {context: {}}, on_finding: WORD}}\ngrounding: trail".replace("WORD", word)
+    fault = (
+        "config.yaml: policies.p.on_finding.grounding: with `grounding: trail` its findings come when the answer has "
+        f"left, too late to {word} it: use annotate, or `grounding: hold`"
+    )
+    assert loader.faults(DETECTORS + policies) == [fault]
+    assert loader.faults(DETECTORS + policies.replace(word, f"{{grounding: {word}}}")) == [fault]
+    loader.load(DETECTORS + policies.replace("trail", "hold"))
+    loader.load(DETECTORS + policies.replace(word, "annotate"))
+    loader.load(DETECTORS + policies.replace("grounding: {context: {}}", "output: {pii: {}}"))
 
 
 def test_a_policy_needs_a_name_and_a_map(loader: Loader) -> None:
@@ -206,7 +234,7 @@ def test_policies_can_be_served_and_are_shown(loader: Loader) -> None:
     shown = render_check(settings).split("Policies\n")[1].split("\n\n")[0].splitlines()
     assert [re.split("  +", line.strip()) for line in shown] == [
         ["name", "input", "documents", "output", "grounding", "if a detector fails"],
-        ["p", "block: pii", "drop: pii", "mask: pii", "annotate: context, generated", "pass, with a warning"],
+        ["p", "block: pii", "drop: pii", "mask: pii", "annotate: context, context2", "pass, with a warning"],
         ["q", "-", "-", "stop: pii", "-", "fail"],
     ]
     assert "Policies" not in render_check(loader.load(PII))

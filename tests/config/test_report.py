@@ -12,6 +12,7 @@ from tests.config.config_cases import PII, REMOTE, Loader
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOKEN = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
+OTHERS = "OpenAI-style streams and /api/v1/chat/stream"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
@@ -50,12 +51,12 @@ def test_no_secret_is_shown(loader: Loader) -> None:
     text = """
 detectors: {pii: {embedded: pii, options: {api_key: hunter1, password: [hunter3], max_tokens: 5}}}
 openai: {service: {hostname: o, api_token: LLM_TOKEN}}
-models: {main: {openai: {url: "http://me:hunter4@h/v1", api_token: LLM_TOKEN}}}
+models: {main: {openai: {url: "http://h/v1", model: m, api_token: LLM_TOKEN}}, old: {ollama: {url: "http://me:hunter4@h/v1"}}}
 otlp: {endpoint: "http://me:hunter5@h/"}
 """
     shown = render_check(loader.load(text, TOKEN))
     assert "hunter" not in shown
-    assert "api_token: LLM_TOKEN  # ***" in shown
+    assert shown.count("api_token: LLM_TOKEN  # ***") == 2
     assert "http://***@h/v1" in shown
     assert "max_tokens: 5" in shown
 
@@ -63,11 +64,11 @@ otlp: {endpoint: "http://me:hunter5@h/"}
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ("", "holds on v1 stream and stream-content, trails on OpenAI-style streams"),
+        ("", f"holds on v1 stream and stream-content, trails on {OTHERS}"),
         ("whole_document: hold", "holds on every stream"),
         ("whole_document: trail", "trails on every stream"),
-        ("compat: fms", "refused on v1 stream and stream-content, trails on OpenAI-style streams"),
-        ("compat: fms\nwhole_document: hold", "refused on v1 stream and stream-content, holds on OpenAI-style streams"),
+        ("compat: fms", f"refused on v1 stream and stream-content, trails on {OTHERS}"),
+        ("compat: fms\nwhole_document: hold", f"refused on v1 stream and stream-content, holds on {OTHERS}"),
     ],
 )
 def test_whole_document_detectors_hold_or_trail(loader: Loader, keys: str, expected: str) -> None:  # D-3
@@ -83,15 +84,17 @@ def test_a_refused_detector_is_not_listed_on_the_streams_that_refuse_it(loader: 
     assert lines["/api/v2/text/detection/content"] == ["yes", "f", "-"]
 
 
-def test_detectors_of_other_types_trail_or_serve_no_stream(loader: Loader) -> None:  # G-41, G-155
+def test_detectors_of_other_types_hold_or_trail_where_they_serve(loader: Loader) -> None:  # G-41, G-155
     settings = loader.load(
         "detectors: {a: {embedded: x}, b: {embedded: x, type: text_chat}, c: {embedded: x, type: text_context_doc}}"
     )
     assert [describe_streams(settings, part) for part in settings.detectors.values()] == [
         "holds on every stream",
         "trails on OpenAI-style streams",
-        "serves no stream",
+        "holds on /api/v1/chat/stream, per sentence",
     ]
+    settings = loader.load("detectors: {c: {embedded: x, type: text_context_doc}}\ngrounding: trail")
+    assert describe_streams(settings, settings.detectors["c"]) == "trails on /api/v1/chat/stream"
 
 
 def test_what_cannot_be_served_yet_is_named(loader: Loader) -> None:
@@ -100,15 +103,18 @@ detectors: {{pii: {REMOTE}}}
 chunkers: {{c: {{type: all, service: {{hostname: c}}}}}}
 openai: {{service: {{hostname: o}}}}
 generation: {{provider: tgis, service: {{hostname: g}}}}
-models: {{m: {{embedded: llamacpp}}}}
-sources: {{s: {{embedded: index}}}}
+models: {{m: {{embedded: llamacpp}}, o: {{ollama: {{url: u}}}}, here: {{embedded: "a:b"}}}}
+sources: {{s: {{embedded: index}}, p: {{postgres: {{}}}}, e: {{elasticsearch: {{}}}}, here: {{embedded: mine}}}}
 agents: {{a: {{main: m}}}}
 sessions: {{sqlite: s.db}}
 server: {{playground: true, trace: true, tls: {{cert_path: c, key_path: k}}}}
 """
     assert unserved(loader.load(text)) == [
-        "models",
-        "sources",
+        "models.m.embedded: llamacpp",
+        "models.o.ollama",
+        "sources.s.embedded: index",
+        "sources.p.postgres",
+        "sources.e.elasticsearch",
         "agents",
         "sessions",
         "server.playground",
@@ -121,10 +127,7 @@ def test_the_embedded_default_can_be_served_whole(loader: Loader) -> None:
 
 
 def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
-    settings = loader.load(f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*']}}")
-    assert without_effect(settings) == [
-        "`upstreams` has no effect in this version",
-        "`server.cors_origins` has no effect in this version",
-    ]
-    assert "`upstreams` has no effect" in render_check(settings)
+    text = f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*'], allowed_hosts: [h]}}"
+    assert without_effect(loader.load(text)) == ["`server.allowed_hosts` has no effect in this version"]
+    assert "`server.allowed_hosts` has no effect" in render_check(loader.load(text))
     assert without_effect(loader.load(PII)) == []

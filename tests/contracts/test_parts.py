@@ -36,6 +36,7 @@ async def test_an_embedded_chunker_keeps_its_contract(name: str) -> None:
         ("regex", {"patterns": ["[0-9]+"]}),
         ("keywords", {"keywords": ["mail", "句"]}),
         ("format", {"format": "json"}),
+        ("citations", {"sources": ["al/notes"]}),
     ],
 )
 async def test_an_embedded_detector_keeps_its_contract(name: str, params: Mapping[str, Any]) -> None:

@@ -33,6 +33,7 @@ DETECTORS: list[tuple[str, dict[str, Any]]] = [
     ("regex", {"patterns": ["[0-9]+"]}),
     ("keywords", {"keywords": ["mail", "句", "a", "b", "c", "d"]}),
     ("format", {"format": "json"}),
+    ("citations", {"sources": ["al/notes"]}),
 ]
 
 
@@ -59,7 +60,7 @@ async def ask(parts: PartsProcess, body: Any, path: str = CONTENTS, **headers: s
 async def test_a_detector_behind_the_api_keeps_its_contract_and_finds_what_it_finds_here(
     parts: PartsProcess, name: str, params: Mapping[str, Any]
 ) -> None:
-    excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, PROSE, "{")]
+    excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, PROSE, "{ [al/notes, bo/b]")]
     async with calling_detector(parts, name) as remote, find_factory("lockgate.detectors", name)({}) as embedded:
         await check_detector(remote, params)
         found = await remote.accept(params, ()).read(excerpts)

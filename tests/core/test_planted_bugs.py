@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laws bite: each bug planted in a machine is caught by a named law with the default number of examples."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
 
 from lockgate.core.batching import Ask, DetectionBatcher, Progress, _Desk
 from lockgate.core.chunks import ChunkAligner
@@ -15,28 +13,13 @@ from lockgate.core.lanes import Lane, Lanes
 from lockgate.core.release import Release, ReleaseGate
 from lockgate.core.sse import SseParser
 from lockgate.core.values import Chunk, Detection, Frame
-from lockgate.core.verdicts import MASK_CHARACTER, Action, Judge, Verdict
-from lockgate.errors import LockgateError
 from tests.core import test_batching, test_chunks, test_frames, test_lanes, test_sse, test_verdicts
+from tests.core.planting import Bugs, Law, Patch, check_that_it_is_caught
 
-# As many examples as in every run, fixed so that it is never a matter of luck, no search for the smallest one.
-_PLANTED = settings(settings.get_profile("default"), derandomize=True, database=None, phases=[Phase.generate])
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-_BUGS: list[Any] = []
+BUGS = Bugs()
 
 
-def _bug(*laws: Callable[[], None]) -> Callable[[Patch], Patch]:
-    """Register a bug with the laws that must catch it."""
-
-    def register(plant: Patch) -> Patch:
-        _BUGS.extend(pytest.param(plant, law, id=f"{plant.__name__}-{law.__name__}") for law in laws)
-        return plant
-
-    return register
-
-
-@_bug(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
+@BUGS.caught_by(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
 def one_character_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate.clear
 
@@ -46,7 +29,7 @@ def one_character_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseGate, "clear", clear)
 
 
-@_bug(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
+@BUGS.caught_by(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
 def the_fastest_detector_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate.clear
 
@@ -58,7 +41,7 @@ def the_fastest_detector_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseGate, "clear", clear)
 
 
-@_bug(test_lanes.test_every_finding_is_delivered_exactly_once)
+@BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_that_reaches_over_a_release_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate._take_pending
 
@@ -68,7 +51,10 @@ def a_finding_that_reaches_over_a_release_is_dropped(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ReleaseGate, "_take_pending", take)
 
 
-@_bug(test_lanes.test_a_finding_leaves_with_the_first_released_text_that_overlaps_it)
+@BUGS.caught_by(
+    test_lanes.test_a_finding_leaves_with_the_first_released_text_that_overlaps_it,
+    test_verdicts.test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear,
+)
 def a_finding_leaves_with_its_last_character(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate._keep
 
@@ -81,7 +67,7 @@ def a_finding_leaves_with_its_last_character(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ReleaseGate, "_keep", keep)
 
 
-@_bug(test_lanes.test_every_finding_is_delivered_exactly_once)
+@BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_is_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate._take_pending
 
@@ -95,7 +81,7 @@ def a_finding_is_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseGate, "_take_pending", take)
 
 
-@_bug(test_lanes.test_every_finding_is_delivered_exactly_once)
+@BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def trailing_findings_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate.finish
 
@@ -106,7 +92,9 @@ def trailing_findings_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseGate, "finish", finish)
 
 
-@_bug(test_lanes.test_releases_join_to_exactly_the_text_in_order, test_frames.test_released_text_joins_to_what_came_in)
+@BUGS.caught_by(
+    test_lanes.test_releases_join_to_exactly_the_text_in_order, test_frames.test_released_text_joins_to_what_came_in
+)
 def the_rest_of_a_half_released_frame_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FrameLog.release
 
@@ -117,7 +105,7 @@ def the_rest_of_a_half_released_frame_is_lost(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(FrameLog, "release", release)
 
 
-@_bug(test_lanes.test_releases_join_to_exactly_the_text_in_order)
+@BUGS.caught_by(test_lanes.test_releases_join_to_exactly_the_text_in_order)
 def frames_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FrameLog.append
 
@@ -129,7 +117,7 @@ def frames_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrameLog, "append", append)
 
 
-@_bug(test_lanes.test_what_a_frame_carried_leaves_exactly_once_with_its_last_character)
+@BUGS.caught_by(test_lanes.test_what_a_frame_carried_leaves_exactly_once_with_its_last_character)
 def an_empty_frame_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FrameLog.append
 
@@ -140,7 +128,7 @@ def an_empty_frame_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrameLog, "append", append)
 
 
-@_bug(test_lanes.test_what_a_frame_carried_leaves_exactly_once_with_its_last_character)
+@BUGS.caught_by(test_lanes.test_what_a_frame_carried_leaves_exactly_once_with_its_last_character)
 def a_frame_leaves_with_its_first_character(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FrameLog.release
 
@@ -151,7 +139,7 @@ def a_frame_leaves_with_its_first_character(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(FrameLog, "release", release)
 
 
-@_bug(test_lanes.test_everything_leaves_in_the_end_and_each_choice_ends_once)
+@BUGS.caught_by(test_lanes.test_everything_leaves_in_the_end_and_each_choice_ends_once)
 def bytes_are_counted_for_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     def append(self: FrameLog, frame: Frame) -> None:
         self.frames.append(frame)
@@ -160,7 +148,7 @@ def bytes_are_counted_for_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrameLog, "append", append)
 
 
-@_bug(test_lanes.test_everything_leaves_in_the_end_and_each_choice_ends_once)
+@BUGS.caught_by(test_lanes.test_everything_leaves_in_the_end_and_each_choice_ends_once)
 def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate.finish
 
@@ -171,7 +159,7 @@ def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ReleaseGate, "finish", finish)
 
 
-@_bug(test_lanes.test_every_finding_is_delivered_exactly_once)
+@BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
@@ -185,7 +173,7 @@ def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(DetectionBatcher, "_tell", tell)
 
 
-@_bug(
+@BUGS.caught_by(
     test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it,
     test_batching.test_the_order_of_answers_changes_nothing,
 )
@@ -199,7 +187,7 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(DetectionBatcher, "answer", answer)
 
 
-@_bug(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
+@BUGS.caught_by(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
 def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
@@ -212,7 +200,7 @@ def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DetectionBatcher, "add", add)
 
 
-@_bug(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
+@BUGS.caught_by(test_lanes.test_each_chunk_is_asked_once_of_each_of_its_detectors_and_few_requests_are_open)
 def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
@@ -226,7 +214,7 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(DetectionBatcher, "add", add)
 
 
-@_bug(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
+@BUGS.caught_by(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
 def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
@@ -238,7 +226,7 @@ def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DetectionBatcher, "_tell", tell)
 
 
-@_bug(test_lanes.test_every_finding_is_delivered_exactly_once)
+@BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockgate.core import batching
 
@@ -249,7 +237,7 @@ def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest
     monkeypatch.setattr(batching, "_place", place)
 
 
-@_bug(test_lanes.test_releases_join_to_exactly_the_text_in_order)
+@BUGS.caught_by(test_lanes.test_releases_join_to_exactly_the_text_in_order)
 def choices_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Lanes.receive
 
@@ -260,12 +248,12 @@ def choices_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lanes, "receive", receive)
 
 
-@_bug(test_lanes.test_we_never_wait_for_text_that_we_refuse_to_read)
+@BUGS.caught_by(test_lanes.test_we_never_wait_for_text_that_we_refuse_to_read)
 def reading_stops_whatever_the_slowest_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lane, "may_read", lambda self: self.held_chars <= self._plan.soft_held_chars)
 
 
-@_bug(test_lanes.test_frames_held_are_only_those_that_have_not_left)
+@BUGS.caught_by(test_lanes.test_frames_held_are_only_those_that_have_not_left)
 def released_frames_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FrameLog.release
 
@@ -277,7 +265,7 @@ def released_frames_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FrameLog, "release", release)
 
 
-@_bug(test_lanes.test_with_max_processed_index_even_the_releases_do_not_depend_on_the_order)
+@BUGS.caught_by(test_lanes.test_with_max_processed_index_even_the_releases_do_not_depend_on_the_order)
 def the_reference_is_the_first_answer_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     def release(self: ReleaseGate, _ends: object) -> list[Release]:
         return [self._release(self._lowest)] if self._lowest > self.released else []
@@ -285,7 +273,7 @@ def the_reference_is_the_first_answer_that_comes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ReleaseGate, "_release_references", release)
 
 
-@_bug(test_chunks.test_a_gap_is_fine_exactly_when_it_is_white_space)
+@BUGS.caught_by(test_chunks.test_a_gap_is_fine_exactly_when_it_is_white_space)
 def a_chunker_may_skip_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def skip(self: ChunkAligner, upto: int) -> None:
         self._take(upto - self.placed)  # whatever it is
@@ -294,7 +282,7 @@ def a_chunker_may_skip_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChunkAligner, "_skip", skip)
 
 
-@_bug(test_chunks.test_text_that_was_not_sent_is_the_chunkers_fault)
+@BUGS.caught_by(test_chunks.test_text_that_was_not_sent_is_the_chunkers_fault)
 def a_chunks_text_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ChunkAligner.place
 
@@ -305,7 +293,7 @@ def a_chunks_text_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChunkAligner, "place", place)
 
 
-@_bug(test_sse.test_any_cut_of_the_bytes_gives_the_same_events)
+@BUGS.caught_by(test_sse.test_any_cut_of_the_bytes_gives_the_same_events)
 def a_line_feed_behind_a_carriage_return_counts_in_the_next_packet(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = SseParser.feed
 
@@ -317,7 +305,7 @@ def a_line_feed_behind_a_carriage_return_counts_in_the_next_packet(monkeypatch: 
     monkeypatch.setattr(SseParser, "feed", feed)
 
 
-@_bug(test_sse.test_only_cr_and_lf_end_a_line)
+@BUGS.caught_by(test_sse.test_only_cr_and_lf_end_a_line)
 def a_line_separator_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = SseParser._keep
 
@@ -328,177 +316,6 @@ def a_line_separator_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SseParser, "_keep", keep)
 
 
-@_bug(
-    test_verdicts.test_no_character_that_a_finding_covers_leaves_in_clear,
-    test_verdicts.test_any_cut_of_the_releases_gives_the_same_masked_text,
-    test_verdicts.test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear,
-)
-def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
-
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        masked = honest(self, start, text, found)
-        self._ahead = []
-        return masked
-
-    monkeypatch.setattr(Judge, "_mask", mask)
-
-
-@_bug(test_verdicts.test_what_no_finding_covers_is_unchanged)
-def a_finding_that_came_early_masks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
-
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        self._ahead = [(start, end) for _, end in self._ahead]
-        return honest(self, start, text, found)
-
-    monkeypatch.setattr(Judge, "_mask", mask)
-
-
-@_bug(
-    test_verdicts.test_a_mask_keeps_the_length_of_every_release, test_verdicts.test_what_no_finding_covers_is_unchanged
-)
-def a_finding_becomes_a_single_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
-
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return re.sub(f"{MASK_CHARACTER}+", MASK_CHARACTER, honest(self, start, text, found))
-
-    monkeypatch.setattr(Judge, "_mask", mask)
-
-
-@_bug(test_verdicts.test_masking_a_masked_text_changes_nothing)
-def a_mask_is_taken_off_when_it_is_put_on_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
-
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        pairs = zip(text, honest(self, start, text, found), strict=True)
-        return "".join("?" if old == MASK_CHARACTER else new for old, new in pairs)
-
-    monkeypatch.setattr(Judge, "_mask", mask)
-
-
-@_bug(test_verdicts.test_a_mask_keeps_the_length_of_every_release)
-def a_mask_covers_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
-
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        pairs = zip(text, honest(self, start, text, found), strict=True)
-        return "".join(new * len(old.encode()) if new == MASK_CHARACTER else new for old, new in pairs)
-
-    monkeypatch.setattr(Judge, "_mask", mask)
-
-
-@_bug(
-    test_verdicts.test_no_character_that_a_finding_covers_leaves_in_clear,
-    test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding,
-)
-def a_text_stops_at_its_last_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
-
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return honest(self, start, text, sorted(found)[-1:])
-
-    monkeypatch.setattr(Judge, "_replace", replace)
-
-
-@_bug(test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding)
-def a_text_stops_where_its_release_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
-
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return honest(self, start, "", found)
-
-    monkeypatch.setattr(Judge, "_replace", replace)
-
-
-@_bug(test_verdicts.test_a_stricter_action_never_releases_more)
-def a_blocked_release_leaves_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
-
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        replaced = honest(self, start, text, found)
-        return text + replaced if replaced and self._action is Action.BLOCK else replaced
-
-    monkeypatch.setattr(Judge, "_replace", replace)
-
-
-@_bug(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)
-def a_block_lasts_for_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
-
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        replaced = honest(self, start, text, found)
-        self._is_blocked = False
-        return replaced
-
-    monkeypatch.setattr(Judge, "_replace", replace)
-
-
-@_bug(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)
-def the_fallback_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
-    monkeypatch.setattr(
-        Judge, "_replace", lambda self, start, text, found: honest(self, start, text, found) or self._fallback
-    )
-
-
-@_bug(test_verdicts.test_before_the_first_finding_nothing_is_changed)
-def everything_is_blocked_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge.judge
-
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
-        verdict = honest(self, start, text, found)
-        return verdict._replace(is_blocked=self._action is Action.BLOCK)
-
-    monkeypatch.setattr(Judge, "judge", judge)
-
-
-@_bug(test_verdicts.test_every_finding_is_told_once_in_its_place)
-def findings_behind_a_block_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge.judge
-
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
-        return honest(self, start, text, () if self._is_blocked else found)
-
-    monkeypatch.setattr(Judge, "judge", judge)
-
-
-@_bug(test_verdicts.test_a_finding_does_not_tell_what_was_hidden)
-def the_evidence_of_a_hidden_finding_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.core import verdicts
-
-    monkeypatch.setattr(verdicts, "hide", lambda found: found._replace(text=MASK_CHARACTER * len(found.text)))
-
-
-@_bug(test_verdicts.test_a_finding_does_not_tell_what_was_hidden)
-def the_rule_of_a_hidden_finding_repeats_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.core import verdicts
-
-    monkeypatch.setattr(verdicts, "_hide_word", lambda metadata, _word: metadata)
-
-
-@_bug(test_verdicts.test_text_without_findings_is_the_same_object)
-def text_without_findings_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge.judge
-
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
-        return honest(self, start, "".join([*text, ""]), found)
-
-    monkeypatch.setattr(Judge, "judge", judge)
-
-
-@_bug(test_verdicts.test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear)
-def the_gate_gives_a_finding_with_its_last_character(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_finding_leaves_with_its_last_character(monkeypatch)
-
-
-@pytest.mark.parametrize(("plant", "law"), _BUGS)
-def test_a_planted_bug_is_caught(plant: Patch, law: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(law, "_hypothesis_internal_use_settings", _PLANTED)
-    with monkeypatch.context() as patched:
-        plant(patched)
-        with pytest.raises(BaseException) as caught:  # noqa: PT011 - a failed assertion or a machine that noticed
-            law()
-    noticed = AssertionError | RuntimeError | LookupError | LockgateError | BaseExceptionGroup | pytest.fail.Exception
-    assert isinstance(caught.value, noticed)
+@pytest.mark.parametrize(("plant", "law"), BUGS.cases)
+def test_a_planted_bug_is_caught(plant: Patch, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_that_it_is_caught(plant, law, monkeypatch)

@@ -265,3 +265,42 @@ def test_a_document_is_flagged_masked_or_dropped(
     verdict = judge_document("So, it is bad.", [found], action)
     assert verdict == Verdict(text, (found._replace(text=told),), is_dropped)
     assert judge_document("Fine.", [], action) == Verdict("Fine.")
+
+
+def found_by(detector: str, start: int, end: int, text: str) -> Detection:
+    return Detection(start, end, text[start:end], "d", "t", 1.0, detector)
+
+
+ACTIONS_BY_DETECTOR = {"masks": Action.MASK, "stops": Action.STOP, "blocks": Action.BLOCK}
+
+
+def test_each_detector_has_its_own_action() -> None:
+    text = "aa bb cc dd"
+    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    assert judge.judge(0, text, [found_by("tells", 0, 2, text), found_by("masks", 3, 5, text)]).text == "aa ██ cc dd"
+    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    verdict = judge.judge(0, text, [found_by("masks", 3, 5, text), found_by("stops", 6, 8, text)])
+    assert verdict.text == "aa ██ !"
+    assert verdict.is_blocked
+    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    assert judge.judge(0, text, [found_by("stops", 6, 8, text), found_by("blocks", 9, 11, text)]).text == "!"
+
+
+def test_where_one_detector_hides_text_no_finding_quotes_it() -> None:
+    text = "aa bb cc"
+    judge = Judge(Action.ANNOTATE, "", {"masks": Action.MASK})
+    verdict = judge.judge(0, text, [found_by("tells", 0, 8, text), found_by("masks", 3, 5, text)])
+    assert [one.text for one in verdict.detections] == ["█" * 8, "██"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9), st.integers(0, 9)), max_size=5), st.data())
+def test_a_stricter_action_of_one_detector_never_releases_more(
+    places: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    text = "0123456789"
+    found = [found_by(name, min(one, two), max(one, two) + 1, text) for name, one, two in places]
+    mild, strict = sorted(data.draw(st.tuples(st.sampled_from(Action), st.sampled_from(Action))))
+    other = data.draw(st.sampled_from(Action))
+    said = [Judge(Action.ANNOTATE, "", {"a": one, "b": other}).judge(0, text, found).text for one in (mild, strict)]
+    shown = [sum(character != "█" for character in one) for one in said]
+    assert shown[1] <= shown[0]

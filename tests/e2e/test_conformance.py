@@ -38,3 +38,17 @@ def test_the_guardrails_suite_passes_every_case() -> None:
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert " 0 failed" in run.stdout
+
+
+def test_the_aggregator_suite_passes_every_case() -> None:
+    run = subprocess.run(
+        [sys.executable, "run.py", "--cmd", f"{sys.executable} -m lockgate serve", "--port-base", "22000"],
+        cwd=SUITES / "aggregator",
+        env=clean_environment() | {"PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+    assert " 0 failed" in run.stdout

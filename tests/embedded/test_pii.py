@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lockgate.core.values import Detection, Excerpt
 from lockgate.embedded import scanning
+from lockgate.embedded.citations import CitationReading
 from lockgate.embedded.formats import open_format_detector
 from lockgate.embedded.patterns import open_keywords_detector, open_regex_detector
 from lockgate.embedded.pii import ENTITIES, open_pii_detector
@@ -313,6 +314,7 @@ def _every_reading() -> dict[str, ScanReading]:
             "keywords": (await _opened(open_keywords_detector({"keywords": ["a", "1 1", "日本", "--"]}))).accept(
                 {}, ()
             ),
+            "citations": CitationReading(["a/b", "faq"]),
         }
         formats = await _opened(open_format_detector({}))
         return readings | {name: formats.accept({"format": name}, ()) for name in ("json", "xml", "yaml")}
@@ -339,6 +341,7 @@ _PIECES = st.sampled_from(
         "eyJ",
         "{",
         "[",
+        "a/b]",
         "<a>",
         "*x",
         "&x ",
@@ -379,6 +382,8 @@ UNITS = [
     "1.",
     "+1 ",
     "[",
+    "[a/b]",
+    "[a,b/c",
     ":",
     "1234 ",
     "a.b@c.de ",

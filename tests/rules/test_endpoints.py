@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every endpoint that is served is listed by `lockgate check` and has a span of its own."""
 
-from lockgate.assembly import Gateway
+from dataclasses import replace
+
+from lockgate.assembly import open_gateway
 from lockgate.config.report import ENDPOINTS
 from lockgate.config.settings import Settings
 from lockgate.pipelines.generate import NoBackend
@@ -11,8 +13,9 @@ from lockgate.telemetry.names import ENDPOINT_SPANS
 LISTED = [path for path, _, _ in ENDPOINTS]
 
 
-def test_every_endpoint_is_listed_and_has_a_span() -> None:
-    routes = api_routes(Gateway(Settings(), {}, NoBackend(), NoBackend()))
+async def test_every_endpoint_is_listed_and_has_a_span() -> None:
+    async with open_gateway(Settings()) as gateway:
+        routes = api_routes(replace(gateway, generation=NoBackend(), openai=NoBackend()))
     served = {path for path, methods in routes.items() if "POST" in methods}
     assert served == set(LISTED) == set(ENDPOINT_SPANS)
     assert len(LISTED) == len(served)

@@ -12,7 +12,8 @@ from lockgate.assembly import open_gateway
 from lockgate.config.load import load_settings
 from lockgate.core.sse import SseParser
 from lockgate.server.http.app import App
-from lockgate.server.http.routes import api_routes, health_routes
+from lockgate.server.http.routes import health_routes
+from lockgate.server.serving import build_api_app
 from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect
 from tests.server.served_app import served
 
@@ -32,8 +33,9 @@ async def gateway(text: str, *, port_of: str = "api", **environ: str) -> AsyncIt
         path.write_text(text, encoding="utf-8")
         settings = load_settings(config_path=path, flags={}, environ=environ)
         async with open_gateway(settings) as opened:
-            routes = api_routes(opened) if port_of == "api" else health_routes(opened)
-            app = App(routes, max_streams=100, timeout_s=settings.limits.request_timeout_s)
+            timeout_s = settings.limits.request_timeout_s
+            is_api = port_of == "api"
+            app = build_api_app(opened) if is_api else App(health_routes(opened), max_streams=100, timeout_s=timeout_s)
             async with served(app) as port:
                 yield port
 

@@ -13,10 +13,21 @@ from tests.server.processes import ServerProcess
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-NAMES = st.sampled_from(["pii", "secrets", "regex", "keywords", "format", "no", ""])
+NAMES = st.sampled_from(["pii", "secrets", "regex", "keywords", "format", "citations", "no", ""])
 PARAMS = st.dictionaries(
     st.sampled_from(
-        ["threshold", "entities", "regions", "patterns", "keywords", "ignore_case", "whole_words", "format", "x"]
+        [
+            "threshold",
+            "entities",
+            "regions",
+            "patterns",
+            "keywords",
+            "ignore_case",
+            "whole_words",
+            "format",
+            "sources",
+            "x",
+        ]
     ),
     VALUES | st.sampled_from([["EmailAddress"], ["a+", "("], "json", ["US"]]) | st.floats(0, 1),
 )

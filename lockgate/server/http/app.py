@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes, admission, the overall time limit, and what becomes of an exchange that fails or whose client leaves."""
+"""Routes, admission, the overall time limit, and what becomes of an exchange that fails or whose client leaves.
+
+An application may also tell browsers who may call (`cors`), and give requests a name that client and log know them by
+(`is_correlated`): on the paths of the aggregator, and where there is nothing to call.
+"""
 
 import asyncio
 import traceback
@@ -8,18 +12,22 @@ from typing import Any
 
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
+from lockgate.server.http.cors import Cors, answer_preflight
 from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
+from lockgate.wire.chat import encode_error as encode_chat_error
 from lockgate.wire.guardrails import encode_error
 from lockgate.wire.openai import encode_client_error
 
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
 _CLIENT_PATHS = "/v1/"  # there an error has the object by which such clients know it
+_CHAT_PATHS = "/api/v1/chat"  # and there its own
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
 _LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/metrics", "/openapi.json"})
+_CORRELATED = frozenset({_CHAT_PATHS, f"{_CHAT_PATHS}/stream"}) | _LIGHT
 
 
 class App:
@@ -33,29 +41,42 @@ class App:
         self._callers = callers or Callers()
         self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
         self.encode_error: ErrorEncoder = encode_error
+        self.cors: Cors | None = None
+        self.is_correlated = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         exchange = Exchange(scope, receive, send)
         exchange.keep_alive_s = self.keep_alive_s
-        is_theirs = self.encode_error is encode_error and exchange.path.startswith(_CLIENT_PATHS)
-        exchange.encode_error = encode_client_error if is_theirs else self.encode_error
-        methods = self._routes.get(exchange.path)
-        route = None if methods is None else exchange.path
-        is_counted = self._is_counted and exchange.path not in _LIGHT
-        request = start_request(exchange.method, exchange.path, route, exchange.header, is_counted=is_counted)
-        if methods is None:
+        path = exchange.path
+        exchange.encode_error = self._choose_encoder(path)
+        methods = self._routes.get(path)
+        is_light = path in _LIGHT
+        route = None if methods is None else path
+        is_counted = self._is_counted and not is_light
+        request = start_request(exchange.method, path, route, exchange.header, is_counted=is_counted)
+        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method) if methods else None
+        if self.is_correlated and (endpoint is None or path in _CORRELATED):
+            exchange.correlate()
+            request.correlation_id = exchange.correlation_id
+        asked = self.cors.admit(exchange) if self.cors is not None else None
+        if endpoint is not None:
+            await self._attend(endpoint, exchange)
+        elif methods is None:
             await exchange.answer(404)
-            _observe(request, exchange)
-            return
-        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
-        if endpoint is None:
+        elif asked is not None:
+            await answer_preflight(exchange, asked)
+        else:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
             await exchange.answer(405, b"", (b"allow", allowed.encode()))
+        if endpoint is None or not is_light:
             _observe(request, exchange)
-            return
-        await self._attend(endpoint, exchange)
-        if exchange.path not in _LIGHT:
-            _observe(request, exchange)
+
+    def _choose_encoder(self, path: str) -> ErrorEncoder:
+        if self.encode_error is not encode_error:
+            return self.encode_error
+        if path.startswith(_CLIENT_PATHS):
+            return encode_client_error
+        return encode_chat_error if path.startswith(_CHAT_PATHS) else encode_error
 
     async def _attend(self, endpoint: Endpoint, exchange: Exchange) -> None:
         task = asyncio.current_task()

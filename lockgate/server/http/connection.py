@@ -165,6 +165,11 @@ class Connection(HttpToolsProtocol):
             self._certificate_name = _common_name(tls.getpeercert() or {}) if tls is not None else ""
         return self._certificate_name
 
+    @property
+    def stays_open(self) -> bool:
+        """Whether the connection is kept for the next request when this one is answered, as far as is known now."""
+        return self._attended is not None and self._attended.keep_alive
+
     def open_body(self) -> StreamedBody | None:
         """The body of the answer that is about to begin; None when the client has gone."""
         if self._attended is None or self._attended.disconnected:

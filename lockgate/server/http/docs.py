@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from lockgate._version import __version__
-from lockgate.server.http import generation, guardrails, openai
+from lockgate.server.http import chat, generation, guardrails, openai
 from lockgate.server.http.exchange import Exchange
+from lockgate.wire.chat import ChatRequest
 from lockgate.wire.classification import Classification, GenerationDetection
 from lockgate.wire.guardrails import (
     ContentAnswer,
@@ -44,7 +45,7 @@ def build_document() -> dict[str, Any]:
     """The document; the types say what the bodies look like."""
     types = (
         ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer, ChatDetection, ContextRequest,
-        GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text,
+        GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text, ChatRequest,
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     names = dict(zip(types, schemas, strict=True))
@@ -100,6 +101,8 @@ def _generating(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
         (openai.CLIENT_TEXT_PATH, "clientText", "The same under the name that clients know.", Text, (_JSON, _SSE)),
         (generation.CLASSIFICATION_PATH, "classify", "Text by model id, with findings.", Classification, (_JSON,)),
         (generation.STREAMING_PATH, "classifyStream", "The same as server-sent events.", Classification, (_SSE,)),
+        (chat.CHAT_PATH, "answer", "An answer from the documents of many sources.", ChatRequest, (_JSON,)),
+        (chat.STREAM_PATH, "answerStream", "The same as server-sent events, step by step.", ChatRequest, (_SSE,)),
         (generation.GENERATION_PATH, "generate", "Text, then what reviewers say of it.", GenerationDetection, (_JSON,)),
     )
     errors = _errors(names[ErrorAnswer])

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from lockgate.errors import (
+    GenerationFailed,
     HeldTooMuch,
     LockgateError,
     OverloadedError,
@@ -41,7 +42,7 @@ def reply_to(error: Exception) -> ErrorReply:
     match error:
         case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
-        case RequestError() | HeldTooMuch() | RequestTimedOut():
+        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
             # Its words are not logged: they may be the service's, and quote the text or a header.

@@ -2,8 +2,10 @@
 """Exchange: one request and its answer, over ASGI. Knows bodies, limits and who has left; knows no endpoint."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+import re
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import Any
+from uuid import uuid4
 
 from lockgate.core.sse import encode_event
 from lockgate.errors import UnreadableBody
@@ -16,8 +18,11 @@ Headers = list[tuple[bytes, bytes]]
 ErrorEncoder = Callable[[int, str], bytes]  # the body of an error, of its status and its words
 ANONYMOUS = "anonymous"
 KEY_HEADER = b"x-lockgate-key"
+CORRELATION_HEADER = b"X-Correlation-ID"
 KEEP_ALIVE_S = 15.0
 _PULSE = b":\n\n"
+_CORRELATION_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_KEEP_OPEN = (b"connection", b"keep-alive")
 _EVENTS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 _FORWARDED = "x-forwarded-access-token"
 # Of this connection and this body, not of the request: passed on, they would break the next one.
@@ -37,12 +42,13 @@ class Exchange:
     """One request and its answer.
 
     `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
-    passed on.
+    passed on. `correlation_id` is the client's name for the request, or one of ours; empty until `correlate`.
     """
 
     __slots__ = (
-        "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope", "_send",
-        "caller", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "status", "withheld",
+        "_added", "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope",
+        "_send", "caller", "correlation_id", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "status",
+        "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
@@ -54,12 +60,14 @@ class Exchange:
         self._is_received = False
         self._on_leave: Callable[[], None] | None = None
         self._body: StreamedBody | None = None
+        self._added: Headers | None = None
         self.status = 0
         self.error_code = 0
         self.has_left = False
         self.keep_alive_s = KEEP_ALIVE_S
         self.encode_error: ErrorEncoder = encode_error
         self.caller = ANONYMOUS
+        self.correlation_id = ""
         self.key = b""
         self.withheld = frozenset({KEY_HEADER})
 
@@ -89,6 +97,17 @@ class Exchange:
     def header(self, name: bytes) -> str:
         """The first header of that name as text, or nothing."""
         return str(self.raw_header(name), "latin-1")
+
+    def add_headers(self, headers: Headers) -> None:
+        """What the answer carries besides its own headers, whatever it will be."""
+        self._added = headers if self._added is None else self._added + headers
+
+    def correlate(self) -> None:
+        """Take over the client's name for the request, or make one up, and tell it with the answer."""
+        given = self.raw_header(b"x-correlation-id").strip(b" \t")
+        name = given if _CORRELATION_ID.fullmatch(given) else str(uuid4()).encode()
+        self.correlation_id = str(name, "ascii")
+        self.add_headers([(CORRELATION_HEADER, name)])
 
     def passthrough(self, names: Collection[str], rewrites_token: bool) -> tuple[tuple[str, str], ...]:
         """The headers of these names, in lower case, for the services behind us (G-24); never the caller's key.
@@ -189,14 +208,29 @@ class Exchange:
         if self._body.is_stuck:  # with the answer before this one
             await self._body.drain()
         self._end_with_error = end_with_error
+        if _KEEP_OPEN in headers and not connection.stays_open:
+            headers = [one for one in headers if one != _KEEP_OPEN]
         await self._start(200, headers)
 
-    async def start_events(self, *, done: bytes = b"") -> None:
+    async def start_events(
+        self,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        done: bytes = b"",
+        encode_error: Callable[[str], bytes] | None = None,
+    ) -> None:
         """Begin an answer of server-sent events; each `write` is one. An error is an event too, and `done` follows it.
 
-        A stream without events for a while sends a comment, so that nobody on the way takes it for dead.
+        `encode_error` makes that event of its words, where the endpoint has its own. A stream without events for a
+        while sends a comment, so that nobody on the way takes it for dead. Of the headers `connection: keep-alive` is
+        left out where the connection will not be kept.
         """
-        await self.start_stream(_EVENTS, lambda reply: self._encode_error_event(reply) + done)
+
+        def end_with_error(reply: ErrorReply) -> bytes:
+            event = encode_error(reply.details) if encode_error is not None else self._encode_error_event(reply)
+            return event + done
+
+        await self.start_stream([*_EVENTS, *headers], end_with_error)
         self._open_body().keep_alive(_PULSE, self.keep_alive_s)
 
     async def write(self, data: bytes) -> None:
@@ -242,6 +276,8 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
         answer_started(status, is_stream=self._body is not None)
+        if self._added is not None:
+            headers = [*headers, *self._added]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
 

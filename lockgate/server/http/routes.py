@@ -3,7 +3,7 @@
 
 from lockgate.assembly import Gateway
 from lockgate.pipelines.generate import NoBackend
-from lockgate.server.http import generation, guardrails, openai
+from lockgate.server.http import chat, generation, guardrails, openai
 from lockgate.server.http.app import Endpoint, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
 from lockgate.server.http.health import HealthRoutes, api_health, api_ready
@@ -13,6 +13,7 @@ def api_routes(gateway: Gateway) -> Routes:
     """The API port."""
     detecting = guardrails.GuardrailsRoutes(gateway)
     generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend())
+    answering = chat.ChatRoutes(gateway)
     posts: dict[str, Endpoint] = {
         guardrails.CONTENT_PATH: detecting.detect_content,
         guardrails.STREAM_CONTENT_PATH: detecting.stream_content,
@@ -22,6 +23,8 @@ def api_routes(gateway: Gateway) -> Routes:
         generation.CLASSIFICATION_PATH: generating.classify,
         generation.STREAMING_PATH: generating.classify_stream,
         generation.GENERATION_PATH: generating.generate,
+        chat.CHAT_PATH: answering.answer_whole,
+        chat.STREAM_PATH: answering.answer_stream,
     }
     if gateway.openai is not None:
         completing = openai.OpenAIRoutes(gateway, gateway.openai)

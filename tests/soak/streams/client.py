@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of one guarded stream: notes when each event came, leaves when its plan says so. Judges nothing."""
+"""A client of one stream of events: notes when each came, leaves when its plan says so. Judges nothing."""
 
 import asyncio
 import random
@@ -7,13 +7,38 @@ import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
-from tests.soak.streams.plans import STREAM_HEADER, Plan
+from tests.soak.streams.plans import STREAM_HEADER, Leave
 
 PATH = "/api/v2/chat/completions-detection"
 PATIENCE_S = 60.0
 _RESET = struct.pack("ii", 1, 0)
+
+
+class Played(Protocol):
+    """What a client must know of its plan."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def leave(self) -> Leave | None: ...
+    @property
+    def is_slow_reader(self) -> bool: ...
+    def request(self) -> bytes:
+        """The body."""
+
+
+class Door(NamedTuple):
+    """Where a client asks, and which header names its stream."""
+
+    path: str
+    id_header: str
+
+
+_GUARDED = Door(PATH, STREAM_HEADER)
 
 
 class Event(NamedTuple):
@@ -39,10 +64,11 @@ class Heard:
 class Listener(asyncio.Protocol):
     """Takes an HTTP answer in chunks apart as it comes."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Played, door: Door = _GUARDED) -> None:
         self.heard = Heard()
         self.over = asyncio.Event()
         self._plan = plan
+        self._door = door
         self._raw = b""
         self._body = b""
         self._rng = random.Random(plan.seed + 1)
@@ -52,8 +78,8 @@ class Listener(asyncio.Protocol):
         """Ask."""
         self._transport = cast("asyncio.Transport", transport)
         body = self._plan.request()
-        head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        head += f"{STREAM_HEADER}: {self._plan.id}\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {self._door.path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        head += f"{self._door.id_header}: {self._plan.id}\r\ncontent-length: {len(body)}\r\n\r\n"
         self._transport.write(head.encode() + body)
 
     def data_received(self, data: bytes) -> None:
@@ -140,10 +166,10 @@ class Listener(asyncio.Protocol):
             self.over.set()
 
 
-async def listen_to(plan: Plan, port: int) -> Heard:
+async def listen_to(plan: Played, port: int, door: Door = _GUARDED) -> Heard:
     """Play the client's part of a plan."""
     loop = asyncio.get_running_loop()
-    _, listener = await loop.create_connection(lambda: Listener(plan), "127.0.0.1", port)
+    _, listener = await loop.create_connection(lambda: Listener(plan, door), "127.0.0.1", port)
     timer = loop.call_later(plan.leave.after_s, listener.leave) if plan.leave is not None else None
     try:
         await asyncio.wait_for(listener.over.wait(), PATIENCE_S)

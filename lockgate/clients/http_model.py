@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HttpModel: a model behind HTTP, asked once, whole or streamed.
+
+Decides in which words a model's failure is told, and when a stream has ended. Refuses to know any model's bodies:
+those are its subclasses' business.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from lockgate.clients.endpoints import Scrubber
+from lockgate.clients.http import Answer, HttpCaller, Outgoing, let_end, refuse
+from lockgate.core.values import Frame, Message
+from lockgate.errors import BrokeProtocol, UpstreamError
+from lockgate.telemetry import note_generation, note_stream_ended, note_usage
+from lockgate.wire.syftai_space import MAX_DETAIL_CHARS, Told, Usage
+
+INVALID = "Invalid response from model"
+NETWORK_ERROR = "Network error: "
+EVENT_STREAM = "text/event-stream"
+END_WAIT_S = 0.02
+
+
+class Reader(Protocol):
+    """Bytes of a streamed answer in, its pieces out. `failure` is in the model's words, "" where it broke the rules."""
+
+    failure: str | None
+    has_events: bool
+    is_done: bool
+    usage: Usage | None
+
+    def feed(self, packet: bytes) -> list[str]:
+        """The pieces that these bytes complete; none is empty."""
+
+    def finish(self) -> list[str]:
+        """The pieces that were still open; no bytes follow."""
+
+
+class HttpModel(ABC):
+    """A model at one address. `known_as` is its name for telemetry, never one that a request makes up."""
+
+    known_as = ""
+
+    def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], scrub: Scrubber) -> None:
+        self._caller = caller
+        self._url = url
+        self._headers = headers
+        self._scrub = scrub
+
+    async def generate(
+        self, messages: Sequence[Message], params: Mapping[str, Any]
+    ) -> AsyncGenerator[Frame | list[Frame], None]:
+        """The answer's frames, those that came at once together; closing the iterator closes the connection."""
+        is_stream = bool(params.get("stream"))
+        outgoing = self._address(messages, params, is_stream)
+        note_generation(self.known_as, "chat")
+        if not is_stream:
+            yield self._read_whole(await self._caller.post(outgoing))
+            return
+        response = await self._caller.open(outgoing)
+        try:
+            if response.status != 200 or response.content_type != EVENT_STREAM:
+                yield self._read_whole(Answer(response.status, await self._caller.read(response, outgoing)))
+                return
+            async with aclosing(self._read_stream(response, outgoing)) as bursts:
+                async for frames in bursts:
+                    yield frames
+        finally:
+            response.close()  # of a body that has come whole, the connection is back in the pool already
+
+    @abstractmethod
+    def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
+        """The body of a request; raises ValueError for what cannot be sent."""
+
+    @abstractmethod
+    def _decode(self, body: bytes) -> Told:
+        """A whole answer; raises ValueError or RecursionError for what is none."""
+
+    @abstractmethod
+    def _find_detail(self, body: bytes) -> str:
+        """What a refusal says, without tokens."""
+
+    @abstractmethod
+    def _open_reader(self) -> Reader:
+        """Reads one streamed answer."""
+
+    def _address(self, messages: Sequence[Message], params: Mapping[str, Any], is_stream: bool) -> Outgoing:
+        headers = self._headers
+        if is_stream:
+            headers = headers.copy()
+            headers["Accept"] = EVENT_STREAM
+        try:
+            return Outgoing(self._url, headers, self._encode(messages, params), NETWORK_ERROR)
+        except ValueError:
+            raise BrokeProtocol(self._caller.name, "Model request failed: the prompt is no valid text") from None
+
+    def _read_whole(self, answer: Answer) -> Frame:
+        if answer.status != 200:
+            raise refuse_model(self._caller.name, answer.status, self._find_detail(answer.body))
+        try:
+            told = self._decode(answer.body)
+        except (ValueError, RecursionError):
+            raise BrokeProtocol(self._caller.name, INVALID) from None
+        return Frame(0, told.text, fields=_note(told.usage))
+
+    async def _read_stream(
+        self, response: aiohttp.ClientResponse, outgoing: Outgoing
+    ) -> AsyncGenerator[list[Frame], None]:
+        reader, number, size = self._open_reader(), 0, 0
+        is_open = True
+        while is_open:
+            packet = await self._caller.read_packet(response, outgoing)
+            size += len(packet)
+            pieces = reader.feed(packet) if packet else reader.finish()
+            if pieces:
+                yield [Frame(at, piece) for at, piece in enumerate(pieces, number)]
+                number += len(pieces)
+            self._check(reader, size, outgoing)
+            is_open = bool(packet) and not reader.is_done
+        if not reader.has_events:
+            raise BrokeProtocol(self._caller.name, INVALID)
+        note_stream_ended()
+        if (fields := _note(reader.usage)) is not None:
+            yield [Frame(number, "", fields=fields)]
+        await let_end(response, END_WAIT_S)
+
+    def _check(self, reader: Reader, size: int, outgoing: Outgoing) -> None:
+        """Raises what has gone wrong behind the pieces that have left."""
+        if reader.failure:
+            said = self._scrub(reader.failure)[:MAX_DETAIL_CHARS]
+            raise UpstreamError(self._caller.name, f"Model request failed: {said}")
+        if reader.failure is not None:
+            raise BrokeProtocol(self._caller.name, INVALID)
+        if size > self._caller.max_bytes:
+            raise self._caller.refuse_length(outgoing)
+
+
+def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
+    """The error for a model that answered, but not with success."""
+    words = f"Model access denied: {detail}" if status == 403 else f"Model request failed: HTTP {status} - {detail}"
+    return refuse(name, words, status)
+
+
+def _note(usage: Usage | None) -> dict[str, Any] | None:
+    """What a frame carries of the usage; telemetry is told too."""
+    if usage is None:
+        return None
+    note_usage(usage["prompt_tokens"], usage["completion_tokens"])
+    return {"usage": usage}

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAIModel: a chat model of any OpenAI-compatible server, as a model behind the answer pipeline.
+
+Decides which of a completion's words are the answer: the text of its first choice. Refuses to know who may be called
+and how long it may take. The same server as a backend of the guardrails API is lockgate.clients.openai.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from lockgate.clients.endpoints import Scrubber
+from lockgate.clients.http import HttpCaller
+from lockgate.clients.http_model import HttpModel, Reader
+from lockgate.clients.openai import DONE, find_error, read_message
+from lockgate.core.sse import SseParser
+from lockgate.core.values import Endpoint, Message
+from lockgate.errors import BrokeProtocol
+from lockgate.wire.syftai_space import MAX_DETAIL_CHARS, Told, Usage, count_usage, read_detail, refuse_dense
+
+NAME = "openai"
+DEFAULT_BASE = "/v1"
+NO_DETAIL = "no details given"
+
+
+class _Words(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Words | str
+
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+class OpenAIModel(HttpModel):
+    """A chat model, the endpoint's slug its name. `base` is the server's: a path ends where `/chat/completions` begins.
+
+    `known_as` is the model's name for telemetry; without it all such models are one.
+    """
+
+    def __init__(
+        self, caller: HttpCaller, base: URL, headers: CIMultiDict[str], endpoint: Endpoint, known_as: str = NAME
+    ) -> None:
+        super().__init__(caller, _find_chat(base), headers, Scrubber(endpoint.token))
+        self._model = endpoint.slug
+        self.known_as = known_as
+
+    def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
+        said = [{"role": one.role, "content": one.text} for one in messages]
+        body: dict[str, Any] = {"model": self._model, "messages": said}
+        body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
+        body["stream"] = bool(params.get("stream"))
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
+        return _encode_json(body)
+
+    def _decode(self, body: bytes) -> Told:
+        refuse_dense(body)
+        message = read_message(body)
+        text = None if message is None else _find_text(message, "message")
+        if message is None or text is None:
+            raise ValueError("there is no text in it")
+        return Told(text, count_usage(message.get("usage")))
+
+    def _find_detail(self, body: bytes) -> str:
+        words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
+        return words or read_detail(body, self._scrub) or NO_DETAIL
+
+    def _open_reader(self) -> Reader:
+        return _ChatReader()
+
+
+class _ChatReader:
+    """The pieces of the first choice of a streamed completion."""
+
+    __slots__ = ("_parser", "failure", "has_events", "is_done", "usage")
+
+    def __init__(self) -> None:
+        self._parser = SseParser(NAME)
+        self.failure: str | None = None
+        self.has_events = False
+        self.is_done = False
+        self.usage: Usage | None = None
+
+    def feed(self, packet: bytes) -> list[str]:
+        """The pieces that these bytes complete, up to the end or the first failure."""
+        try:
+            events = self._parser.feed(packet)
+        except BrokeProtocol:
+            self.failure = ""
+            return []
+        return [piece for event in events if (piece := self._read_event(event.data))]
+
+    def finish(self) -> list[str]:
+        """The pieces of a last event that nobody closed."""
+        return self.feed(b"\n\n")
+
+    def _read_event(self, data: str) -> str | None:
+        self.has_events = True
+        if self.is_done or self.failure is not None:
+            return None
+        if data == DONE:
+            self.is_done = True
+            return None
+        message = read_message(data)
+        if message is None:
+            self.failure = _find_words(data)
+            return None
+        self.usage = count_usage(message.get("usage")) or self.usage
+        return _find_text(message, "delta")
+
+
+def _find_chat(base: URL) -> URL:
+    path = base.raw_path.rstrip("/") or DEFAULT_BASE
+    return base.with_path(f"{path}/chat/completions", encoded=True)
+
+
+def _find_text(message: Mapping[str, Any], part: str) -> str | None:
+    """The text of the first choice, which is not always the first in the list."""
+    for choice in message["choices"]:
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            said = choice.get(part)
+            text = said.get("content") if isinstance(said, dict) else None
+            return text if isinstance(text, str) else None
+    return None
+
+
+def _find_words(text: bytes | str) -> str:
+    """What an error says, in any of the forms that such servers use; nothing where there is none."""
+    known = find_error(text)
+    if known is not None:
+        return known.message
+    try:
+        error = _decode_refusal(text).error
+    except (ValueError, RecursionError):
+        return ""
+    return error if isinstance(error, str) else error.message

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receipt: who read what of one request, and whether that was everything that was let through.
+
+Counts what detectors were really given, beside what was released, and compares the two at the end. So it does not rest
+on the gate's promise but would show if that were broken. White space that a chunker drops need not have been read.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Part(StrEnum):
+    """What is read of a request."""
+
+    PROMPT = "prompt"
+    DOCUMENTS = "documents"
+    ANSWER = "answer"
+
+
+class Read(NamedTuple):
+    """What one detector did: the characters that it read of each part, and whether it covered what was released."""
+
+    detector_id: str
+    chars: dict[Part, int]
+    chunks: int
+    findings: int
+    seconds: float
+    is_covered: bool
+
+
+class _Account:
+    """The running figures of one detector."""
+
+    __slots__ = ("chars", "chunks", "findings", "has_failed", "seconds", "solid")
+
+    def __init__(self) -> None:
+        self.chars: dict[Part, int] = {}
+        self.solid: dict[Part, int] = {}
+        self.chunks = self.findings = 0
+        self.seconds = 0.0
+        self.has_failed = False
+
+
+class Receipt:
+    """The figures of one request."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._solid = dict.fromkeys(Part, 0)
+        self.released = dict.fromkeys(Part, 0)
+
+    def expect(self, detector_id: str, part: Part) -> None:
+        """The detector is to read this part."""
+        account = self._accounts.setdefault(detector_id, _Account())
+        account.chars.setdefault(part, 0)
+        account.solid.setdefault(part, 0)
+
+    def note_read(self, detector_id: str, part: Part, texts: Iterable[str], seconds: float) -> None:
+        """The detector has read these chunks of the part."""
+        account = self._accounts[detector_id]
+        account.seconds += seconds
+        for text in texts:
+            account.chunks += 1
+            account.chars[part] += len(text)
+            account.solid[part] += _count_solid(text)
+
+    def note_failure(self, detector_id: str) -> None:
+        """The detector failed, and the text goes on without it."""
+        self._accounts[detector_id].has_failed = True
+
+    def note_finding(self, detector_id: str) -> None:
+        """The detector has found something that is reported."""
+        account = self._accounts.get(detector_id)
+        if account is not None:
+            account.findings += 1
+
+    def note_released(self, part: Part, text: str) -> None:
+        """The text goes on: to a source or the model, or to the client."""
+        self.released[part] += len(text)
+        self._solid[part] += _count_solid(text)
+
+    def settle(self) -> list[Read]:
+        """What every detector did, in the order in which they were expected."""
+        return [
+            Read(name, account.chars, account.chunks, account.findings, account.seconds, self._is_covered(account))
+            for name, account in self._accounts.items()
+        ]
+
+    def _is_covered(self, account: _Account) -> bool:
+        return not account.has_failed and all(count >= self._solid[part] for part, count in account.solid.items())
+
+
+def _count_solid(text: str) -> int:
+    """Characters that are no white space."""
+    return sum(map(len, text.split()))

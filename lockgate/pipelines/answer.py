@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question in, grounded and guarded answer out: retrieve -> prompt -> guarded stream -> citations.
+
+One coroutine carries a request and tells its listener each step as it happens: a listener that takes long to hear slows
+this request and no other. Everything under way belongs to it and ends with it. A whole answer and a stream go the same
+way; without detectors text is passed on as it comes.
+
+The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. One
+that is blocked ends the request where it stands.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.core.citations import CitationScanner
+from lockgate.core.lanes import LanePlan
+from lockgate.core.prompt import build_prompt
+from lockgate.core.receipts import Part
+from lockgate.core.release import Release
+from lockgate.core.retrieval import Retrieval, Status, merge_documents
+from lockgate.core.values import Detection, Frame, Message
+from lockgate.core.verdicts import Action, DocumentAction, Judge, judge_whole
+from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
+from lockgate.interfaces import Model
+from lockgate.pipelines.detect import detect_contents
+from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview
+from lockgate.pipelines.metering import Chunking, Meter, ground, tell_sources
+from lockgate.pipelines.retrieve import Inspection, NamedSource, inspect, query, read_text
+from lockgate.pipelines.together import run_group
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
+
+TIMED_OUT = "Model request timed out"
+_BROKEN = "the model failed"
+_ABANDONED = "Not asked to the end: the prompt was blocked"
+_GRACE_S = 0.5  # for detectors, once sources and model have no time left
+_NO_DOCUMENTS = "No relevant documents were retrieved."
+
+
+class Limits(NamedTuple):
+    """How long the parts of a request may take, in seconds."""
+
+    retrieval_s: float = 30.0
+    generation_s: float = 120.0
+    total_s: float = 180.0
+
+
+class Guarding(NamedTuple):
+    """Who reads what of a request, and what becomes of a finding."""
+
+    input: Sequence[ActiveGuard] = ()
+    documents: Sequence[ActiveGuard] = ()
+    output: Sequence[ActiveGuard] = ()
+    grounding: Sequence[ActiveReview] = ()
+    on_input: Action = Action.BLOCK
+    on_documents: DocumentAction = DocumentAction.DROP
+    on_output: Action = Action.ANNOTATE
+    on_grounding: Action = Action.ANNOTATE
+    fallback: str = ""
+    passes_failures: bool = False
+    grounding_holds: bool = True
+    max_open: int = 5
+
+
+class Question(NamedTuple):
+    """What is asked, of whom, within which limits."""
+
+    prompt: str
+    sources: Sequence[NamedSource]
+    model: Model
+    model_path: str
+    params: Mapping[str, Any]
+    top_k: int
+    limits: Limits
+    plan: Callable[[Sequence[ActiveGuard]], LanePlan]
+    chunking: Chunking | None = None
+    system_prompt: str | None = None
+    guarding: Guarding = Guarding()
+    finds_citations: bool = False
+
+
+Tell = Callable[[Step], Awaitable[None]]
+
+
+async def answer(question: Question, tell: Tell) -> Outcome:
+    """Carry out a request. Raises GenerationFailed when the model gives no answer, after what it said before."""
+    run = _Run(question, tell)
+    log_event(Event.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
+    status = "error"
+    try:
+        async with asyncio.timeout_at(run.deadline + _GRACE_S):
+            await run.carry_out()
+        status = "success"
+    except TimeoutError:
+        raise RequestTimedOut from None
+    finally:
+        run.outcome.total_ms = run.elapsed_ms(run.started)
+        log_event(
+            Event.CHAT_REQUEST_COMPLETED,
+            documents_count=len(run.outcome.documents),
+            status=status,
+            latency_ms=run.outcome.total_ms,
+        )
+    return run.outcome
+
+
+class _Run:
+    """One request at work."""
+
+    def __init__(self, question: Question, tell: Tell) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self.started = self._clock()
+        self.deadline = self.started + question.limits.total_s
+        self.outcome = Outcome()
+        self._question = question
+        self._prompt = question.prompt
+        self._guarding = question.guarding
+        self._tell = tell
+        report = self.outcome.failed_detectors.append if question.guarding.passes_failures else None
+        self._meter = Meter(self.outcome.receipt, report)
+        self._expect_reads()
+
+    def elapsed_ms(self, since: float) -> int:
+        return int((self._clock() - since) * 1000)
+
+    async def carry_out(self) -> None:
+        guarding = self._guarding
+        await self._tell(RetrievalStarted(len(self._question.sources)))
+        if guarding.input and guarding.on_input is Action.MASK:
+            await self._check_prompt()
+        await self._retrieve()
+        if self.outcome.is_prompt_blocked:
+            return
+        self.outcome.receipt.note_released(Part.PROMPT, self._prompt)
+        self.outcome.documents = merge_documents(self.outcome.retrievals)
+        for document in self.outcome.documents if guarding.documents else ():
+            self.outcome.receipt.note_released(Part.DOCUMENTS, read_text(document))
+        await self._generate()
+
+    def _expect_reads(self) -> None:
+        """Every detector is on the receipt, also one that never gets anything to read."""
+        guarding, expect = self._guarding, self.outcome.receipt.expect
+        for part, guards in (
+            (Part.PROMPT, guarding.input),
+            (Part.DOCUMENTS, guarding.documents),
+            (Part.ANSWER, (*guarding.output, *guarding.grounding)),
+        ):
+            for one in guards:
+                expect(one.guard.id, part)
+
+    # The prompt.
+
+    async def _check_prompt(self) -> None:
+        guarding, outcome = self._guarding, self.outcome
+        guards = self._meter.watch(guarding.input, Part.PROMPT)
+        found = await detect_contents(self._prompt, guards, guarding.max_open)
+        if not found:
+            return
+        count_detections(found)
+        self._note(found)
+        verdict = judge_whole(self._prompt, found, guarding.on_input)
+        outcome.found_in_prompt = verdict.detections
+        outcome.is_prompt_blocked = verdict.is_blocked
+        if not verdict.is_blocked:
+            self._prompt = verdict.text
+
+    # The sources.
+
+    async def _retrieve(self) -> None:
+        question, outcome = self._question, self.outcome
+        began = self._clock()
+        log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
+        until = min(began + question.limits.retrieval_s, self.deadline)
+        inbox: asyncio.Queue[Retrieval | None] = asyncio.Queue(len(question.sources) + 1)
+        places: dict[int, Retrieval] = {}
+        guards = self._meter.watch(self._guarding.documents, Part.DOCUMENTS)
+        inspection = Inspection(guards, self._guarding.on_documents, outcome.receipt, self._guarding.max_open)
+
+        async def ask(place: int, source: NamedSource) -> None:
+            retrieval = await query(source, self._prompt, question.top_k, until)
+            places[place] = retrieval = await inspect(retrieval, inspection)
+            inbox.put_nowait(retrieval)
+
+        async def check() -> None:
+            await self._check_prompt()
+            inbox.put_nowait(None)
+
+        async with run_group() as group:
+            for place, source in enumerate(question.sources):
+                group.create_task(ask(place, source))
+            is_checking = bool(self._guarding.input) and self._guarding.on_input is not Action.MASK
+            if is_checking:
+                group.create_task(check())
+            while len(outcome.ended) < len(question.sources) and not outcome.is_prompt_blocked:
+                retrieval = await inbox.get()
+                if retrieval is None:
+                    is_checking = False
+                    continue
+                outcome.ended.append(retrieval)
+                await self._tell(SourceEnded(retrieval))
+            outcome.retrieval_ms = self.elapsed_ms(began)
+            if not outcome.is_prompt_blocked:
+                await self._end_retrieval()
+            if is_checking and not outcome.is_prompt_blocked:
+                await inbox.get()
+        self._collect(places)
+
+    async def _end_retrieval(self) -> None:
+        outcome = self.outcome
+        count = sum([one.retrieved for one in outcome.ended])
+        log_event(
+            Event.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
+        )
+        await self._tell(RetrievalEnded(count, outcome.retrieval_ms))
+
+    def _collect(self, places: Mapping[int, Retrieval]) -> None:
+        """Every source has its entry, also one that was left when the prompt was blocked."""
+        for place, source in enumerate(self._question.sources):
+            retrieval = places.get(place) or Retrieval(source.path, Status.ERROR, error=_ABANDONED)
+            self.outcome.retrievals.append(retrieval)
+            if place not in places:
+                self.outcome.ended.append(retrieval)
+
+    # The answer.
+
+    async def _generate(self) -> None:
+        question, outcome = self._question, self.outcome
+        messages = build_prompt(
+            self._prompt,
+            outcome.documents,
+            has_sources=bool(question.sources),
+            system_prompt=question.system_prompt,
+        )
+        await self._tell(GenerationStarted())
+        log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
+        began = self._clock()
+        guards = self._choose_readers()
+        speaker = _Speaker(self, guards)
+        async with open_guarded_stream(self._ask_model(messages, began), guards, question.plan(guards)) as releases:
+            async for release in releases:
+                token = speaker.judge(release)
+                if token is not None:
+                    await self._tell(token)
+                if outcome.is_answer_blocked:
+                    break
+        if not speaker.has_spoken:  # an answer without a word is an answer
+            await self._tell(Token("", 0, 0))
+        outcome.generation_ms = self.elapsed_ms(began)
+
+    def _choose_readers(self) -> tuple[ActiveGuard, ...]:
+        guarding, documents = self._guarding, self.outcome.documents
+        readers: tuple[ActiveGuard, ...] = ()
+        if guarding.output:
+            readers = tell_sources(guarding.output, {one.source for one in documents})
+        if guarding.grounding and self._question.chunking is not None:
+            texts = [one.text for one in documents] or [_NO_DOCUMENTS]
+            self.outcome.grounding = [one.guard.id for one in guarding.grounding]
+            readers += ground(guarding.grounding, texts, self._question.chunking, holds=guarding.grounding_holds)
+        return self._meter.watch(readers, Part.ANSWER) if readers else ()
+
+    async def _ask_model(self, messages: Sequence[Message], began: float) -> Source:
+        question = self._question
+        until = min(began + question.limits.generation_s, self.deadline)
+        frames = question.model.generate(messages, question.params)
+        try:
+            async with aclosing(frames):
+                while (burst := await _next_burst(frames, until)) is not None:
+                    self._note_usage(burst)
+                    yield burst
+        except LockgateError as error:
+            log_event(Event.MODEL_QUERY_FAILED, logging.WARNING, latency_ms=self.elapsed_ms(began), status="error")
+            if not isinstance(error, UpstreamError):
+                raise
+            cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
+            raise GenerationFailed(cause, question.model_path, self.elapsed_ms(began)) from error
+        log_event(Event.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(began), status="success")
+
+    def _note_usage(self, burst: Frame | list[Frame]) -> None:
+        for frame in burst if isinstance(burst, list) else (burst,):
+            if frame.fields is not None and frame.fields.get("usage"):
+                self.outcome.usage = frame.fields["usage"]
+
+    def _note(self, found: Sequence[Detection]) -> None:
+        for one in found:
+            self.outcome.receipt.note_finding(one.detector_id)
+
+
+async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: float) -> Frame | list[Frame] | None:
+    """What the model says next, until that time; None at its end."""
+    if until <= asyncio.get_running_loop().time():  # it is not even asked
+        raise TimedOut("model", TIMED_OUT)
+    try:
+        async with asyncio.timeout_at(until):
+            return await anext(frames)
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        raise TimedOut("model", TIMED_OUT) from None
+    except LockgateError:
+        raise
+    except Exception as error:  # a model is somebody else's code
+        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=name_causes(error))
+        raise UpstreamError("model", _BROKEN) from error
+
+
+class _Speaker:
+    """Judges the releases of one answer, notes what is said, and looks for citations in it."""
+
+    def __init__(self, run: _Run, guards: Sequence[ActiveGuard]) -> None:
+        question, self._outcome = run._question, run.outcome
+        guarding = question.guarding
+        grounding = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
+        self._fallback = guarding.fallback
+        self._judge = Judge(guarding.on_output, guarding.fallback, grounding) if guards else None
+        known = {one.source for one in self._outcome.documents}
+        is_wanted = question.finds_citations or bool(guards)
+        self._scanner = CitationScanner(known) if is_wanted else None
+        self.has_spoken = False
+
+    def judge(self, release: Release) -> Token | None:
+        """What the client hears of a release."""
+        text, detections = release.text, release.detections
+        if self._judge is not None:
+            if detections:
+                count_detections(detections)
+                for one in detections:
+                    self._outcome.receipt.note_finding(one.detector_id)
+            verdict = self._judge.judge(release.start, text, detections)
+            said = len(verdict.text) - len(self._fallback) if verdict.is_blocked else len(text)
+            self._outcome.receipt.note_released(Part.ANSWER, text[:said])
+            self._outcome.is_answer_blocked = verdict.is_blocked
+            text, detections = verdict.text, verdict.detections
+            self._outcome.found_in_answer += detections
+        if self._scanner is not None and text:
+            self._outcome.citations += self._scanner.feed(text)
+        if not text:
+            return None
+        self.has_spoken = True
+        return Token(text, release.start, release.end, detections)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources asked at once, each within its time, their documents read by detectors as they come.
+
+A source that fails or is late gives nothing, and the others go on. What detectors find in a document decides whether
+it is used. Knows no wire shape; who is told of a source's end is the caller's business.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from lockgate.core.receipts import Receipt
+from lockgate.core.retrieval import Inspected, Retrieval, Status
+from lockgate.core.values import Document
+from lockgate.core.verdicts import DocumentAction, judge_document
+from lockgate.errors import TimedOut, UpstreamError
+from lockgate.interfaces import DataSource
+from lockgate.pipelines.detect import detect_contents
+from lockgate.pipelines.guards import ActiveGuard
+from lockgate.pipelines.together import run_together
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
+
+TIMED_OUT = "Request timed out"
+_BROKEN = "The source failed"
+_AFTER_TITLE = "\n\n"
+_MAX_LOGGED_CHARS = 200
+
+
+class NamedSource(NamedTuple):
+    """A source, and how it is cited."""
+
+    path: str
+    source: DataSource
+
+
+class Inspection(NamedTuple):
+    """Who reads retrieved documents, and what becomes of one in which something is found."""
+
+    guards: Sequence[ActiveGuard]
+    action: DocumentAction
+    receipt: Receipt
+    max_open: int = 5
+
+
+async def query(named: NamedSource, question: str, limit: int, until: float) -> Retrieval:
+    """What a source gives until that time of the loop's clock; never raises for a failure of the source."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    source = named.path[:_MAX_LOGGED_CHARS]
+    log_event(Event.DATA_SOURCE_QUERY_STARTED, source=source)
+    retrieval = await _search(named, question, limit, until)
+    is_well = retrieval.status is Status.SUCCESS
+    log_event(
+        Event.DATA_SOURCE_QUERY_COMPLETED if is_well else Event.DATA_SOURCE_QUERY_FAILED,
+        logging.INFO if is_well else logging.WARNING,
+        source=source,
+        documents_count=retrieval.retrieved,
+        latency_ms=int((loop.time() - started) * 1000),
+        status=retrieval.status.value,
+    )
+    return retrieval
+
+
+async def _search(named: NamedSource, question: str, limit: int, until: float) -> Retrieval:
+    path = named.path
+    if until <= asyncio.get_running_loop().time():  # it is not even asked
+        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT)
+    try:
+        async with asyncio.timeout_at(until):
+            documents = await named.source.search(question, limit)
+    except (TimeoutError, TimedOut):
+        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT)
+    except UpstreamError as error:
+        return Retrieval(path, Status.ERROR, error=error.message or _BROKEN)
+    except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
+        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=path[:_MAX_LOGGED_CHARS], reason=name_causes(error))
+        return Retrieval(path, Status.ERROR, error=_BROKEN)
+    kept = tuple([one if one.source else one._replace(source=path) for one in documents])
+    return Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept))
+
+
+async def inspect(retrieval: Retrieval, inspection: Inspection) -> Retrieval:
+    """The retrieval with only those documents that may be used, as they may be used."""
+    if not (inspection.guards and retrieval.documents):
+        return retrieval
+    calls = [partial(_inspect, document, inspection) for document in retrieval.documents]
+    seen = await run_together(calls, inspection.max_open)
+    return retrieval._replace(
+        documents=tuple([document for document, _ in seen if document is not None]),
+        inspected=tuple([one for _, one in seen if one is not None]),
+    )
+
+
+async def _inspect(document: Document, inspection: Inspection) -> tuple[Document | None, Inspected | None]:
+    """The document as it may be used, if at all. Its title reaches the model too, so it is read before the text."""
+    whole = read_text(document)
+    shift = len(whole) - len(document.text)
+    found = await detect_contents(whole, inspection.guards, inspection.max_open)
+    if not found:
+        return document, None
+    count_detections(found)
+    for one in found:
+        inspection.receipt.note_finding(one.detector_id)
+    verdict = judge_document(whole, found, inspection.action)
+    title = verdict.text[: len(document.title)]
+    if inspection.action is DocumentAction.DROP and all(one.start >= shift for one in found):
+        title = document.title  # nothing was found in it, and the reader wants to know which one is missing
+    told = Inspected(
+        document.source,
+        title,
+        tuple([one._replace(start=one.start - shift, end=one.end - shift) for one in verdict.detections]),
+        verdict.is_blocked,
+        inspection.action is DocumentAction.MASK,
+    )
+    if verdict.is_blocked:
+        return None, told
+    return document._replace(title=title, text=verdict.text[shift:]), told
+
+
+def read_text(document: Document) -> str:
+    """What is read of a document."""
+    return document.title + _AFTER_TITLE + document.text if document.title else document.text

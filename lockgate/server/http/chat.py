@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retrieve and answer: from a request to the question that the pipeline carries out, and its steps to the client.
+
+Decides what a request may ask for: how many sources, which detectors, under which policy. Knows no rule of retrieval.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+from lockgate.assembly import Gateway
+from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
+from lockgate.core.answers import Step, Token
+from lockgate.core.release import Strategy
+from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
+from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.errors import GenerationFailed, InvalidField, UnreadableBody
+from lockgate.interfaces import Headers
+from lockgate.pipelines.answer import Guarding, Limits, Question, answer
+from lockgate.pipelines.guards import Chosen
+from lockgate.pipelines.retrieve import NamedSource
+from lockgate.server.http.answering import Answering
+from lockgate.server.http.bodies import decode
+from lockgate.server.http.exchange import Exchange
+from lockgate.wire import chat as wire
+from lockgate.wire.syftai_space import check_slug
+
+CHAT_PATH = "/api/v1/chat"
+STREAM_PATH = "/api/v1/chat/stream"
+_SECTIONS = ("input", "documents", "output", "grounding")
+_NO_WORDS = wire.OnFinding()
+_TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
+# What keeps proxies from collecting events before they pass them on, and old ones from closing.
+_STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"connection", b"keep-alive"))
+_ONE_RULE = "cannot be given together with a policy"
+
+
+class ChatRoutes:
+    """The endpoints of one open gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._answering = Answering(gateway)
+        self._settings = gateway.settings.aggregator
+        settings = self._settings
+        self._limits = Limits(settings.retrieval_timeout_s, settings.generation_timeout_s, settings.total_timeout_s)
+
+    async def answer_whole(self, exchange: Exchange) -> None:
+        """POST chat."""
+        try:
+            request = await self._read(exchange)
+            question = await self._ask(exchange, request, is_stream=False)
+            parts: list[str] = []
+
+            async def hear(step: Step) -> None:
+                if isinstance(step, Token):
+                    parts.append(step.text)
+
+            outcome = await answer(question, hear)
+        except InvalidField as error:
+            await _refuse(exchange, error.status, wire.encode_invalid(error))
+            return
+        except GenerationFailed as error:
+            await _refuse(exchange, error.status, wire.encode_failure(error))
+            return
+        told = wire.Told(_is_guarded(question.guarding), request.citations)
+        await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
+
+    async def answer_stream(self, exchange: Exchange) -> None:
+        """POST chat/stream."""
+        try:
+            request = await self._read(exchange)
+            question = await self._ask(exchange, request, is_stream=True)
+        except InvalidField as error:
+            await _refuse(exchange, error.status, wire.encode_invalid(error))
+            return
+        told = wire.Told(_is_guarded(question.guarding), request.citations)
+        await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
+
+        async def tell(step: Step) -> None:
+            await exchange.write(wire.encode_step(step, told))
+
+        outcome = await answer(question, tell)
+        await exchange.write(wire.encode_done(outcome, told))
+        await exchange.end()
+
+    async def _read(self, exchange: Exchange) -> wire.ChatRequest:
+        try:
+            body = await exchange.read_json(self._answering.limits.body_bytes)
+        except UnreadableBody as error:
+            if error.status == 413:
+                raise
+            raise InvalidField("", error.message) from None
+        request = await decode(body, wire.read_request)
+        settings = self._settings
+        if len(request.data_sources) > settings.max_data_sources:
+            raise InvalidField("data_sources", f"at most {settings.max_data_sources} are allowed")
+        if isinstance(request.top_k, int) and request.top_k > settings.max_top_k:
+            raise InvalidField("top_k", f"must be at most {settings.max_top_k}")
+        refs = [("model", request.model)]
+        refs += [(f"data_sources[{place}]", ref) for place, ref in enumerate(request.data_sources)]
+        for place, ref in refs:
+            if fault := check_slug(ref.url, ref.slug):
+                raise InvalidField(f"{place}.slug", fault)
+        return request
+
+    async def _ask(self, exchange: Exchange, request: wire.ChatRequest, *, is_stream: bool) -> Question:
+        upstreams, settings = self._gateway.upstreams, self._settings
+        correlation_id, threshold = exchange.correlation_id, request.similarity_threshold
+        model = request.endpoint(request.model)
+        sources = [request.endpoint(ref) for ref in request.data_sources]
+        streams = is_stream and settings.model_streaming
+        return Question(
+            request.prompt,
+            [NamedSource(one.path, upstreams.source(one, correlation_id, threshold)) for one in sources],
+            upstreams.model(model, correlation_id),
+            model.path,
+            {"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},
+            request.top_k if isinstance(request.top_k, int) else settings.default_top_k,
+            self._limits,
+            partial(self._answering.lanes, is_stream=streams, strategy=Strategy.FRONTIER),
+            self._gateway.sentences,
+            request.custom_system_prompt or None,
+            await self._guard(exchange, request.detectors),
+            request.citations,
+        )
+
+    # Detectors.
+
+    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None) -> Guarding:
+        if wanted is None:
+            return Guarding()
+        answering = self._answering
+        policy = answering.find_policy(wanted.policy)
+        asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
+        answering.check_thresholds(*asked.values())
+        actions = self._choose_actions(wanted, policy)
+        holds = self._gateway.settings.whole_document == "hold" or actions.output is not Action.ANNOTATE
+        contents = answering.rules(TEXT_CONTENTS)
+        rules = {
+            "input": contents,
+            "documents": contents,
+            "output": answering.rules(TEXT_CONTENTS, whole_text_holds=holds),
+            "grounding": answering.rules(TEXT_CONTEXT_DOC),
+        }
+        headers = _without_authorization(answering.headers(exchange))
+        chosen: dict[str, Chosen] = {
+            name: await answering.choose(asked[name], rules[name], headers) for name in _SECTIONS
+        }
+        return Guarding(
+            chosen["input"].contents,
+            chosen["documents"].contents,
+            chosen["output"].contents,
+            chosen["grounding"].reviews,
+            *actions,
+            policy.fallback if wanted.fallback is None else wanted.fallback,
+            policy.passes_failures,
+            self._gateway.settings.grounding == "hold",
+            self._gateway.settings.detector_concurrent_requests,
+        )
+
+    def _choose_actions(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> "_Actions":
+        """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
+        said = wanted.on_finding or _NO_WORDS
+        if wanted.policy is not None:
+            for name in ("on_finding", "fallback"):
+                if getattr(wanted, name) is not None:
+                    raise InvalidField(f"detectors.{name}", _ONE_RULE)
+            return _Actions(policy.on_input, policy.on_documents, policy.on_output, policy.on_grounding)
+        on_grounding = TEXT_WORDS[said.grounding]
+        if on_grounding is not Action.ANNOTATE and self._gateway.settings.grounding == "trail":
+            raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
+        on_input = Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input]
+        return _Actions(on_input, DOCUMENT_WORDS[said.documents], TEXT_WORDS[said.output], on_grounding)
+
+
+class _Actions(NamedTuple):
+    """What becomes of a finding, by section."""
+
+    input: Action
+    documents: DocumentAction
+    output: Action
+    grounding: Action
+
+
+def _is_guarded(guarding: Guarding) -> bool:
+    return bool(guarding.input or guarding.documents or guarding.output or guarding.grounding)
+
+
+def _without_authorization(headers: Headers) -> Headers:
+    """The client's own authorization is for nobody behind us."""
+    return [one for one in headers if one[0] != "authorization"]
+
+
+async def _refuse(exchange: Exchange, status: int, body: bytes) -> None:
+    exchange.error_code = status
+    await exchange.answer_json(body, status)
+

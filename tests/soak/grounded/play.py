@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plays waves of grounded answers against one server and gathers what the judge says, and what is left behind."""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.server.http_client import call
+from tests.soak.crowd import IDLE_S, MAX_GROWTH
+from tests.soak.grounded.faulty import Played
+from tests.soak.grounded.laws import CLOSES_S, judge
+from tests.soak.grounded.peers import Call, SpaceBooks, SpacePeer
+from tests.soak.grounded.plans import ODDS, ChatPlan, Odds, Places, draw_wave
+from tests.soak.streams.client import Door, Heard, listen_to
+from tests.soak.streams.faulty import WHOLE
+from tests.soak.streams.house import WatchedServer, wait_for_start, watched
+from tests.soak.streams.peers import HOST, listen
+from tests.soak.streams.play import GRACE_S, SETTLE_S, STOP_S, Report
+
+_DOOR = Door("/api/v1/chat/stream", "x-correlation-id")
+_LOOK_S = 0.15  # how long a client that has left is watched, for calls that would only begin then
+_WARM_UP = 8
+_CONFIG = """
+detectors:
+  mail: {{type: text_contents, embedded: pii, chunker_id: sentence, options: {{entities: [EmailAddress]}}}}
+  words: {{type: text_contents, embedded: keywords, chunker_id: sentence, options: {{keywords: [puddle]}}}}
+aggregator: {{retrieval_timeout_s: {limit_s}, generation_timeout_s: {limit_s}, model_streaming: true}}
+server: {{host: 127.0.0.1}}
+"""
+
+
+@dataclass(frozen=True)
+class Game:
+    """How many waves, how many requests in each, and the seed from which they are drawn.
+
+    `limit_s` is the server's for every source and model; no further wave begins when `seconds` are nearly over.
+    """
+
+    waves: int
+    seed: int
+    at_once: int = 200
+    limit_s: float = 4.0
+    variant: str = WHOLE
+    odds: Odds = ODDS
+    seconds: float = 1800.0
+    is_memory_watched: bool = True
+    say: Callable[[str], None] = lambda _words: None
+
+
+@dataclass
+class GroundedReport(Report):
+    """What a game has shown, with the requests of one wave as they were played."""
+
+    played: list[Played] = field(default_factory=list)
+
+
+async def play(game: Game, directory: Path) -> GroundedReport:
+    """Start the endpoints and the server, play, stop."""
+    report = GroundedReport()
+    async with open_spaces() as (books, places):
+        with watched(directory, _CONFIG.format(limit_s=game.limit_s), game.variant) as server:
+            await wait_for_start(server)
+            await Table(books, server.api_port, GroundedReport()).play(draw_wave(0, _WARM_UP, game.seed, places))
+            before = await _settle(books, server)
+            started = time.monotonic()
+            await _play_waves(game, places, Table(books, server.api_port, report), server)
+            report.seconds = time.monotonic() - started
+            await asyncio.sleep(GRACE_S + 0.1)
+            await _look_at_rest(books, server, before, report)
+            await _look_at_life(server, report)
+            await _stop(books, server, report)
+    return report
+
+
+@asynccontextmanager
+async def open_spaces() -> AsyncIterator[tuple[SpaceBooks, Places]]:
+    """All endpoints at one address, and an address at which nobody listens."""
+    books = SpaceBooks()
+    server, port = await listen(lambda: SpacePeer(books))
+    try:
+        with _dead_port() as dead_port:
+            yield books, Places(f"http://{HOST}:{port}", f"http://{HOST}:{dead_port}")
+    finally:
+        server.close()
+        for peer in list(books.open):
+            peer.transport.abort()
+
+
+@contextmanager
+def _dead_port() -> Iterator[int]:
+    """Taken, so that nobody else gets it, but nobody listens."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        yield taken.getsockname()[1]
+
+
+class Table:
+    """Where requests are played against one server."""
+
+    def __init__(self, books: SpaceBooks, port: int, report: GroundedReport) -> None:
+        self._books = books
+        self._port = port
+        self.report = report
+
+    async def play(self, plans: list[ChatPlan]) -> list[Played]:
+        """All at once."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._play_one(plan)) for plan in plans]
+        return [task.result() for task in tasks]
+
+    async def _play_one(self, plan: ChatPlan) -> Played:
+        calls = self._books.expect(plan)
+        heard = await listen_to(plan, self._port, _DOOR)
+        await self._wait_for_calls(heard, calls)
+        report = self.report
+        report.streams += 1
+        report.events += len(heard.events)
+        report.ends[heard.events[-1].name if heard.end == "complete" and heard.events else heard.end] += 1
+        report.violations += judge(plan, heard, calls)
+        asyncio.get_running_loop().call_later(GRACE_S, self._books.dismiss, plan)
+        return Played(plan, heard, calls)
+
+    async def _wait_for_calls(self, heard: Heard, calls: list[Call]) -> None:
+        has_left = heard.end == "left"
+        soonest_at, latest_at = heard.ended_at + _LOOK_S * has_left, heard.ended_at + CLOSES_S
+        while (now := time.monotonic()) < latest_at:
+            if now >= soonest_at and all(call.ended_at for call in calls):
+                break
+            await asyncio.sleep(0.01)
+        if has_left:
+            ends = [call.ended_at or latest_at for call in calls]
+            self.report.closing_s += [end_at - heard.ended_at for end_at in ends if end_at > heard.ended_at]
+
+
+async def _play_waves(game: Game, places: Places, table: Table, server: WatchedServer) -> None:
+    report, longest_s = table.report, 0.0
+    ends_at = time.monotonic() + game.seconds
+    for wave in range(1, game.waves + 1):
+        started = time.monotonic()
+        if wave > 1 and started + 2 * longest_s + SETTLE_S > ends_at:
+            game.say(f"the time is over after {wave - 1} of {game.waves} waves")
+            break
+        played = await table.play(draw_wave(wave, game.at_once, game.seed, places, game.odds))
+        report.played = report.played or played
+        if game.is_memory_watched:
+            await asyncio.sleep(IDLE_S)
+            report.memory_kb.append(server.memory_kb())
+        longest_s = max(longest_s, time.monotonic() - started)
+        game.say(f"wave {wave}: {report.streams} streams, {len(report.violations)} violations")
+    if game.is_memory_watched:
+        first, last = report.memory_kb[0], report.memory_kb[-1]
+        report.claim(last <= first * MAX_GROWTH, "memory", f"resident memory grew from {first} to {last} kB")
+
+
+class _Rest(NamedTuple):
+    """What a server at rest holds: tasks, files beyond its idle connections to the endpoints, and open calls."""
+
+    tasks: int
+    files: int
+    busy: int
+
+
+async def _settle(books: SpaceBooks, server: WatchedServer, wanted: _Rest | None = None) -> _Rest:
+    end = time.monotonic() + SETTLE_S
+    while True:
+        tasks = await asyncio.to_thread(server.count_tasks)
+        rest = _Rest(tasks, server.open_files() - len(books.open), books.busy())
+        is_back = wanted is None or (rest.tasks <= wanted.tasks and rest.files <= wanted.files)
+        if (is_back and not rest.busy) or time.monotonic() > end:
+            return rest
+        await asyncio.sleep(0.2)
+
+
+async def _look_at_rest(books: SpaceBooks, server: WatchedServer, before: _Rest, report: GroundedReport) -> None:
+    rest = await _settle(books, server, before)
+    report.claim(rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang")
+    report.claim(rest.files <= before.files, "connections", f"{rest.files - before.files} files are left open")
+    report.claim(not rest.busy, "connections", f"{rest.busy} calls to endpoints are left open")
+    for complaint, count in Counter(books.complaints).items():
+        report.claim(False, "endpoints", f"{complaint} ({count} times)")
+
+
+async def _look_at_life(server: WatchedServer, report: GroundedReport) -> None:
+    """It still answers."""
+    health = await call(server.api_port, "/health", method="GET")
+    report.claim(health.status == 200, "life", f"/health answered {health.status}")
+
+
+async def _stop(books: SpaceBooks, server: WatchedServer, report: GroundedReport) -> None:
+    started = time.monotonic()
+    status = await asyncio.to_thread(server.stop)
+    took_s = time.monotonic() - started
+    report.claim(status == 0 and took_s < STOP_S, "stop", f"status {status} after {took_s:.1f} s")
+    await asyncio.sleep(0.1)
+    report.claim(not books.open, "connections", f"{len(books.open)} are open though the server has stopped")
+    errors = [line for line in server.log() if line["level"] == "error"]
+    report.claim(not errors, "log", f"{len(errors)} errors, the first: {errors[:1]}")
+    words = server.error_path.read_text()
+    report.claim(not words, "log", f"on standard error: {words[:500]}")
