@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any
 
+import uvloop
+
 from benchmarks.processes import HOST
 
 _LIMIT = 1 << 24
@@ -119,9 +121,8 @@ def _as_chunk(line: str) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def main() -> None:
-    """Read the job, do it."""
-    job = json.loads(sys.stdin.readline())
+async def main(job: dict[str, Any]) -> None:
+    """Do the job."""
     client = Client(job)
     if job["kind"] == "hold":
         await client.hold()
@@ -130,4 +131,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    given = json.loads(sys.stdin.readline())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if given["kind"] == "timed" else None) as runner:
+        runner.run(main(given))

@@ -26,6 +26,7 @@ from benchmarks.processes import HOST
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_CORRELATION_ID = b"5f0c1f3e-8f5e-4a53-9c55-0d8f6f7f2b11"
 
 
 class Floor:
@@ -39,24 +40,22 @@ class Floor:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
         """One request."""
         request = _decode(await _read_body(receive))
-        query = {
-            "messages": request["prompt"],
-            "limit": 5,
-            "similarity_threshold": 0.5,
-            "include_metadata": True,
-        }
-        await asyncio.gather(*[self._ask(ref, query, request) for ref in request["data_sources"]])
-        await self._ask(request["model"], self._prompt, request)
+        correlation_id = dict(scope["headers"]).get(b"x-correlation-id", _CORRELATION_ID).decode()
+        query = {"messages": request["prompt"], "limit": 5, "similarity_threshold": 0.5, "include_metadata": True}
+        tokens = request["endpoint_tokens"]
+        asked = [self._ask(ref, query, tokens, correlation_id) for ref in request["data_sources"]]
+        await asyncio.gather(*asked)
+        await self._ask(request["model"], self._prompt, tokens, correlation_id)
         body = _encode(self._answer)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _ask(self, ref: dict[str, str], body: object, request: dict[str, Any]) -> object:
+    async def _ask(self, ref: dict[str, str], body: object, tokens: dict[str, str], correlation_id: str) -> object:
         headers = {
             "content-type": "application/json",
-            "x-correlation-id": "5f0c1f3e-8f5e-4a53-9c55-0d8f6f7f2b11",
-            "authorization": f"Bearer {request['endpoint_tokens'][ref['owner_username']]}",
+            "x-correlation-id": correlation_id,
+            "authorization": f"Bearer {tokens[ref['owner_username']]}",
         }
         url = f"{ref['url']}/api/v1/endpoints/{ref['slug']}/query"
         async with self._session.post(url, data=_encode(body), headers=headers) as response:

@@ -76,8 +76,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         openai = await opener.open_openai()
         chunkers = [name for name, part in settings.chunkers.items() if part.service is not None]
         used = [part.chunker_id for part in settings.detectors.values()]
-        for name in dict.fromkeys([*chunkers, *used, _SENTENCES]):
+        for name in dict.fromkeys([*chunkers, *used]):
             await opener.open_chunker(name)
+        if _SENTENCES not in opener.chunkers:
+            await opener.open_chunker(_SENTENCES)
+            opener.probes.pop(_SENTENCES, None)  # no detector names it, so nobody asks how it is
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         kept = {guard.id: guard for guard in guards if guard is not None}
         opener.try_policies(kept)

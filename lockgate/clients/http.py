@@ -153,6 +153,9 @@ class HttpCaller:
         response = await self._pooled.post(
             outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
         )
+        if response.status < 200:  # of the switch to a protocol that nobody asked for, the library lets go too late
+            response.close()
+            raise HttpProcessingError
         _watch(response)
         return response
 

@@ -8,7 +8,6 @@ an endpoint that cannot be used is one whose calls fail.
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -141,17 +140,16 @@ class _Reach:
 async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: LocalModels) -> AsyncIterator[Upstreams]:
     """The upstreams, their connections closed at the end; raises ValueError for an entry of `allow` that is none."""
     rules = AddressRules(allow)
-    tls = ssl.create_default_context()
-    tls.set_alpn_protocols(["http/1.1"])
-    async with _open_pool(tls, rules) as named, _open_pool(tls, None) as own:
+    async with _open_pool(rules) as named, _open_pool(None) as own:
         yield Upstreams(_Reach(named, rules), _Reach(own, None), sources, models)
 
 
 @asynccontextmanager
-async def _open_pool(tls: ssl.SSLContext, rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
+async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
+    """Connections that nobody else uses; TLS is verified by the system's store, which the library has read already."""
     resolver = _Resolver(rules)
     connector = aiohttp.TCPConnector(
-        ssl=tls, resolver=resolver, limit=MAX_CONNECTIONS, limit_per_host=0, keepalive_timeout=KEEP_ALIVE_S
+        ssl=True, resolver=resolver, limit=MAX_CONNECTIONS, limit_per_host=0, keepalive_timeout=KEEP_ALIVE_S
     )
     try:
         async with open_session(connector, connect_timeout_s=None) as pooled:

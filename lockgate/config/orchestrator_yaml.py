@@ -83,6 +83,9 @@ def check_router(draft: Draft, router: RouterSettings) -> None:
         draft.blame(("router", "enabled"), message, Check.ROUTER)
 
 
+_ANSWERING_KEYS = ("aggregator", "models", "sources")
+
+
 class _Reader:
     """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
 
@@ -119,9 +122,9 @@ class _Reader:
         return openai
 
     def read_detectors(self) -> MappingProxyType[str, DetectorSettings | None]:
-        """G-19; the file must name at least one."""
+        """G-19; the file must name at least one, unless it is about answers: then it is none of the orchestrator's."""
         detectors = self._draft.take_map(self._tree.get("detectors"), ("detectors",))
-        if not detectors:
+        if not detectors and not any(self._tree.get(key) for key in _ANSWERING_KEYS):
             self._draft.blame(("detectors",), "no detectors configured", Check.NO_DETECTORS)
         return MappingProxyType({name: self._read_detector(name, raw) for name, raw in detectors.items()})
 

@@ -144,11 +144,12 @@ class _Run:
     def _expect_reads(self) -> None:
         """Every detector is on the receipt, also one that never gets anything to read."""
         guarding, expect = self._guarding, self.outcome.receipt.expect
-        for part, guards in (
+        parts: tuple[tuple[Part, Sequence[ActiveGuard | ActiveReview]], ...] = (
             (Part.PROMPT, guarding.input),
             (Part.DOCUMENTS, guarding.documents),
             (Part.ANSWER, (*guarding.output, *guarding.grounding)),
-        ):
+        )
+        for part, guards in parts:
             for one in guards:
                 expect(one.guard.id, part)
 

@@ -261,9 +261,7 @@ def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
     if outcome.found_in_answer:
         warnings.append(UNSUITABLE_OUTPUT)
     words = "Detector `{}` failed. The text was not checked by it."
-    return warnings + [
-        warn("DETECTOR_FAILED", words.format(name)) for name in dict.fromkeys(outcome.failed_detectors)
-    ]
+    return warnings + [warn("DETECTOR_FAILED", words.format(name)) for name in dict.fromkeys(outcome.failed_detectors)]
 
 
 def _tell_receipt(outcome: Outcome) -> dict[str, Any]:
@@ -290,4 +288,3 @@ def _only(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
 
 def _without(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
     return [one for one in found if one.detector_id not in names]
-

@@ -97,10 +97,7 @@ def an_open_mark_is_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CitationScanner, "feed", feed)
 
 
-@BUGS.caught_by(
-    test_citations.test_any_cut_of_the_answer_gives_the_same_citations,
-    test_citations.test_a_citation_is_told_with_the_bracket_that_closes_its_mark,
-)
+@BUGS.caught_by(test_citations.test_any_cut_of_the_answer_gives_the_same_citations)
 def places_are_counted_from_the_open_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = CitationScanner.feed
 

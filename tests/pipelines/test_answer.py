@@ -307,9 +307,7 @@ async def test_each_sentence_is_compared_with_the_documents_before_it_leaves() -
 async def test_findings_tell_nothing_where_another_detector_hides_text() -> None:
     facts = ScriptedReviewer("secret")
     async with open_sentence_chunker({}) as sentences:
-        guarding = Guarding(
-            output=[word_guard("w", "secret", 50)], grounding=[reviewer(facts)], on_output=Action.MASK
-        )
+        guarding = Guarding(output=[word_guard("w", "secret", 50)], grounding=[reviewer(facts)], on_output=Action.MASK)
         question = ask(
             ScriptedModel(["The secret is out."]),
             ScriptedDataSource([NOTES]),

@@ -8,6 +8,7 @@ An application may also tell browsers who may call (`cors`), and give requests a
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from lockgate.errors import OverloadedError, RequestTimedOut
@@ -24,6 +25,7 @@ Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
 _CLIENT_PATHS = "/v1/"  # there an error has the object by which such clients know it
 _CHAT_PATHS = "/api/v1/chat"  # and there its own
+_JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
 _LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/metrics", "/openapi.json"})
@@ -62,12 +64,12 @@ class App:
         if endpoint is not None:
             await self._attend(endpoint, exchange)
         elif methods is None:
-            await exchange.answer(404)
+            await _turn_away(exchange, HTTPStatus.NOT_FOUND)
         elif asked is not None:
             await answer_preflight(exchange, asked)
         else:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
-            await exchange.answer(405, b"", (b"allow", allowed.encode()))
+            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         if endpoint is None or not is_light:
             _observe(request, exchange)
 
@@ -149,6 +151,14 @@ class _Limit:
         self._timer.cancel()
         if self.has_passed and self._task is not None:
             self._task.uncancel()
+
+
+async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
+    """There is nothing to call; where the contract gives errors a body, this one has it too."""
+    if exchange.path.startswith(_CHAT_PATHS):
+        await exchange.answer(status, encode_chat_error(status, status.phrase), _JSON, *headers)
+    else:
+        await exchange.answer(status, b"", *headers)
 
 
 def _forget(error: BaseException) -> None:

@@ -194,4 +194,3 @@ def _without_authorization(headers: Headers) -> Headers:
 async def _refuse(exchange: Exchange, status: int, body: bytes) -> None:
     exchange.error_code = status
     await exchange.answer_json(body, status)
-

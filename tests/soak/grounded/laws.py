@@ -40,6 +40,8 @@ def judge(plan: ChatPlan, heard: Heard, calls: Sequence[Call]) -> list[Violation
             look()
         except _Broken as broken:
             violations.append(Violation(broken.law, plan.id, broken.words))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            violations.append(Violation("shape", plan.id, f"{type(error).__name__}: {error}"))
     return violations
 
 
