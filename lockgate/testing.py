@@ -156,11 +156,9 @@ class ScriptedBackend:
 
 
 class ScriptedDataSource:
-    """Finds the given documents, best first, `delay_s` later; records what it was asked and whether it was cancelled."""
+    """Finds the given documents, best first, `delay_s` later; records questions, and whether it was cancelled."""
 
-    def __init__(
-        self, documents: Sequence[Document], *, delay_s: float = 0.0, error: Exception | None = None
-    ) -> None:
+    def __init__(self, documents: Sequence[Document], *, delay_s: float = 0.0, error: Exception | None = None) -> None:
         self.questions: list[str] = []
         self.cancelled = 0
         self._documents = documents

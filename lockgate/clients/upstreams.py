@@ -7,6 +7,7 @@ an endpoint that cannot be used is one whose calls fail.
 """
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ from lockgate.interfaces import DataSource, Model
 from lockgate.wire.syftai_space import check_slug
 
 MAX_CONNECTIONS = 4096
+MIN_CONNECTIONS = 64
+MAX_PER_HOST = 256  # the calls beyond wait for one of these, within their own time
 # Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
 # we sent, and nothing is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0
@@ -149,13 +152,23 @@ async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.Client
     """Connections that nobody else uses; TLS is verified by the system's store, which the library has read already."""
     resolver = _Resolver(rules)
     connector = aiohttp.TCPConnector(
-        ssl=True, resolver=resolver, limit=MAX_CONNECTIONS, limit_per_host=0, keepalive_timeout=KEEP_ALIVE_S
+        ssl=True,
+        resolver=resolver,
+        limit=_count_connections(),
+        limit_per_host=MAX_PER_HOST,
+        keepalive_timeout=KEEP_ALIVE_S,
     )
     try:
         async with open_session(connector, connect_timeout_s=None) as pooled:
             yield pooled
     finally:
         await resolver.close()
+
+
+def _count_connections() -> int:
+    """As many as a quarter of the files that we may open: clients and other services need some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft // 4))
 
 
 class _Resolver(AbstractResolver):

@@ -65,6 +65,11 @@ class Guarding(NamedTuple):
     grounding_holds: bool = True
     max_open: int = 5
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody reads anything."""
+        return bool(self.input or self.documents or self.output or self.grounding)
+
 
 class Question(NamedTuple):
     """What is asked, of whom, within which limits."""
@@ -122,6 +127,7 @@ class _Run:
         self._tell = tell
         report = self.outcome.failed_detectors.append if question.guarding.passes_failures else None
         self._meter = Meter(self.outcome.receipt, report)
+        self._is_guarded = question.guarding.is_on
         self._expect_reads()
 
     def elapsed_ms(self, since: float) -> int:
@@ -133,12 +139,13 @@ class _Run:
         if guarding.input and guarding.on_input is Action.MASK:
             await self._check_prompt()
         await self._retrieve()
+        if self._question.sources or not self.outcome.is_prompt_blocked:
+            self._note_released(Part.PROMPT, self._prompt)
         if self.outcome.is_prompt_blocked:
             return
-        self.outcome.receipt.note_released(Part.PROMPT, self._prompt)
         self.outcome.documents = merge_documents(self.outcome.retrievals)
-        for document in self.outcome.documents if guarding.documents else ():
-            self.outcome.receipt.note_released(Part.DOCUMENTS, read_text(document))
+        for document in self.outcome.documents:
+            self._note_released(Part.DOCUMENTS, read_text(document))
         await self._generate()
 
     def _expect_reads(self) -> None:
@@ -240,7 +247,7 @@ class _Run:
         log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         began = self._clock()
         guards = self._choose_readers()
-        speaker = _Speaker(self, guards)
+        speaker = _Speaker(question, outcome)
         async with open_guarded_stream(self._ask_model(messages, began), guards, question.plan(guards)) as releases:
             async for release in releases:
                 token = speaker.judge(release)
@@ -285,6 +292,11 @@ class _Run:
             if frame.fields is not None and frame.fields.get("usage"):
                 self.outcome.usage = frame.fields["usage"]
 
+    def _note_released(self, part: Part, text: str) -> None:
+        """What went on is counted for the receipt, if anybody gets one."""
+        if self._is_guarded:
+            self.outcome.receipt.note_released(part, text)
+
     def _note(self, found: Sequence[Detection]) -> None:
         for one in found:
             self.outcome.receipt.note_finding(one.detector_id)
@@ -311,15 +323,14 @@ async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: 
 class _Speaker:
     """Judges the releases of one answer, notes what is said, and looks for citations in it."""
 
-    def __init__(self, run: _Run, guards: Sequence[ActiveGuard]) -> None:
-        question, self._outcome = run._question, run.outcome
+    def __init__(self, question: Question, outcome: Outcome) -> None:
+        self._outcome = outcome
         guarding = question.guarding
         grounding = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
         self._fallback = guarding.fallback
-        self._judge = Judge(guarding.on_output, guarding.fallback, grounding) if guards else None
-        known = {one.source for one in self._outcome.documents}
-        is_wanted = question.finds_citations or bool(guards)
-        self._scanner = CitationScanner(known) if is_wanted else None
+        self._judge = Judge(guarding.on_output, guarding.fallback, grounding) if guarding.is_on else None
+        known = {one.source for one in outcome.documents}
+        self._scanner = CitationScanner(known) if question.finds_citations or guarding.is_on else None
         self.has_spoken = False
 
     def judge(self, release: Release) -> Token | None:

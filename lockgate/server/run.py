@@ -20,7 +20,7 @@ from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
 from lockgate.server.http.cors import ANY
-from lockgate.server.serving import Ports, build_api, build_health, loop_factory, spare_the_collector
+from lockgate.server.serving import Ports, build_api, build_health, loop_factory, raise_file_limit, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.signals import told_by_signals
 from lockgate.server.tls import load_tls
@@ -41,6 +41,7 @@ Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 def serve(settings: Settings, then: Then | None = None) -> None:
     """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
+    raise_file_limit()
     with (
         shared_metrics(settings.server.workers),
         open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),

@@ -5,10 +5,12 @@ Decides what happens to connections when it is told to stop. Does not know who t
 """
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
 import math
+import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
@@ -217,6 +219,14 @@ def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
     limits = gateway.settings.limits
     app = App(health_routes(gateway), max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
     return Ports([PortServer(app, one) for one in sockets], _HEALTH_STOP_S)
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as we may: each connection is one, and a request may have ten behind it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # then it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def spare_the_collector() -> None:

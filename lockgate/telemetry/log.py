@@ -18,6 +18,8 @@ from lockgate.telemetry.observing import CURRENT
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 _MAX_CAUSES = 10
+# What JSON leaves as it is and others take for the end of a line.
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 logger = logging.getLogger(SERVICE)
 
@@ -40,7 +42,7 @@ class JsonLines(logging.Formatter):
             "timestamp": _timestamp(record),
         }
         line.update(fields_of(record))
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, ensure_ascii=False, default=str).translate(_LINE_ENDS)
 
 
 class TextLines(logging.Formatter):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.core.values import Document, Message
+from lockgate.core.values import Document, Frame, Message
 from lockgate.interfaces import Chunker, DataSource, Detector, Model, SessionStore
 from lockgate.plugins import find_factory
 from lockgate.testing import (
@@ -55,7 +55,7 @@ async def test_a_model_says_its_frames_and_stops_when_closed() -> None:
     fake = ScriptedModel(["a", "b", "c"])
     model: Model = fake
     frames = model.generate([Message("user", "hi")], {})
-    assert (await anext(frames)).text == "a"
+    assert await anext(frames) == Frame(0, "a")
     await frames.aclose()
     assert fake.was_stopped
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/api.md", "docs/migration.md", "docs/operations.md", "docs/plugins.md")
-SHOWN_PORTS = ("8000", "8033", "8034", "8035")  # each page is tried with others, which are free
+PAGES = ("README.md", "docs/answers.md", "docs/api.md", "docs/migration.md", "docs/operations.md", "docs/plugins.md")
+SHOWN_PORTS = ("8000", "8033", "8034", "8035", "8036")  # each page is tried with others, which are free
 LEFT_OUT = "…"
 TIMEOUT_S = 30.0
 

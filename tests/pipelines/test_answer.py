@@ -148,7 +148,7 @@ async def test_a_model_that_fails_lets_what_it_said_leave_first() -> None:
     async def hear(step: Step) -> None:
         steps.append(step)
 
-    with pytest.raises(GenerationFailed, match="^Model generation failed: Network error: gone$") as caught:
+    with pytest.raises(GenerationFailed, match=r"^Model generation failed: Network error: gone$") as caught:
         await answer(ask(model), hear)
     assert text_of(steps) == "par"
     assert caught.value.path == "mo/llm"
@@ -304,6 +304,31 @@ async def test_each_sentence_is_compared_with_the_documents_before_it_leaves() -
     assert [one.detection for one in outcome.found_in_answer] == ["ungrounded"]
 
 
+async def test_detectors_that_trail_hold_nothing_and_report_at_the_end() -> None:
+    facts = ScriptedReviewer("moon")
+    async with open_sentence_chunker({}) as sentences:
+        question = ask(
+            ScriptedModel(["It boils. ", "The moon is cheese. ", "The end."]),
+            ScriptedDataSource([NOTES]),
+            guarding=Guarding(grounding=[reviewer(facts)], grounding_holds=False),
+            chunking=Chunking("sentence", sentences),
+        )
+        steps, outcome = await run(question)
+    tokens = [step for step in steps if isinstance(step, Token)]
+    assert [token.text for token in tokens] == ["It boils. ", "The moon is cheese. ", "The end."]
+    assert all(not token.detections for token in tokens)
+    assert [(one.detection, one.start) for one in outcome.found_in_answer] == [("ungrounded", 10)]
+    assert outcome.receipt.settle()[0].is_covered
+
+
+async def test_without_documents_claims_are_compared_with_what_the_model_was_told() -> None:
+    facts = ScriptedReviewer("moon")
+    async with open_sentence_chunker({}) as sentences:
+        guarding = Guarding(grounding=[reviewer(facts)])
+        await run(ask(ScriptedModel(["I do not know."]), guarding=guarding, chunking=Chunking("sentence", sentences)))
+    assert [claim.context for claim in facts.claims] == [("No relevant documents were retrieved.",)]
+
+
 async def test_findings_tell_nothing_where_another_detector_hides_text() -> None:
     facts = ScriptedReviewer("secret")
     async with open_sentence_chunker({}) as sentences:
@@ -344,6 +369,16 @@ async def test_the_receipt_adds_up() -> None:
     assert read.chars == {Part.PROMPT: len("How long?"), Part.DOCUMENTS: documents, Part.ANSWER: len("".join(said))}
     assert outcome.receipt.released == read.chars
     assert read.is_covered
+
+
+async def test_the_receipt_counts_what_nobody_was_to_read_too() -> None:
+    guarding = Guarding(input=[word_guard("w", "zzz")])
+    _, outcome = await run(ask(ScriptedModel(["Three ", "[o/s0]."]), ScriptedDataSource([NOTES]), guarding=guarding))
+    released = outcome.receipt.released
+    assert (released[Part.PROMPT], released[Part.ANSWER]) == (len("How long?"), len("Three [o/s0]."))
+    assert released[Part.DOCUMENTS] == len("Kettle\n\n" + NOTES.text)
+    assert [one.is_covered for one in outcome.receipt.settle()] == [True]
+    assert [one.path for one in outcome.citations] == ["o/s0"]
 
 
 async def test_an_answer_without_a_word_is_told_as_one_empty_token() -> None:

@@ -33,6 +33,7 @@ class Space:
         self.endpoints = endpoints
         self.asked: list[Asked] = []
         self.open_calls = 0
+        self.is_idle = asyncio.Event()
         self.url = ""
 
     def prompt(self) -> str:
@@ -43,10 +44,13 @@ class Space:
         slug = request.match_info["slug"]
         self.asked.append(Asked(slug, await request.json(), request.headers))
         self.open_calls += 1
+        self.is_idle.clear()
         try:
             return await self._play(self.endpoints[slug], request)
         finally:
             self.open_calls -= 1
+            if not self.open_calls:
+                self.is_idle.set()
 
     async def _play(self, played: Any, request: web.Request) -> web.StreamResponse:
         if callable(played):

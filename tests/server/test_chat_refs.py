@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ref's address can name: a space, an OpenAI-compatible server, something of this instance; same events for all."""
+"""What a ref's address can name: a space, an OpenAI-compatible server, a part of this instance. Same events for all."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence

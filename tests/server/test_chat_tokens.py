@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token goes to the endpoints of its owner and to nobody else, byte for byte, whatever owners and tokens look like."""
+"""A token goes to the endpoints of its owner and to nobody else, byte for byte, whatever both look like."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def check_tokens(asked: dict[str, Any], space: Space) -> None:
 @given(asked=requests())
 def test_every_token_reaches_only_its_owner(is_stream: bool, asked: dict[str, Any]) -> None:
     async def play() -> None:
-        endpoints = {one["slug"]: [] for one in asked["data_sources"]} | {"llm": "x"}
+        endpoints: dict[str, Any] = {one["slug"]: [] for one in asked["data_sources"]} | {"llm": "x"}
         async with open_space(endpoints) as space, gateway(CONFIG) as port:
             for one in (asked["model"], *asked["data_sources"]):
                 one["url"] = space.url

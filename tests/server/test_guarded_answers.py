@@ -111,8 +111,7 @@ async def test_an_invented_citation_is_blocked_and_the_model_is_stopped() -> Non
         events = await collect(port, chat_request(space, "docs", detectors=wanted))
         assert said_in(events) == "It takes three minutes [al/docs]. Withheld."
         async with asyncio.timeout(1):
-            while space.open_calls:
-                await asyncio.sleep(0.01)
+            await space.is_idle.wait()
     done = dict(events)["done"]
     assert done["detections"]["output"][0]["detection"] == "invented_citation"
     assert done["citations"] == [{"path": "al/docs", "start": 24, "end": 31, "is_retrieved": True}]

@@ -28,7 +28,7 @@ _CHAT_PATHS = "/api/v1/chat"  # and there its own
 _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
-_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/metrics", "/openapi.json"})
+_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/redoc", "/metrics", "/openapi.json"})
 _CORRELATED = frozenset({_CHAT_PATHS, f"{_CHAT_PATHS}/stream"}) | _LIGHT
 
 
@@ -70,7 +70,7 @@ class App:
         else:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
             await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
-        if endpoint is None or not is_light:
+        if not is_light:
             _observe(request, exchange)
 
     def _choose_encoder(self, path: str) -> ErrorEncoder:

@@ -62,7 +62,7 @@ class ChatRoutes:
         except GenerationFailed as error:
             await _refuse(exchange, error.status, wire.encode_failure(error))
             return
-        told = wire.Told(_is_guarded(question.guarding), request.citations)
+        told = wire.Told(question.guarding.is_on, request.citations)
         await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
 
     async def answer_stream(self, exchange: Exchange) -> None:
@@ -73,7 +73,7 @@ class ChatRoutes:
         except InvalidField as error:
             await _refuse(exchange, error.status, wire.encode_invalid(error))
             return
-        told = wire.Told(_is_guarded(question.guarding), request.citations)
+        told = wire.Told(question.guarding.is_on, request.citations)
         await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
         async def tell(step: Step) -> None:
@@ -180,10 +180,6 @@ class _Actions(NamedTuple):
     documents: DocumentAction
     output: Action
     grounding: Action
-
-
-def _is_guarded(guarding: Guarding) -> bool:
-    return bool(guarding.input or guarding.documents or guarding.output or guarding.grounding)
 
 
 def _without_authorization(headers: Headers) -> Headers:

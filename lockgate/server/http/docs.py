@@ -141,7 +141,7 @@ async def openapi_document(exchange: Exchange) -> None:
 
 
 async def docs_page(exchange: Exchange) -> None:
-    """GET /docs."""
+    """GET /docs and /redoc."""
     policy = b"default-src 'none'; style-src 'unsafe-inline'"
     await exchange.answer(
         200,

@@ -40,7 +40,7 @@ def api_routes(gateway: Gateway) -> Routes:
         routes["/openapi.json"] = {"GET": openapi_document}
     if gateway.settings.server.docs:
         routes["/openapi.json"] = {"GET": openapi_document}
-        routes["/docs"] = {"GET": docs_page}
+        routes["/docs"] = routes["/redoc"] = {"GET": docs_page}
     return routes
 
 

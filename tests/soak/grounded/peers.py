@@ -19,7 +19,7 @@ _PATH = re.compile(r"/api/v1/endpoints/([\w-]+)/query")
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _DRIP_S = 0.05
-_ENDLESS = 16_384  # bytes at a time, every 5 ms: enough to hurt whoever keeps all of it
+_ENDLESS = 65_536  # bytes at a time, every 20 ms: enough to hurt whoever keeps all of it
 _WRONG = (b"[1, 2]", b'"no"', b'{"references"', b"not json")
 
 
@@ -62,7 +62,9 @@ class SpaceBooks(Books):
     def dismiss(self, plan: ChatPlan) -> None:
         """The request is over: whoever still asks for it is wrong."""
         for endpoint in plan.endpoints():
-            self.endpoints.pop(endpoint.slug, None)
+            known = self.endpoints.get(endpoint.slug)
+            if known is not None and known.plan is plan:
+                del self.endpoints[endpoint.slug]
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _fail(endpoint: Endpoint, body: bytes, rng: random.Random) -> Script:
         case "endless":
             start = _HEAD + b"transfer-encoding: chunked\r\n\r\n"
             chunk = b"%x\r\n%b\r\n" % (_ENDLESS, b" " * _ENDLESS)
-            return Script([(delay_s, start), *[(0.005, chunk)] * 100_000], "hang")
+            return Script([(delay_s, start), *[(0.02, chunk)] * 10_000], "hang")
         case "wrong JSON":
             wrong = rng.choice(_WRONG)
             return Script([(delay_s, _HEAD + b"content-length: %d\r\n\r\n" % len(wrong) + wrong)])

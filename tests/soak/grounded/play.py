@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays waves of grounded answers against one server and gathers what the judge says, and what is left behind."""
+"""Plays rounds of grounded answers against one server and gathers what the judge says, and what is left behind."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from tests.soak.crowd import IDLE_S, MAX_GROWTH
 from tests.soak.grounded.faulty import Played
 from tests.soak.grounded.laws import CLOSES_S, judge
 from tests.soak.grounded.peers import Call, SpaceBooks, SpacePeer
-from tests.soak.grounded.plans import ODDS, ChatPlan, Odds, Places, draw_wave
+from tests.soak.grounded.plans import MANNERS, ChatPlan, Manners, Places, draw_wave
 from tests.soak.streams.client import Door, Heard, listen_to
 from tests.soak.streams.faulty import WHOLE
 from tests.soak.streams.house import WatchedServer, wait_for_start, watched
@@ -25,51 +25,63 @@ from tests.soak.streams.play import GRACE_S, SETTLE_S, STOP_S, Report
 
 _DOOR = Door("/api/v1/chat/stream", "x-correlation-id")
 _LOOK_S = 0.15  # how long a client that has left is watched, for calls that would only begin then
+_STAGGER_S = 0.03
 _WARM_UP = 8
+_BRISK = Manners(model=0.0, leave=0.0, source_s=0.1, model_s=0.1)
 _CONFIG = """
 detectors:
   mail: {{type: text_contents, embedded: pii, chunker_id: sentence, options: {{entities: [EmailAddress]}}}}
   words: {{type: text_contents, embedded: keywords, chunker_id: sentence, options: {{keywords: [puddle]}}}}
-aggregator: {{retrieval_timeout_s: {limit_s}, generation_timeout_s: {limit_s}, model_streaming: true}}
 server: {{host: 127.0.0.1}}
+aggregator:
+  retrieval_timeout_s: {game.retrieval_s}
+  generation_timeout_s: {game.generation_s}
+  model_streaming: true
 """
 
 
 @dataclass(frozen=True)
 class Game:
-    """How many waves, how many requests in each, and the seed from which they are drawn.
+    """How many requests, how many of them at once, how often, and the seed from which they are drawn.
 
-    `limit_s` is the server's for every source and model; no further wave begins when `seconds` are nearly over.
+    Every round has the same requests, or their memory could not be compared. Models are slow, as they are, so that
+    many streams are open and few begin. The limits are the server's for a source and for the model. No further round
+    begins when `seconds` are nearly over.
     """
 
-    waves: int
+    requests: int
     seed: int
     at_once: int = 200
-    limit_s: float = 4.0
+    rounds: int = 3
+    retrieval_s: float = 3.0
+    generation_s: float = 10.0
+    idle_s: float = IDLE_S
     variant: str = WHOLE
-    odds: Odds = ODDS
+    manners: Manners = MANNERS
     seconds: float = 1800.0
-    is_memory_watched: bool = True
     say: Callable[[str], None] = lambda _words: None
 
 
 @dataclass
 class GroundedReport(Report):
-    """What a game has shown, with the requests of one wave as they were played."""
+    """What a game has shown, with the requests of its first round as they were played."""
 
     played: list[Played] = field(default_factory=list)
+    most_open: int = 0
 
 
 async def play(game: Game, directory: Path) -> GroundedReport:
     """Start the endpoints and the server, play, stop."""
     report = GroundedReport()
     async with open_spaces() as (books, places):
-        with watched(directory, _CONFIG.format(limit_s=game.limit_s), game.variant) as server:
+        with watched(directory, _CONFIG.format(game=game), game.variant) as server:
             await wait_for_start(server)
-            await Table(books, server.api_port, GroundedReport()).play(draw_wave(0, _WARM_UP, game.seed, places))
+            warming = Table(books, server.api_port, GroundedReport())
+            await warming.play(draw_wave(_WARM_UP, game.seed + 1, places, _BRISK), _WARM_UP)
             before = await _settle(books, server)
             started = time.monotonic()
-            await _play_waves(game, places, Table(books, server.api_port, report), server)
+            plans = draw_wave(game.requests, game.seed, places, game.manners)
+            await _play_rounds(game, plans, Table(books, server.api_port, report), server)
             report.seconds = time.monotonic() - started
             await asyncio.sleep(GRACE_S + 0.1)
             await _look_at_rest(books, server, before, report)
@@ -106,19 +118,31 @@ class Table:
     def __init__(self, books: SpaceBooks, port: int, report: GroundedReport) -> None:
         self._books = books
         self._port = port
+        self._open = 0
         self.report = report
 
-    async def play(self, plans: list[ChatPlan]) -> list[Played]:
-        """All at once."""
+    async def play(self, plans: list[ChatPlan], at_once: int) -> list[Played]:
+        """So many at once until all are played; the first of them do not come in the same instant."""
+        waiting = iter(plans)
+        played: list[Played] = []
+
+        async def take(after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            played.extend([await self._play_one(plan) for plan in waiting])  # each takes the next that nobody has
+
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._play_one(plan)) for plan in plans]
-        return [task.result() for task in tasks]
+            for number in range(at_once):
+                group.create_task(take(number * _STAGGER_S))
+        return played
 
     async def _play_one(self, plan: ChatPlan) -> Played:
         calls = self._books.expect(plan)
-        heard = await listen_to(plan, self._port, _DOOR)
-        await self._wait_for_calls(heard, calls)
         report = self.report
+        self._open += 1
+        report.most_open = max(report.most_open, self._open)
+        heard = await listen_to(plan, self._port, _DOOR)
+        self._open -= 1
+        await self._wait_for_calls(heard, calls)
         report.streams += 1
         report.events += len(heard.events)
         report.ends[heard.events[-1].name if heard.end == "complete" and heard.events else heard.end] += 1
@@ -138,24 +162,22 @@ class Table:
             self.report.closing_s += [end_at - heard.ended_at for end_at in ends if end_at > heard.ended_at]
 
 
-async def _play_waves(game: Game, places: Places, table: Table, server: WatchedServer) -> None:
-    report, longest_s = table.report, 0.0
-    ends_at = time.monotonic() + game.seconds
-    for wave in range(1, game.waves + 1):
-        started = time.monotonic()
-        if wave > 1 and started + 2 * longest_s + SETTLE_S > ends_at:
-            game.say(f"the time is over after {wave - 1} of {game.waves} waves")
+async def _play_rounds(game: Game, plans: list[ChatPlan], table: Table, server: WatchedServer) -> None:
+    report = table.report
+    started = time.monotonic()
+    for number in range(1, game.rounds + 1):
+        taken_s = time.monotonic() - started
+        if taken_s + 2 * taken_s / number > game.seconds:
+            game.say(f"no time is left after {number - 1} of {game.rounds} rounds")
             break
-        played = await table.play(draw_wave(wave, game.at_once, game.seed, places, game.odds))
+        played = await table.play(plans, game.at_once)
         report.played = report.played or played
-        if game.is_memory_watched:
-            await asyncio.sleep(IDLE_S)
-            report.memory_kb.append(server.memory_kb())
-        longest_s = max(longest_s, time.monotonic() - started)
-        game.say(f"wave {wave}: {report.streams} streams, {len(report.violations)} violations")
-    if game.is_memory_watched:
-        first, last = report.memory_kb[0], report.memory_kb[-1]
-        report.claim(last <= first * MAX_GROWTH, "memory", f"resident memory grew from {first} to {last} kB")
+        await asyncio.sleep(game.idle_s)
+        report.memory_kb.append(server.memory_kb())
+        memory = f"{report.memory_kb[-1] / 1000:.1f} MB resident afterwards"
+        game.say(f"round {number}: {report.streams} streams, {len(report.violations)} violations, {memory}")
+    first, last = report.memory_kb[0], report.memory_kb[-1]
+    report.claim(last <= first * MAX_GROWTH, "memory", f"resident memory grew from {first} to {last} kB")
 
 
 class _Rest(NamedTuple):
