@@ -175,7 +175,7 @@ class SpaceSettings:
 
     url: str = option(kinds.URL, "address of the space")
     slug: str = option(kinds.SLUG, "name of the endpoint there")
-    owner: str | None = option(kinds.NAME, "whose it is: it is cited as owner/slug", None)
+    owner: str | None = option(kinds.NAME, "whose it is", None)
     tenant: str | None = option(kinds.NAME, "sent as `X-Tenant-Name`", None)
     token_env: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
     token: Secret | None = None

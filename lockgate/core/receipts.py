@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from lockgate.core.verdicts import MASK_CHARACTER
+
 
 class Part(StrEnum):
     """What is read of a request."""
@@ -75,10 +77,10 @@ class Receipt:
         if account is not None:
             account.findings += 1
 
-    def note_released(self, part: Part, text: str) -> None:
-        """The text goes on: to a source or the model, or to the client."""
+    def note_released(self, part: Part, text: str, *, is_masked: bool = False) -> None:
+        """The text goes on: to a source or the model, or to the client. What a mask hides has been read."""
         self.released[part] += len(text)
-        self._solid[part] += _count_solid(text)
+        self._solid[part] += _count_solid(text.replace(MASK_CHARACTER, " ") if is_masked else text)
 
     def settle(self) -> list[Read]:
         """What every detector did, in the order in which they were expected."""

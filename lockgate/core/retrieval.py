@@ -21,11 +21,12 @@ class Status(StrEnum):
 
 
 class Inspected(NamedTuple):
-    """A document in which something was found: its findings, and whether it was dropped or changed."""
+    """A document in which something was found, in its text or in its title, and whether it was dropped or changed."""
 
     source: str
     title: str
     detections: tuple[Detection, ...]
+    found_in_title: tuple[Detection, ...] = ()
     is_dropped: bool = False
     is_masked: bool = False
 

@@ -140,12 +140,13 @@ class _Run:
             await self._check_prompt()
         await self._retrieve()
         if self._question.sources or not self.outcome.is_prompt_blocked:
-            self._note_released(Part.PROMPT, self._prompt)
+            self._note_released(Part.PROMPT, self._question.prompt)
         if self.outcome.is_prompt_blocked:
             return
         self.outcome.documents = merge_documents(self.outcome.retrievals)
+        is_masked = guarding.on_documents is DocumentAction.MASK
         for document in self.outcome.documents:
-            self._note_released(Part.DOCUMENTS, read_text(document))
+            self._note_released(Part.DOCUMENTS, read_text(document), is_masked=is_masked)
         await self._generate()
 
     def _expect_reads(self) -> None:
@@ -292,10 +293,10 @@ class _Run:
             if frame.fields is not None and frame.fields.get("usage"):
                 self.outcome.usage = frame.fields["usage"]
 
-    def _note_released(self, part: Part, text: str) -> None:
+    def _note_released(self, part: Part, text: str, *, is_masked: bool = False) -> None:
         """What went on is counted for the receipt, if anybody gets one."""
         if self._is_guarded:
-            self.outcome.receipt.note_released(part, text)
+            self.outcome.receipt.note_released(part, text, is_masked=is_masked)
 
     def _note(self, found: Sequence[Detection]) -> None:
         for one in found:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lockgate.core.receipts import Receipt
 from lockgate.core.retrieval import Inspected, Retrieval, Status
-from lockgate.core.values import Document
+from lockgate.core.values import Detection, Document
 from lockgate.core.verdicts import DocumentAction, judge_document
 from lockgate.errors import TimedOut, UpstreamError
 from lockgate.interfaces import DataSource
@@ -110,13 +110,19 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
     told = Inspected(
         document.source,
         title,
-        tuple([one._replace(start=one.start - shift, end=one.end - shift) for one in verdict.detections]),
+        tuple([_move(one, shift) for one in verdict.detections if one.end > shift]),
+        tuple([one for one in verdict.detections if one.end <= shift]),
         verdict.is_blocked,
         inspection.action is DocumentAction.MASK,
     )
     if verdict.is_blocked:
         return None, told
     return document._replace(title=title, text=verdict.text[shift:]), told
+
+
+def _move(found: Detection, shift: int) -> Detection:
+    """The finding with its place in the text; one that begins in the title begins with the text."""
+    return found._replace(start=max(found.start - shift, 0), end=found.end - shift)
 
 
 def read_text(document: Document) -> str:

@@ -251,7 +251,11 @@ def _tell_detections(outcome: Outcome) -> dict[str, Any]:
 
 def _tell_inspected(one: Inspected) -> dict[str, Any]:
     outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
-    return {"path": one.source, "title": one.title, "outcome": outcome, "results": from_detections(one.detections)}
+    told: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
+    told["results"] = from_detections(one.detections)
+    if one.found_in_title:
+        told["title_results"] = from_detections(one.found_in_title)
+    return told
 
 
 def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a typical deployment: its papers agree with each other, and as processes it works."""
+"""The examples work: a deployment, whose papers agree with each other, and the library that answers questions."""
 
 import json
 import os
@@ -124,3 +124,67 @@ def test_the_deployment_works_without_containers(tmp_path: Path) -> None:
         with pytest.raises(HTTPError, match="401") as refused:
             post(port, "Hello", Authorization="Bearer none")
         refused.value.close()
+
+
+@pytest.fixture
+def space() -> Iterator[str]:
+    """The library, listening; its address."""
+    (port,) = choose_ports(1)
+    command = [sys.executable, str(ROOT / "examples" / "echo_space.py"), str(port)]
+    process = subprocess.Popen(command, env=clean_environment(PACE_S="0"), stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not _is_open(port):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def query(space: str, slug: str, body: dict[str, Any], **headers: str) -> str:
+    address = f"{space}/api/v1/endpoints/{slug}/query"
+    request = Request(address, json.dumps(body).encode(), {"content-type": "application/json", **headers})
+    with urlopen(request, timeout=PATIENCE_S) as answer:
+        whole: str = answer.read().decode()
+        return whole
+
+
+def search(space: str, slug: str, question: str, limit: int = 5, threshold: float = 0.5) -> list[tuple[str, float]]:
+    body = {"messages": question, "limit": limit, "similarity_threshold": threshold, "include_metadata": True}
+    found = json.loads(query(space, slug, body))["references"]["documents"]
+    return [(one["metadata"]["title"], one["similarity_score"]) for one in found]
+
+
+def test_sources_of_the_library_keep_to_limit_and_threshold(space: str) -> None:
+    question = "Is there a fine for a book that I lost?"
+    assert search(space, "rules", question) == [("Found in a book", 1.0), ("Lending", 0.67), ("Lost books", 0.67)]
+    assert search(space, "rules", question, limit=1) == [("Found in a book", 1.0)]
+    assert search(space, "rules", question, threshold=0.9) == [("Found in a book", 1.0)]
+    assert search(space, "hours", question, threshold=0.0) == []
+
+
+def test_the_model_of_the_library_says_the_same_whole_and_streamed(space: str) -> None:
+    documents = "<documents>\n<source>ana/a&amp;b</source>\n<content>\nOne &lt; two. Three.\n</content>\n</documents>\n"
+    messages = [{"role": "user", "content": f"{documents}\n<source>x/y</source>\n<content>\nNo.\n</content>"}]
+    whole = json.loads(query(space, "echo", {"messages": messages, "stream": False}))["summary"]
+    assert whole["message"]["content"] == "One < two [ana/a&b]."
+    events = re.findall(r"^data: (.*)$", query(space, "echo", {"messages": messages, "stream": True}), re.MULTILINE)
+    *pieces, usage, end = events
+    assert "".join([json.loads(piece)["content"] for piece in pieces]) == "One < two [ana/a&b]."
+    assert len(pieces) == json.loads(usage)["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 4
+    assert end == "[DONE]"
+    dream = json.loads(query(space, "dreamer", {"messages": messages}))["summary"]["message"]["content"]
+    assert dream.startswith("One < two [ana/a&b]. ")
+    assert "[nobody/nights]" in dream
+
+
+@pytest.mark.parametrize(("slug", "status"), [("attic", 404), ("staff", 403), ("echo", 404)])
+def test_the_library_refuses_what_it_does_not_have(space: str, slug: str, status: int) -> None:
+    body = {"messages": "Who opens?", "limit": 5, "similarity_threshold": 0.5}
+    with pytest.raises(HTTPError, match=str(status)) as refused:
+        query(space, slug, body)
+    assert json.loads(refused.value.read())["detail"]
+    refused.value.close()

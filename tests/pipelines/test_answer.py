@@ -258,8 +258,10 @@ async def test_a_masked_document_reaches_the_model_masked() -> None:
     guarding = Guarding(documents=[word_guard("w", "secret")], on_documents=DocumentAction.MASK)
     _, outcome = await run(ask(model, ScriptedDataSource([secret]), guarding=guarding))
     assert (outcome.documents[0].title, outcome.documents[0].text) == ("A ██████", "The ██████ is out.")
-    found = outcome.retrievals[0].inspected[0].detections
-    assert [(one.start, one.end) for one in found] == [(-8, -2), (4, 10)]
+    (told,) = outcome.retrievals[0].inspected
+    assert [(one.start, one.end) for one in told.found_in_title] == [(2, 8)]
+    assert [(one.start, one.end) for one in told.detections] == [(4, 10)]
+    assert outcome.receipt.settle()[0].is_covered
 
 
 async def test_a_flagged_document_is_used_and_reported() -> None:

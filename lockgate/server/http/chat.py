@@ -4,6 +4,8 @@
 Decides what a request may ask for: how many sources, which detectors, under which policy. Knows no rule of retrieval.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from lockgate.core.answers import Step, Token
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.core.verdicts import Action, DocumentAction
-from lockgate.errors import GenerationFailed, InvalidField, UnreadableBody
+from lockgate.errors import GenerationFailed, InvalidField, InvalidRequest, UnreadableBody
 from lockgate.interfaces import Headers
 from lockgate.pipelines.answer import Guarding, Limits, Question, answer
 from lockgate.pipelines.guards import Chosen
@@ -130,9 +132,9 @@ class ChatRoutes:
         if wanted is None:
             return Guarding()
         answering = self._answering
-        policy = answering.find_policy(wanted.policy)
+        with _blaming("detectors.policy"):
+            policy = answering.find_policy(wanted.policy)
         asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
-        answering.check_thresholds(*asked.values())
         actions = self._choose_actions(wanted, policy)
         holds = self._gateway.settings.whole_document == "hold" or actions.output is not Action.ANNOTATE
         contents = answering.rules(TEXT_CONTENTS)
@@ -143,9 +145,11 @@ class ChatRoutes:
             "grounding": answering.rules(TEXT_CONTEXT_DOC),
         }
         headers = _without_authorization(answering.headers(exchange))
-        chosen: dict[str, Chosen] = {
-            name: await answering.choose(asked[name], rules[name], headers) for name in _SECTIONS
-        }
+        chosen: dict[str, Chosen] = {}
+        for name in _SECTIONS:
+            with _blaming(f"detectors.{name}"):
+                answering.check_thresholds(asked[name])
+                chosen[name] = await answering.choose(asked[name], rules[name], headers)
         return Guarding(
             chosen["input"].contents,
             chosen["documents"].contents,
@@ -180,6 +184,17 @@ class _Actions(NamedTuple):
     documents: DocumentAction
     output: Action
     grounding: Action
+
+
+@contextmanager
+def _blaming(field: str) -> Iterator[None]:
+    """What is wrong with a request there is told with its place."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.status != InvalidRequest.status:
+            raise
+        raise InvalidField(field, error.message) from error
 
 
 def _without_authorization(headers: Headers) -> Headers:

@@ -64,10 +64,15 @@ class Game:
 
 @dataclass
 class GroundedReport(Report):
-    """What a game has shown, with the requests of its first round as they were played."""
+    """What a game has shown, with the requests of its first round as they were played.
+
+    `starved`: the share of its processor time for which the server had to wait. What others do on the machine makes
+    it slow to notice who has left.
+    """
 
     played: list[Played] = field(default_factory=list)
     most_open: int = 0
+    starved: float = 0.0
 
 
 async def play(game: Game, directory: Path) -> GroundedReport:
@@ -165,6 +170,7 @@ class Table:
 async def _play_rounds(game: Game, plans: list[ChatPlan], table: Table, server: WatchedServer) -> None:
     report = table.report
     started = time.monotonic()
+    before = _read_shares(server)
     for number in range(1, game.rounds + 1):
         taken_s = time.monotonic() - started
         if taken_s + 2 * taken_s / number > game.seconds:
@@ -176,8 +182,16 @@ async def _play_rounds(game: Game, plans: list[ChatPlan], table: Table, server: 
         report.memory_kb.append(server.memory_kb())
         memory = f"{report.memory_kb[-1] / 1000:.1f} MB resident afterwards"
         game.say(f"round {number}: {report.streams} streams, {len(report.violations)} violations, {memory}")
+    used, waited = (now - then for now, then in zip(_read_shares(server), before, strict=True))
+    report.starved = waited / used
     first, last = report.memory_kb[0], report.memory_kb[-1]
     report.claim(last <= first * MAX_GROWTH, "memory", f"resident memory grew from {first} to {last} kB")
+
+
+def _read_shares(server: WatchedServer) -> tuple[int, int]:
+    """How long its main thread was on a processor, and how long it waited for one."""
+    used, waited, _ = Path(f"/proc/{server.process.pid}/schedstat").read_text().split()
+    return int(used), int(waited)
 
 
 class _Rest(NamedTuple):

@@ -37,7 +37,7 @@ def _play_honest(effort: Effort, seed: int) -> tuple[Counts, list[Played]]:
     report = run_within(lambda directory: play(game, directory), effort.seconds, GroundedReport)
     ends = ", ".join(f"{count} {end}" for end, count in report.ends.most_common())
     tell(f"{report.streams} streams, {report.events} events in {report.seconds:.0f} s: {ends}")
-    tell(f"most at once: {report.most_open}")
+    tell(f"{report.most_open} were open at once; for each second of work the server waited {report.starved:.2f} s")
     is_late = _look_at_leaving(report.closing_s)
     return (report.passed() + (not is_late), show(report) + is_late), report.played
 
