@@ -188,7 +188,7 @@ def _measure_first(spaces: Server, server: Server, effort: Effort) -> list[Row]:
         ask(spaces, "/times")
         first_ms.append(_median([one.first_s for one in taken]) * _MILLI)
         last_ms.append(_median([one.whole_s for one in taken]) * _MILLI)
-    title = f"{_DELAY_MS} ms each: chat/stream, {_STREAMS} at once, p50 of the"
+    title = f"{_DELAY_MS} ms each: chat/stream, {streams} at once, p50 of the"
     return [
         Row(f"{title} first event", min(first_ms), "ms", FIRST_TARGET_MS),
         Row(f"{title} last event", min(last_ms), "ms"),

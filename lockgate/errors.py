@@ -16,6 +16,7 @@ LockgateError                 message, status hint
     TimedOut                  504: too slow
     Rejected                  4xx: refused what we sent
     BrokeProtocol             500: answered something that their contract forbids
+  CheckFailed                 500: a detector or chunker that a request needs gave no answer
   GenerationFailed            400: the model that a request names gave no answer
   OverloadedError             503: we refuse, try again after `retry_after_s`
   HeldTooMuch                 413: more text had to be held than the limit allows
@@ -132,6 +133,16 @@ class Rejected(UpstreamError):
 
 class BrokeProtocol(UpstreamError):
     """The service answered something that its contract forbids."""
+
+
+class CheckFailed(LockgateError):
+    """A detector or chunker that a request needs gave no answer: what it was to read does not leave."""
+
+    status = 500
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"The text could not be checked: `{part}` failed")
+        self.part = part
 
 
 class GenerationFailed(LockgateError):

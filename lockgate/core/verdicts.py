@@ -60,7 +60,8 @@ def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, 
 class Judge:
     """Applies actions to the releases of one text, in order: one action for all detectors, or one for each.
 
-    Where any of them changes text, no finding tells what it found: the text of one may hold the secret of another.
+    Where any of them changes text, a finding tells what it found only if just that has left in the clear: the text of
+    one may hold the secret of another.
     """
 
     __slots__ = ("_action", "_actions", "_ahead", "_fallback", "_is_blocked", "_strictest")
@@ -77,14 +78,14 @@ class Judge:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
         if self._strictest is Action.ANNOTATE or not (detections or self._ahead or self._is_blocked):
             return Verdict(text, tuple(detections))
-        hidden = tuple([hide(found) for found in detections])
         if self._is_blocked:
-            return Verdict("", hidden, is_blocked=True)
+            return Verdict("", _tell(detections, start, ""), is_blocked=True)
         text = self._mask(start, text, self._select(detections, Action.MASK, Action.MASK))
         ending = self._select(detections, Action.STOP, Action.BLOCK)
         if not ending:
-            return Verdict(text, hidden)
-        return Verdict(self._replace(start, text, ending), hidden, is_blocked=True)
+            return Verdict(text, _tell(detections, start, text))
+        text = self._cut(start, text, ending)
+        return Verdict(text + self._fallback, _tell(detections, start, text), is_blocked=True)
 
     def _select(self, detections: Sequence[Detection], mildest: Action, strictest: Action) -> list[Detection]:
         """The findings whose action lies between these."""
@@ -105,12 +106,13 @@ class Judge:
         self._ahead = [span for span in spans if span[1] > end]
         return "".join([*parts, text[position - start :]]) if parts else text
 
-    def _replace(self, start: int, text: str, ending: Sequence[Detection]) -> str:
+    def _cut(self, start: int, text: str, ending: Sequence[Detection]) -> str:
+        """What still leaves of the text with which it ends."""
         self._is_blocked = True
         if self._select(ending, Action.BLOCK, Action.BLOCK):
-            return self._fallback
+            return ""
         first = min([found.start for found in ending])
-        return text[: max(first - start, 0)] + self._fallback
+        return text[: max(first - start, 0)]
 
 
 def judge_whole(text: str, detections: Sequence[Detection], action: Action, fallback: str = "") -> Verdict:
@@ -121,6 +123,16 @@ def judge_whole(text: str, detections: Sequence[Detection], action: Action, fall
 def judge_document(text: str, detections: Sequence[Detection], action: DocumentAction) -> Verdict:
     """The verdict on a retrieved document; one that is dropped has no text and `is_blocked`."""
     return judge_whole(text, detections, _AS_TEXT[action])
+
+
+def _tell(detections: Sequence[Detection], start: int, left: str) -> tuple[Detection, ...]:
+    """The findings; what one found is hidden unless it has left, in the text that starts at `start`."""
+    return tuple([one if _has_left(one, start, left) else hide(one) for one in detections])
+
+
+def _has_left(found: Detection, start: int, left: str) -> bool:
+    place = found.start - start
+    return place >= 0 and bool(found.text) and left[place : found.end - start] == found.text
 
 
 def hide(found: Detection) -> Detection:

@@ -16,7 +16,7 @@ from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, Re
 from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Inspected, Retrieval, name_documents
 from lockgate.core.values import Detection, Endpoint
-from lockgate.errors import GenerationFailed, InvalidField
+from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.wire.guardrails import DetectorMap, from_detections
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, warn
 
@@ -175,6 +175,11 @@ def encode_invalid(error: InvalidField) -> bytes:
     """What is wrong with a request, and where."""
     fields = [{"field": error.field, "message": error.reason}] if error.field else []
     return _encode({"error": "validation_error", "message": error.message, "details": {"fields": fields}})
+
+
+def encode_check_failure(error: CheckFailed) -> bytes:
+    """A detector gave no answer."""
+    return _encode({"error": "check_failed", "message": error.message, "details": {"part": error.part}})
 
 
 def encode_failure(error: GenerationFailed) -> bytes:

@@ -202,6 +202,13 @@ async def test_a_name_that_leads_to_a_guarded_address_is_refused(
     assert await ask("https://INNER.example.:8443/x", allow) == REFUSED
 
 
+async def test_a_name_that_many_ask_for_at_once_is_refused_to_all(names: dict[str, list[str]]) -> None:
+    names["inner.example"] = ["169.254.169.254"]
+    async with open_upstreams((), {}, {}) as upstreams:
+        sources = [upstreams.source(at("http://inner.example", slug=f"s{n}"), "c", 0.5) for n in range(10)]
+        assert await asyncio.gather(*map(ask_source, sources)) == [REFUSED] * 10
+
+
 async def test_of_several_addresses_only_those_that_may_be_called_are_tried(names: dict[str, list[str]]) -> None:
     names["two.example"] = ["169.254.169.254", "127.0.0.1"]
     async with open_peer(reply_json(BOTH)) as peer:

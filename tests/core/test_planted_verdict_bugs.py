@@ -80,45 +80,45 @@ def a_mask_covers_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding,
 )
 def a_text_stops_at_its_last_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
+    honest = Judge._cut
 
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
+    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
         return honest(self, start, text, sorted(found)[-1:])
 
-    monkeypatch.setattr(Judge, "_replace", replace)
+    monkeypatch.setattr(Judge, "_cut", cut)
 
 
 @BUGS.caught_by(test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding)
 def a_text_stops_where_its_release_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
+    honest = Judge._cut
 
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
+    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
         return honest(self, start, "", found)
 
-    monkeypatch.setattr(Judge, "_replace", replace)
+    monkeypatch.setattr(Judge, "_cut", cut)
 
 
 @BUGS.caught_by(test_verdicts.test_a_stricter_action_never_releases_more)
 def a_blocked_release_leaves_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
+    honest = Judge._cut
 
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        replaced = honest(self, start, text, found)
-        return text + replaced if replaced and self._action is Action.BLOCK else replaced
+    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
+        left = honest(self, start, text, found)
+        return text if self._action is Action.BLOCK else left
 
-    monkeypatch.setattr(Judge, "_replace", replace)
+    monkeypatch.setattr(Judge, "_cut", cut)
 
 
 @BUGS.caught_by(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)
 def a_block_lasts_for_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._replace
+    honest = Judge._cut
 
-    def replace(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        replaced = honest(self, start, text, found)
+    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
+        left = honest(self, start, text, found)
         self._is_blocked = False
-        return replaced
+        return left
 
-    monkeypatch.setattr(Judge, "_replace", replace)
+    monkeypatch.setattr(Judge, "_cut", cut)
 
 
 @BUGS.caught_by(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)

@@ -289,8 +289,16 @@ def test_each_detector_has_its_own_action() -> None:
 def test_where_one_detector_hides_text_no_finding_quotes_it() -> None:
     text = "aa bb cc"
     judge = Judge(Action.ANNOTATE, "", {"masks": Action.MASK})
-    verdict = judge.judge(0, text, [found_by("tells", 0, 8, text), found_by("masks", 3, 5, text)])
-    assert [one.text for one in verdict.detections] == ["█" * 8, "██"]
+    places = [found_by("tells", 0, 8, text), found_by("masks", 3, 5, text), found_by("tells", 6, 8, text)]
+    assert [one.text for one in judge.judge(0, text, places).detections] == ["█" * 8, "██", "cc"]
+
+
+def test_a_finding_that_reaches_beyond_what_has_left_does_not_quote_it() -> None:
+    text = "aa bb cc"
+    judge = Judge(Action.ANNOTATE, "", {"masks": Action.MASK})
+    verdict = judge.judge(0, text[:3], [found_by("tells", 0, 8, text)])
+    assert verdict.detections[0].text == "█" * 8
+    assert judge.judge(3, text[3:], [found_by("masks", 3, 5, text)]).text == "██ cc"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9), st.integers(0, 9)), max_size=5), st.data())

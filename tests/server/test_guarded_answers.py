@@ -17,6 +17,7 @@ from tests.server.spaces import Say, Space, ask_chat, chat_request, collect, ope
 
 CONFIG = """
 detectors:
+  gone: {type: text_contents, service: {hostname: 127.0.0.1, port: 9}, chunker_id: sentence, default_threshold: 0.5}
   injection: {embedded: keywords, options: {keywords: [ignore all rules]}}
   mail: {embedded: pii, options: {}}
   words: {embedded: keywords, options: {keywords: [forbidden]}}
@@ -191,3 +192,15 @@ async def test_what_cannot_be_guarded_is_refused_before_anybody_is_asked(
     assert got == status
     assert words in answer["message"]
     assert space.asked == []
+
+
+@pytest.mark.parametrize("section", ["input", "documents", "output"])
+async def test_a_detector_that_cannot_be_reached_is_named_and_nothing_unchecked_leaves(section: str) -> None:
+    async with opened({"docs": [NOTES], "llm": "Three minutes."}) as (space, port):
+        body = chat_request(space, "docs", detectors={section: {"gone": {}}})
+        status, answer = await ask_chat(port, body)
+        events = await collect(port, body)
+    words = "The text could not be checked: `gone` failed"
+    assert (status, answer) == (500, {"error": "check_failed", "message": words, "details": {"part": "gone"}})
+    assert events[-1] == ("error", {"message": words})
+    assert said_in(events) == ""

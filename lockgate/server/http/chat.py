@@ -11,17 +11,25 @@ from typing import NamedTuple
 
 from lockgate.assembly import Gateway
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
-from lockgate.core.answers import Step, Token
+from lockgate.core.answers import Outcome, Step, Token
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.core.verdicts import Action, DocumentAction
-from lockgate.errors import GenerationFailed, InvalidField, InvalidRequest, UnreadableBody
+from lockgate.errors import (
+    CheckFailed,
+    GenerationFailed,
+    InvalidField,
+    InvalidRequest,
+    UnreadableBody,
+    UpstreamError,
+)
 from lockgate.interfaces import Headers
-from lockgate.pipelines.answer import Guarding, Limits, Question, answer
+from lockgate.pipelines.answer import Guarding, Limits, Question, Tell, answer
 from lockgate.pipelines.guards import Chosen
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.server.http.answering import Answering
 from lockgate.server.http.bodies import decode
+from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import chat as wire
 from lockgate.wire.syftai_space import check_slug
@@ -57,12 +65,15 @@ class ChatRoutes:
                 if isinstance(step, Token):
                     parts.append(step.text)
 
-            outcome = await answer(question, hear)
+            outcome = await _carry_out(question, hear)
         except InvalidField as error:
             await _refuse(exchange, error.status, wire.encode_invalid(error))
             return
         except GenerationFailed as error:
             await _refuse(exchange, error.status, wire.encode_failure(error))
+            return
+        except CheckFailed as error:
+            await _refuse(exchange, error.status, wire.encode_check_failure(error))
             return
         told = wire.Told(question.guarding.is_on, request.citations)
         await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
@@ -81,7 +92,7 @@ class ChatRoutes:
         async def tell(step: Step) -> None:
             await exchange.write(wire.encode_step(step, told))
 
-        outcome = await answer(question, tell)
+        outcome = await _carry_out(question, tell)
         await exchange.write(wire.encode_done(outcome, told))
         await exchange.end()
 
@@ -184,6 +195,15 @@ class _Actions(NamedTuple):
     documents: DocumentAction
     output: Action
     grounding: Action
+
+
+async def _carry_out(question: Question, tell: Tell) -> Outcome:
+    """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
+    try:
+        return await answer(question, tell)
+    except UpstreamError as error:
+        reply_to(error)  # which notes it in the log
+        raise CheckFailed(error.service) from error
 
 
 @contextmanager

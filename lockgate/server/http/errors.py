@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from lockgate.errors import (
+    CheckFailed,
     GenerationFailed,
     HeldTooMuch,
     LockgateError,
@@ -42,7 +43,7 @@ def reply_to(error: Exception) -> ErrorReply:
     match error:
         case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
-        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed():
+        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
             # Its words are not logged: they may be the service's, and quote the text or a header.
