@@ -42,7 +42,7 @@ class AddressRules:
     """Who may be called. No entries: everybody but the guarded addresses; else only who is listed.
 
     An entry is an address, a network, a host name, or `*.example.com` for every name below it. A name opens no guarded
-    address: whoever owns it can let it lead anywhere.
+    address: whoever owns it can let it lead anywhere. Nor does a network that is larger than the guarded one.
     """
 
     def __init__(self, allow: Sequence[str]) -> None:
@@ -61,12 +61,20 @@ class AddressRules:
             own = _read_address(address)
         except ValueError:
             return False
-        if any(own in network for network in self._networks):
-            return True
+        entries = [network for network in self._networks if own in network]
         if any(face in network for face in _faces(own) for network in _GUARDED):
-            return False
+            return any(_is_guarded(network) for network in entries)
         name = _plain(host)
-        return self._is_open or name in self._names or name.endswith(self._parents)
+        return bool(entries) or self._is_open or name in self._names or name.endswith(self._parents)
+
+
+def _is_guarded(network: Network) -> bool:
+    """Whether a network is a guarded one or part of it, or a single address: a large one may hold some unawares."""
+    is_part = any(
+        isinstance(network, type(guarded)) and network.subnet_of(guarded)  # type: ignore[arg-type]
+        for guarded in _GUARDED
+    )
+    return is_part or network.num_addresses == 1
 
 
 def check_entry(text: str) -> str | None:

@@ -62,6 +62,23 @@ def test_an_address_or_network_in_the_list_opens_a_guarded_address(entry: str) -
     assert not rules.permits("100.100.100.200", "100.100.100.200")
 
 
+@pytest.mark.parametrize(
+    ("entry", "guarded", "other"),
+    [
+        ("0.0.0.0/0", METADATA, "10.0.0.1"),
+        ("100.64.0.0/10", "100.100.100.200", "100.100.100.201"),
+        ("fd00::/8", "fd00:ec2::254", "fd00::1"),
+        ("::/0", "64:ff9b::a9fe:a9fe", "64:ff9b::a00:1"),
+    ],
+)
+def test_a_network_that_only_happens_to_hold_a_guarded_address_does_not_open_it(
+    entry: str, guarded: str, other: str
+) -> None:
+    rules = AddressRules([entry])
+    assert not rules.permits(guarded, guarded)
+    assert rules.permits(other, other)
+
+
 def test_a_name_in_the_list_opens_no_guarded_address() -> None:
     rules = AddressRules(["metadata.example", "*.example"])
     assert rules.permits("metadata.example", "10.0.0.1")

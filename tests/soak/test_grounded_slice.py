@@ -151,12 +151,12 @@ def test_of_a_client_that_has_left_only_what_it_heard_is_judged() -> None:
 
 
 def test_plans_cover_what_they_are_to_cover() -> None:
-    plans = draw_wave(400, 3, PLACES)
+    plans = draw_wave(300, 3, PLACES, Manners(model=0.5))
     sources = [source for plan in plans for source in plan.sources]
     assert {source.way for source in sources} == {plan.model.way for plan in plans} == {"", *WAYS}
     assert len(sources) // 7 <= sum(bool(source.way) for source in sources) <= len(sources) // 7 + 1
     assert {plan.guard for plan in plans} == {"", "mask", "annotate", "drop", "block"}
-    assert 40 <= sum(plan.leave is not None for plan in plans) <= 120
+    assert 30 <= sum(plan.leave is not None for plan in plans) <= 90
     assert any(plan.answer() != plan.model.text for plan in plans)
     slugs = [endpoint.slug for plan in plans for endpoint in plan.endpoints()]
     assert len(slugs) == len(set(slugs))

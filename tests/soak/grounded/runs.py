@@ -22,7 +22,7 @@ class Effort(NamedTuple):
     seconds: float = 1800.0
 
 
-QUICK = Effort(requests=150, rounds=2)
+QUICK = Effort(requests=150, rounds=2, at_once=100)
 
 
 def soak_grounded(effort: Effort, seed: int) -> list[Counts]:
