@@ -35,7 +35,7 @@ from lockgate.wire.syftai_space import check_slug
 
 MAX_CONNECTIONS = 4096
 MIN_CONNECTIONS = 64
-MAX_PER_HOST = 256  # the calls beyond wait for one of these, within their own time
+MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own time
 # Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
 # we sent, and nothing is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0

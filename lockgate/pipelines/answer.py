@@ -37,6 +37,8 @@ from lockgate.telemetry import Event, count_detections, log_event, name_causes
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
 _ABANDONED = "Not asked to the end: the prompt was blocked"
+_MAX_CITATIONS = 1000
+_LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
 _GRACE_S = 0.5  # for detectors, once sources and model have no time left
 _NO_DOCUMENTS = "No relevant documents were retrieved."
 
@@ -348,9 +350,19 @@ class _Speaker:
             self._outcome.is_answer_blocked = verdict.is_blocked
             text, detections = verdict.text, verdict.detections
             self._outcome.found_in_answer += detections
-        if self._scanner is not None and text:
-            self._outcome.citations += self._scanner.feed(text)
         if not text:
             return None
+        if self._scanner is not None:
+            self._find_citations(self._scanner, text)
         self.has_spoken = True
         return Token(text, release.start, release.end, detections)
+
+    def _find_citations(self, scanner: CitationScanner, text: str) -> None:
+        """Look for them until there are so many that nobody wants more: an answer may be nothing but marks."""
+        citations = self._outcome.citations
+        for start in range(0, len(text), _LOOK_CHARS):
+            citations += scanner.feed(text[start : start + _LOOK_CHARS])
+            if len(citations) >= _MAX_CITATIONS:
+                del citations[_MAX_CITATIONS:]
+                self._scanner = None
+                return
