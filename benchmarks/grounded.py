@@ -180,18 +180,22 @@ def _beyond_ms(taken: Sequence[Timed], times: Mapping[str, list[tuple[str, float
 
 
 def _measure_first(spaces: Server, server: Server, effort: Effort) -> list[Row]:
-    """Of streams that follow one another without a pause on each connection: the best median of some rounds."""
+    """Of streams that follow one another without a pause, and of such that all begin at once: the best medians."""
     streams = min(_STREAMS, effort.chat_streams)
-    first_ms, last_ms = [], []
+    steady = _timed_job(spaces, STREAM_PATH, 8 * streams, streams)
+    together = _timed_job(spaces, STREAM_PATH, streams, streams) | {"stagger_s": 0.0}
+    first_ms, last_ms, together_ms = [], [], []
     for _ in range(2 * effort.rounds):  # each takes a second; on a busy machine few of those are quiet
-        taken = time_requests(server, _timed_job(spaces, STREAM_PATH, 8 * streams, streams))
-        ask(spaces, "/times")
+        taken = time_requests(server, steady)
         first_ms.append(_median([one.first_s for one in taken]) * _MILLI)
         last_ms.append(_median([one.whole_s for one in taken]) * _MILLI)
+        together_ms.append(_median([one.first_s for one in time_requests(server, together)]) * _MILLI)
+    ask(spaces, "/times")
     title = f"{_DELAY_MS} ms each: chat/stream, {streams} at once, p50 of the"
     return [
         Row(f"{title} first event", min(first_ms), "ms", FIRST_TARGET_MS),
         Row(f"{title} last event", min(last_ms), "ms"),
+        Row(f"{_DELAY_MS} ms each: first event of {streams} in one instant, p50", min(together_ms), "ms"),
     ]
 
 

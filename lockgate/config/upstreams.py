@@ -53,6 +53,7 @@ def read_sources(draft: Draft) -> Mapping[str, SourceSettings | None]:
 
 def check_upstreams(draft: Draft, upstreams: UpstreamSettings) -> None:
     """Every entry of `allow` is a name or an address; a typo there would open or close the wrong door."""
+    _take_known(draft, draft.tree.get("upstreams"), ("upstreams",), UpstreamSettings)
     for number, entry in enumerate(upstreams.allow):
         if fault := check_entry(entry):
             draft.blame(("upstreams", "allow", str(number)), fault)

@@ -81,6 +81,8 @@ def check_entry(text: str) -> str | None:
     """What is wrong with an entry of the list, if anything; words that follow the entry itself."""
     if "%" in text:
         return "has a zone, which is no part of an address here"
+    if "://" in text:
+        return "is an url; a host name, an address or a network is enough"
     try:
         network = _read_network(text)
     except ValueError:

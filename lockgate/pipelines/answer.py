@@ -30,9 +30,9 @@ from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview
 from lockgate.pipelines.metering import Chunking, Meter, ground, tell_sources
-from lockgate.pipelines.retrieve import Inspection, NamedSource, inspect, query, read_text
+from lockgate.pipelines.retrieve import MAX_LOGGED_CHARS, Inspection, NamedSource, inspect, query, read_text
 from lockgate.pipelines.together import run_group
-from lockgate.telemetry import Event, count_detections, log_event, name_causes
+from lockgate.telemetry import Event, count_detections, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
@@ -283,7 +283,14 @@ class _Run:
                     self._note_usage(burst)
                     yield burst
         except LockgateError as error:
-            log_event(Event.MODEL_QUERY_FAILED, logging.WARNING, latency_ms=self.elapsed_ms(began), status="error")
+            log_event(
+                Event.MODEL_QUERY_FAILED,
+                logging.WARNING,
+                model=question.model_path[:MAX_LOGGED_CHARS],
+                latency_ms=self.elapsed_ms(began),
+                status="error",
+                reason=name_causes(error),
+            )
             if not isinstance(error, UpstreamError):
                 raise
             cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
@@ -309,6 +316,7 @@ async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: 
     """What the model says next, until that time; None at its end."""
     if until <= asyncio.get_running_loop().time():  # it is not even asked
         raise TimedOut("model", TIMED_OUT)
+    limit_calls(until)
     try:
         async with asyncio.timeout_at(until):
             return await anext(frames)
@@ -319,7 +327,7 @@ async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: 
     except LockgateError:
         raise
     except Exception as error:  # a model is somebody else's code
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=name_causes(error))
+        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
         raise UpstreamError("model", _BROKEN) from error
 
 

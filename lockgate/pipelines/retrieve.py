@@ -20,12 +20,12 @@ from lockgate.interfaces import DataSource
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guards import ActiveGuard
 from lockgate.pipelines.together import run_together
-from lockgate.telemetry import Event, count_detections, log_event, name_causes
+from lockgate.telemetry import Event, count_detections, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Request timed out"
 _BROKEN = "The source failed"
 _AFTER_TITLE = "\n\n"
-_MAX_LOGGED_CHARS = 200
+MAX_LOGGED_CHARS = 200
 
 
 class NamedSource(NamedTuple):
@@ -48,9 +48,9 @@ async def query(named: NamedSource, question: str, limit: int, until: float) -> 
     """What a source gives until that time of the loop's clock; never raises for a failure of the source."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    source = named.path[:_MAX_LOGGED_CHARS]
+    source = named.path[:MAX_LOGGED_CHARS]
     log_event(Event.DATA_SOURCE_QUERY_STARTED, source=source)
-    retrieval = await _search(named, question, limit, until)
+    retrieval, reason = await _search(named, question, limit, until)
     is_well = retrieval.status is Status.SUCCESS
     log_event(
         Event.DATA_SOURCE_QUERY_COMPLETED if is_well else Event.DATA_SOURCE_QUERY_FAILED,
@@ -59,26 +59,28 @@ async def query(named: NamedSource, question: str, limit: int, until: float) -> 
         documents_count=retrieval.retrieved,
         latency_ms=int((loop.time() - started) * 1000),
         status=retrieval.status.value,
+        **reason,
     )
     return retrieval
 
 
-async def _search(named: NamedSource, question: str, limit: int, until: float) -> Retrieval:
+async def _search(named: NamedSource, question: str, limit: int, until: float) -> tuple[Retrieval, dict[str, str]]:
+    """What came of the question, and for the log why not more did: never in the source's words."""
     path = named.path
     if until <= asyncio.get_running_loop().time():  # it is not even asked
-        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT)
+        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), {"reason": "no time left"}
+    limit_calls(until)
     try:
         async with asyncio.timeout_at(until):
             documents = await named.source.search(question, limit)
     except (TimeoutError, TimedOut):
-        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT)
+        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), {"reason": TimedOut.__name__}
     except UpstreamError as error:
-        return Retrieval(path, Status.ERROR, error=error.message or _BROKEN)
+        return Retrieval(path, Status.ERROR, error=error.message or _BROKEN), {"reason": name_causes(error)}
     except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=path[:_MAX_LOGGED_CHARS], reason=name_causes(error))
-        return Retrieval(path, Status.ERROR, error=_BROKEN)
+        return Retrieval(path, Status.ERROR, error=_BROKEN), {"reason": describe_exception(error)}
     kept = tuple([one if one.source else one._replace(source=path) for one in documents])
-    return Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept))
+    return Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept)), {}
 
 
 async def inspect(retrieval: Retrieval, inspection: Inspection) -> Retrieval:

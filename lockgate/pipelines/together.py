@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lockgate.errors import LockgateError
 
@@ -25,7 +25,7 @@ async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: in
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run(call)) for call in calls]
     except ExceptionGroup as failures:
-        raise _first_of(failures) from failures
+        _raise_first(failures)
     return [task.result() for task in tasks]
 
 
@@ -55,7 +55,17 @@ async def run_group() -> AsyncIterator[Group]:
             yield group
             group.cancel()
     except ExceptionGroup as failures:
-        raise _first_of(failures) from failures
+        _raise_first(failures)
+
+
+def _raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
+    """Raise one of them as it was; what led to it stays known, and the group does not take its place."""
+    first = _first_of(failures)
+    context = first.__context__
+    try:
+        raise first
+    finally:
+        first.__context__ = context
 
 
 def _first_of(failures: ExceptionGroup[Exception]) -> Exception:

@@ -152,7 +152,12 @@ def _build_address(settings: Settings, listener: Listener, bound: socket.socket)
 
 def _describe(error: OSError, listener: Listener) -> str:
     words = f"{describe_fault(error)} on {listener.host}:{listener.port}"
-    flag = {"api": "--http-port or HTTP_PORT", "health": "--health-http-port or HEALTH_HTTP_PORT"}.get(listener.name)
+    flags = {
+        "api": "--http-port or HTTP_PORT",
+        "health": "--health-http-port or HEALTH_HTTP_PORT",
+        "aggregator": "AGGREGATOR_PORT",
+    }
+    flag = flags.get(listener.name)
     return f"{words}; {flag} chooses another" if flag else words
 
 
@@ -162,7 +167,9 @@ def list_open_doors(settings: Settings, listeners: Sequence[Listener]) -> list[s
         return []
     far = [one for one in listeners if not is_loopback(one.host)]
     hosts = ", ".join(sorted({one.host for one in far}))
-    words = [f"everybody who reaches {hosts} may call; `server.host: 127.0.0.1` closes it"] if far else []
+    is_only_theirs = all(one.name == "aggregator" for one in far)
+    closing = "`AGGREGATOR_HOST=127.0.0.1`" if is_only_theirs else "`server.host: 127.0.0.1`"
+    words = [f"everybody who reaches {hosts} may call; {closing} closes it"] if far else []
     if ANY in settings.aggregator.cors_origins and any(one.name != "health" for one in far):
         words.append("any web page may call `/api/v1/*` while `aggregator.cors_origins` is `*`; list those that may")
     return words

@@ -2,11 +2,19 @@
 """Traces, metrics and the log; nothing else knows where they go."""
 
 from lockgate.telemetry.incoming import IncomingRequest, answer_started, frame_sent, observe_request, start_request
-from lockgate.telemetry.log import log_event, logger, name_causes, set_up_logging
+from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
 from lockgate.telemetry.names import Event
 from lockgate.telemetry.observing import count_detections, observe_held, render_metrics
 from lockgate.telemetry.opening import open_telemetry
-from lockgate.telemetry.outgoing import Call, client_call, note_generation, note_stream_ended, note_usage, trace_headers
+from lockgate.telemetry.outgoing import (
+    Call,
+    client_call,
+    limit_calls,
+    note_generation,
+    note_stream_ended,
+    note_usage,
+    trace_headers,
+)
 
 __all__ = [
     "Call",
@@ -15,7 +23,9 @@ __all__ = [
     "answer_started",
     "client_call",
     "count_detections",
+    "describe_exception",
     "frame_sent",
+    "limit_calls",
     "log_event",
     "logger",
     "name_causes",

@@ -7,7 +7,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
-from lockgate.errors import LockgateError
+from lockgate.errors import LockgateError, TimedOut
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import GENERATING_KINDS
 from lockgate.telemetry.observing import ACTIVE, CURRENT, Observer
@@ -99,7 +99,7 @@ class Call:
         self.ended_at = perf_counter()
         if error is not None:
             self.error = type(error).__name__
-            self.is_abandoned = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            self.is_abandoned = isinstance(error, asyncio.CancelledError | GeneratorExit) and not _is_late()
         if error is None:
             self._status = self._status or 200
         elif self._status < 400 and not self.is_abandoned:
@@ -122,6 +122,13 @@ class Call:
         self._outer = None
 
 
+def _is_late() -> bool:
+    """Whether the time that whoever called had for it is over: then it was not abandoned but too slow."""
+    until = _until.get()
+    return until is not None and asyncio.get_running_loop().time() >= until
+
+
+_until: ContextVar[float | None] = ContextVar("lockgate_until", default=None)
 _current: ContextVar[Call | None] = ContextVar("lockgate_call", default=None)
 
 
@@ -131,6 +138,11 @@ def client_call(kind: str, name: str) -> Call:
     `name` is the part's id; sources and models that requests name are called by the kind of their server.
     """
     return Call(kind, name)
+
+
+def limit_calls(until: float) -> None:
+    """Calls of this task that are cancelled after that time of the loop's clock were too slow, not abandoned."""
+    _until.set(until)
 
 
 def trace_headers() -> Headers:
@@ -168,4 +180,6 @@ def note_stream_ended() -> None:
 
 
 def _status_of(error: BaseException) -> int:
+    if isinstance(error, asyncio.CancelledError):
+        return TimedOut.status
     return error.status if isinstance(error, LockgateError) else _UNKNOWN

@@ -8,7 +8,7 @@ aggregator's. Knows no rule beyond shape and limits.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -16,9 +16,9 @@ from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, Re
 from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Inspected, Retrieval, name_documents
 from lockgate.core.values import Detection, Endpoint
-from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
+from lockgate.errors import CheckFailed, GenerationFailed, InvalidField, InvalidRequest
 from lockgate.wire.guardrails import DetectorMap, from_detections
-from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, warn
+from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
 
 _UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
 _MAX_COUNT = 2**63 - 1
@@ -103,13 +103,19 @@ class Told(NamedTuple):
 
 
 _decode = msgspec.json.Decoder(ChatRequest).decode
+_decode_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """The request in a body; raises InvalidField."""
+    """The request in a body; raises InvalidField. A key that may be a misspelt guard is not ignored like others."""
     try:
-        return _decode(body)
+        request = _decode(body)
+        refuse_typos(_decode_keys(body))
+        return request
+    except InvalidRequest as error:
+        field, _, reason = error.message.partition(": ")
+        raise InvalidField(field, reason) from None
     except msgspec.ValidationError as error:
         found = _PLACE.match(str(error))
         words, place = (found[1], found[2]) if found else (str(error), None)
@@ -117,9 +123,20 @@ def read_request(body: bytes) -> ChatRequest:
         if missing:
             place = f"{place}.{missing[1]}" if place else missing[1]
             words = "field required"
-        raise InvalidField(place or "", words) from None
+        raise InvalidField(place or "", words + _name_choices(place or "", words)) from None
     except (ValueError, RecursionError):
         raise InvalidField("", "the body is not valid JSON") from None
+
+
+def _name_choices(place: str, words: str) -> str:
+    """What could have been said instead, where the words do not tell."""
+    if words.startswith("Invalid enum value"):
+        choices: Sequence[str] = get_args(DocumentWord if place.endswith(".documents") else TextWord)
+    elif words.startswith("Object contains unknown field"):
+        choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
+    else:
+        return ""
+    return f", expected one of {', '.join(choices)}"
 
 
 # Answers.
@@ -237,10 +254,17 @@ def _tell_rest(outcome: Outcome, told: Told) -> dict[str, Any]:
             for one in outcome.citations
         ]
     if told.is_guarded:
+        rest["outcome"] = _tell_outcome(outcome)
         rest["detections"] = _tell_detections(outcome)
         rest["warnings"] = _tell_warnings(outcome)
         rest["receipt"] = _tell_receipt(outcome)
     return rest
+
+
+def _tell_outcome(outcome: Outcome) -> str:
+    if outcome.is_prompt_blocked:
+        return "prompt_blocked"
+    return "answer_blocked" if outcome.is_answer_blocked else "answered"
 
 
 def _tell_detections(outcome: Outcome) -> dict[str, Any]:

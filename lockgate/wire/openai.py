@@ -163,7 +163,7 @@ def read_request(shape: Shape[Any], raw: bytes) -> Asked:
     whole = _decode(raw)
     _check_tools(getattr(known, "tools", None))
     if not isinstance(known, PlainChat | PlainText):
-        _refuse_typos(whole)
+        refuse_typos(whole)
     body = {key: whole[key] for key in _FIRST if key in whole}
     body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
     detectors = known.detectors
@@ -200,7 +200,7 @@ def _is_tool(tool: Any) -> bool:  # noqa: ANN401 - any JSON value
     return any(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts)
 
 
-def _refuse_typos(body: Mapping[str, Any]) -> None:
+def refuse_typos(body: Iterable[str]) -> None:
     """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
     for key in body:
         if key in ("policy", "guardrail_config"):

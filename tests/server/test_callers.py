@@ -127,18 +127,18 @@ async def test_a_key_names_its_caller(path: str, headers: dict[str, str], caller
 @pytest.mark.parametrize(
     ("path", "headers", "details"),
     [
-        (GUARDRAILS, {}, "a key is required"),
-        (GUARDRAILS, {"x-lockgate-key": ""}, "a key is required"),
-        (GUARDRAILS, BEARER, "a key is required"),
-        ("/v1", BEARER, "a key is required"),
+        (GUARDRAILS, {}, "a key is required: send it as X-Lockgate-Key"),
+        (GUARDRAILS, {"x-lockgate-key": ""}, "a key is required: send it as X-Lockgate-Key"),
+        (GUARDRAILS, BEARER, "a key is required: send it as X-Lockgate-Key"),
+        ("/v1", BEARER, "a key is required: send it as X-Lockgate-Key"),
         (GUARDRAILS, {"x-lockgate-key": "key-of-ap"}, "this key is not known"),
         (GUARDRAILS, {"x-lockgate-key": "key-of-app2"}, "this key is not known"),
         (GUARDRAILS, {"x-lockgate-key": "Bearer key-of-app"}, "this key is not known"),
-        (OPENAI, {"authorization": "Basic key-of-app"}, "a key is required"),
-        (OPENAI, {"authorization": "key-of-app"}, "a key is required"),
+        (OPENAI, {"authorization": "Basic key-of-app"}, "a key is required: send it as X-Lockgate-Key"),
+        (OPENAI, {"authorization": "key-of-app"}, "a key is required: send it as X-Lockgate-Key"),
         (OPENAI, {"authorization": "Bearer app"}, "this key is not known"),
         (OPENAI, {"x-lockgate-key": "no", **BEARER}, "this key is not known"),
-        ("/api/tags", {}, "a key is required"),
+        ("/api/tags", {}, "a key is required: send it as X-Lockgate-Key"),
     ],
 )
 async def test_without_a_key_that_is_known_nothing_is_answered(

@@ -125,7 +125,7 @@ class Callers:
             return found[0]
         if certificate_name in self._shares:
             return certificate_name
-        raise Unauthorized("this key is not known" if key else "a key is required")
+        raise Unauthorized("this key is not known" if key else "a key is required: send it as X-Lockgate-Key")
 
     def admit_name(self, name: str) -> Admission:
         """The place of one more request of a caller that is known; raises TooManyRequests."""
