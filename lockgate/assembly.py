@@ -19,6 +19,7 @@ from lockgate.config.settings import (
     Settings,
     SourceSettings,
 )
+from lockgate.core.endpoints import OPENAI_PREFIX
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Endpoint, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
@@ -192,7 +193,7 @@ class _Opener:
         """A model of this instance; of one elsewhere, where it is."""
         if (server := model.openai) is not None:
             token = server.api_token_value.reveal() if server.api_token_value is not None else None
-            return Endpoint(f"openai+{server.url}", server.model, token=token)
+            return Endpoint(OPENAI_PREFIX + server.url, server.model, token=token)
         assert model.embedded is not None  # noqa: S101 - the settings have been checked
         opened: Model | None = await self._open("lockgate.models", model.embedded, model.options, f"models.{name}")
         return opened

@@ -235,7 +235,7 @@ class Demo:
         )
         print(f"  curl -s {api}{CONTENT_PATH} -H 'content-type: application/json' \\")
         print("""    -d '{"content":"Mail ana@example.org","detectors":{"pii":{}}}'\n""")
-        print("Ctrl-C stops it.", flush=True)
+        print("Answers from documents: docs/answers.md. Ctrl-C stops it.", flush=True)
 
 
 def _shown(text: str) -> str:

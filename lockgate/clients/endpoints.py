@@ -15,6 +15,7 @@ from lockgate._version import __version__
 MAX_BODY_BYTES = 32 * 1024 * 1024
 ANY = "*/*"
 HIDDEN = "***"
+NO_DETAIL = "no details given"  # where an endpoint refuses without words
 _CONTROL = frozenset({"Cc", "Cs"})
 
 

@@ -13,8 +13,8 @@ import contextlib
 import http
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -36,6 +36,11 @@ CONNECT_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REASON_CHARS = 300
+CHEAP_BYTES = 128 * 1024  # the most that is decoded between two other things
+END_WAIT_S = 0.02
+EVENT_STREAM = "text/event-stream"
+
+T = TypeVar("T")
 
 
 class AddressRefused(aiohttp.ClientConnectionError):
@@ -274,10 +279,15 @@ def describe(error: Exception) -> str:
     return os.strerror(number) if number is not None and number > 0 else ""
 
 
-async def let_end(response: aiohttp.ClientResponse, wait_s: float) -> None:
+async def decode(body: bytes, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a body: at once, or off the loop where it could take long."""
+    return read(body) if len(body) <= CHEAP_BYTES else await asyncio.to_thread(read, body)
+
+
+async def let_end(response: aiohttp.ClientResponse) -> None:
     """Give the end of the body a moment to come after the last event: then the connection can be used again."""
     with contextlib.suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(wait_s):
+        async with asyncio.timeout(END_WAIT_S):
             while await response.content.readany():
                 pass
 
@@ -347,13 +357,23 @@ def _watch(response: aiohttp.ClientResponse) -> None:
         return
 
     def end(closed: "asyncio.Future[None]") -> None:
-        if not closed.cancelled():
-            closed.exception()  # else it is reported as never looked at
+        _look_at(closed)
         if content.exception() is None and not content.is_eof():
             content.set_exception(aiohttp.ClientPayloadError("the body breaks the rules of HTTP"))
 
+    def let_go() -> None:  # the connection is kept, and may break before there is another answer
+        closed.remove_done_callback(end)
+        closed.remove_done_callback(_look_at)
+        closed.add_done_callback(_look_at)
+
     closed.add_done_callback(end)
-    content.on_eof(lambda: closed.remove_done_callback(end))
+    content.on_eof(let_go)
+
+
+def _look_at(closed: "asyncio.Future[None]") -> None:
+    """Else the error of a connection is reported as never looked at."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:

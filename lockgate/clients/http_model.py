@@ -5,41 +5,25 @@ Decides in which words a model's failure is told, and when a stream has ended. R
 those are its subclasses' business.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.clients.endpoints import Scrubber
-from lockgate.clients.http import Answer, HttpCaller, Outgoing, let_end, refuse
+from lockgate.clients.http import CHEAP_BYTES, EVENT_STREAM, Answer, HttpCaller, Outgoing, decode, let_end, refuse
 from lockgate.core.values import Frame, Message
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.telemetry import note_generation, note_stream_ended, note_usage
-from lockgate.wire.syftai_space import MAX_DETAIL_CHARS, Told, Usage
+from lockgate.wire.replies import MAX_DETAIL_CHARS, AnswerReader, Usage, WholeAnswer
 
 INVALID = "Invalid response from model"
 NETWORK_ERROR = "Network error: "
-EVENT_STREAM = "text/event-stream"
-END_WAIT_S = 0.02
-
-
-class Reader(Protocol):
-    """Bytes of a streamed answer in, its pieces out. `failure` is in the model's words, "" where it broke the rules."""
-
-    failure: str | None
-    has_events: bool
-    is_done: bool
-    usage: Usage | None
-
-    def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete; none is empty."""
-
-    def finish(self) -> list[str]:
-        """The pieces that were still open; no bytes follow."""
 
 
 class HttpModel(ABC):
@@ -61,12 +45,12 @@ class HttpModel(ABC):
         outgoing = self._address(messages, params, is_stream)
         note_generation(self.known_as, "chat")
         if not is_stream:
-            yield self._read_whole(await self._caller.post(outgoing))
+            yield await self._read_whole(await self._caller.post(outgoing))
             return
         response = await self._caller.open(outgoing)
         try:
             if response.status != 200 or response.content_type != EVENT_STREAM:
-                yield self._read_whole(Answer(response.status, await self._caller.read(response, outgoing)))
+                yield await self._read_whole(Answer(response.status, await self._caller.read(response, outgoing)))
                 return
             async with aclosing(self._read_stream(response, outgoing)) as bursts:
                 async for frames in bursts:
@@ -79,7 +63,7 @@ class HttpModel(ABC):
         """The body of a request; raises ValueError for what cannot be sent."""
 
     @abstractmethod
-    def _decode(self, body: bytes) -> Told:
+    def _decode(self, body: bytes) -> WholeAnswer:
         """A whole answer; raises ValueError or RecursionError for what is none."""
 
     @abstractmethod
@@ -87,7 +71,7 @@ class HttpModel(ABC):
         """What a refusal says, without tokens."""
 
     @abstractmethod
-    def _open_reader(self) -> Reader:
+    def _open_reader(self) -> AnswerReader:
         """Reads one streamed answer."""
 
     def _address(self, messages: Sequence[Message], params: Mapping[str, Any], is_stream: bool) -> Outgoing:
@@ -100,11 +84,11 @@ class HttpModel(ABC):
         except ValueError:
             raise BrokeProtocol(self._caller.name, "Model request failed: the prompt is no valid text") from None
 
-    def _read_whole(self, answer: Answer) -> Frame:
+    async def _read_whole(self, answer: Answer) -> Frame:
         if answer.status != 200:
-            raise refuse_model(self._caller.name, answer.status, self._find_detail(answer.body))
+            raise refuse_model(self._caller.name, answer.status, await decode(answer.body, self._find_detail))
         try:
-            told = self._decode(answer.body)
+            told = await decode(answer.body, self._decode)
         except (ValueError, RecursionError):
             raise BrokeProtocol(self._caller.name, INVALID) from None
         return Frame(0, told.text, fields=_note(told.usage))
@@ -112,13 +96,15 @@ class HttpModel(ABC):
     async def _read_stream(
         self, response: aiohttp.ClientResponse, outgoing: Outgoing
     ) -> AsyncGenerator[list[Frame], None]:
-        reader, number, size = self._open_reader(), 0, 0
+        reader, number, size, waiting = self._open_reader(), 0, 0, 0
         is_open = True
         while is_open:
             packet = await self._caller.read_packet(response, outgoing)
             size += len(packet)
-            pieces = reader.feed(packet) if packet else reader.finish()
+            waiting += len(packet)
+            pieces = await _feed(reader, packet, is_large=waiting > CHEAP_BYTES)
             if pieces:
+                waiting = 0
                 yield [Frame(at, piece) for at, piece in enumerate(pieces, number)]
                 number += len(pieces)
             self._check(reader, size, outgoing)
@@ -128,9 +114,9 @@ class HttpModel(ABC):
         note_stream_ended()
         if (fields := _note(reader.usage)) is not None:
             yield [Frame(number, "", fields=fields)]
-        await let_end(response, END_WAIT_S)
+        await let_end(response)
 
-    def _check(self, reader: Reader, size: int, outgoing: Outgoing) -> None:
+    def _check(self, reader: AnswerReader, size: int, outgoing: Outgoing) -> None:
         """Raises what has gone wrong behind the pieces that have left."""
         if reader.failure:
             said = self._scrub(reader.failure)[:MAX_DETAIL_CHARS]
@@ -145,6 +131,13 @@ def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
     """The error for a model that answered, but not with success."""
     words = f"Model access denied: {detail}" if status == 403 else f"Model request failed: HTTP {status} - {detail}"
     return refuse(name, words, status)
+
+
+async def _feed(reader: AnswerReader, packet: bytes, *, is_large: bool) -> list[str]:
+    """What the bytes complete. Where much has come without a piece, it may be one event: that is read off the loop."""
+    if is_large:
+        return await asyncio.to_thread(reader.feed, packet) if packet else await asyncio.to_thread(reader.finish)
+    return reader.feed(packet) if packet else reader.finish()
 
 
 def _note(usage: Usage | None) -> dict[str, Any] | None:

@@ -13,20 +13,18 @@ from typing import Annotated, Any, Literal
 import aiohttp
 import msgspec
 
-from lockgate.clients.http import Answer, HttpService, Outgoing, let_end, open_with_health, refuse
+from lockgate.clients.http import EVENT_STREAM, Answer, HttpService, Outgoing, let_end, open_with_health, refuse
 from lockgate.config.settings import OpenAISettings
 from lockgate.core.sse import SseParser
 from lockgate.core.values import Generation, Health
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.interfaces import Headers
 from lockgate.telemetry import note_generation, note_stream_ended, note_usage
+from lockgate.wire.replies import DONE
 
 _OPERATIONS = {"chat": "chat", "text": "text_completion"}
 NAME = "openai"
 UNKNOWN_ERROR = "unknown error occurred"
-END_WAIT_S = 0.02
-DONE = "[DONE]"
-_EVENT_STREAM = "text/event-stream"
 _NO_HEADERS: dict[str, str] = {}
 
 
@@ -107,9 +105,9 @@ class OpenAIClient:
                     raise reader.failure
                 if reader.is_done:
                     note_stream_ended()
-                    await let_end(response, END_WAIT_S)
+                    await let_end(response)
                     return
-            if not reader.has_events and response.content_type != _EVENT_STREAM:  # a page of HTML, say
+            if not reader.has_events and response.content_type != EVENT_STREAM:  # a page of HTML, say
                 raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is not a stream of events")
         finally:
             response.close()  # of a body that has come whole, the connection is back in the pool already

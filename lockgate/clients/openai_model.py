@@ -5,25 +5,30 @@ Decides which of a completion's words are the answer: the text of its first choi
 and how long it may take. The same server as a backend of the guardrails API is lockgate.clients.openai.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from lockgate.clients.endpoints import Scrubber
+from lockgate.clients.endpoints import NO_DETAIL, Scrubber
 from lockgate.clients.http import HttpCaller
-from lockgate.clients.http_model import HttpModel, Reader
-from lockgate.clients.openai import DONE, find_error, read_message
-from lockgate.core.sse import SseParser
+from lockgate.clients.http_model import HttpModel
+from lockgate.clients.openai import NAME, find_error, read_message
+from lockgate.core.sse import SseEvent
 from lockgate.core.values import Endpoint, Message
-from lockgate.errors import BrokeProtocol
-from lockgate.wire.syftai_space import MAX_DETAIL_CHARS, Told, Usage, count_usage, read_detail, refuse_dense
+from lockgate.wire.replies import (
+    DONE,
+    MAX_DETAIL_CHARS,
+    AnswerReader,
+    WholeAnswer,
+    count_usage,
+    read_detail,
+    refuse_many,
+)
 
-NAME = "openai"
 DEFAULT_BASE = "/v1"
-NO_DETAIL = "no details given"
 
 
 class _Words(msgspec.Struct):
@@ -60,60 +65,45 @@ class OpenAIModel(HttpModel):
             body["stream_options"] = {"include_usage": True}
         return _encode_json(body)
 
-    def _decode(self, body: bytes) -> Told:
-        refuse_dense(body)
-        message = read_message(body)
+    def _decode(self, body: bytes) -> WholeAnswer:
+        message = _read_completion(body)
         text = None if message is None else _find_text(message, "message")
         if message is None or text is None:
             raise ValueError("there is no text in it")
-        return Told(text, count_usage(message.get("usage")))
+        return WholeAnswer(text, count_usage(message.get("usage")))
 
     def _find_detail(self, body: bytes) -> str:
         words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
         return words or read_detail(body, self._scrub) or NO_DETAIL
 
-    def _open_reader(self) -> Reader:
+    def _open_reader(self) -> AnswerReader:
         return _ChatReader()
 
 
-class _ChatReader:
+class _ChatReader(AnswerReader):
     """The pieces of the first choice of a streamed completion."""
 
-    __slots__ = ("_parser", "failure", "has_events", "is_done", "usage")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._parser = SseParser(NAME)
-        self.failure: str | None = None
-        self.has_events = False
-        self.is_done = False
-        self.usage: Usage | None = None
-
-    def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete, up to the end or the first failure."""
-        try:
-            events = self._parser.feed(packet)
-        except BrokeProtocol:
-            self.failure = ""
-            return []
-        return [piece for event in events if (piece := self._read_event(event.data))]
-
-    def finish(self) -> list[str]:
-        """The pieces of a last event that nobody closed."""
-        return self.feed(b"\n\n")
-
-    def _read_event(self, data: str) -> str | None:
-        self.has_events = True
-        if self.is_done or self.failure is not None:
-            return None
-        if data == DONE:
+    def _read_event(self, event: SseEvent) -> Iterator[str]:
+        if event.data == DONE:
             self.is_done = True
-            return None
-        message = read_message(data)
+            return
+        message = _read_completion(event.data)
         if message is None:
-            self.failure = _find_words(data)
-            return None
+            self.failure = _find_words(event.data)
+            return
         self.usage = count_usage(message.get("usage")) or self.usage
-        return _find_text(message, "delta")
+        yield _find_text(message, "delta") or ""
+
+
+def _read_completion(text: bytes | str) -> dict[str, Any] | None:
+    """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
+    try:
+        refuse_many(text)
+    except ValueError:
+        return None
+    return read_message(text)
 
 
 def _find_chat(base: URL) -> URL:

@@ -6,21 +6,22 @@ Decides how an endpoint is asked and in which words its failure is told. Refuses
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from multidict import CIMultiDict
 from yarl import URL
 
-from lockgate.clients.endpoints import Scrubber
-from lockgate.clients.http import HttpCaller, Outgoing, refuse
-from lockgate.clients.http_model import HttpModel, Reader
+from lockgate.clients.endpoints import NO_DETAIL, Scrubber
+from lockgate.clients.http import HttpCaller, Outgoing, decode, refuse
+from lockgate.clients.http_model import HttpModel
 from lockgate.core.values import Document, Endpoint, Message
 from lockgate.errors import BrokeProtocol, UpstreamError
-from lockgate.wire.syftai_space import Told, encode_messages, encode_query, read_answer, read_detail, read_documents
-from lockgate.wire.syftai_stream import AnswerReader
+from lockgate.wire.replies import AnswerReader, WholeAnswer, read_detail
+from lockgate.wire.syftai_space import encode_messages, encode_query, read_answer, read_documents
+from lockgate.wire.syftai_stream import SpaceReader
 
 NAME = "syftai_space"
-NO_DETAIL = "no details given"
 
 
 class SpaceSource:
@@ -41,9 +42,9 @@ class SpaceSource:
         """All documents that the source gives."""
         answer = await self._caller.post(self._address(question, limit))
         if answer.status != 200:
-            raise self._refusal(answer.status, answer.body)
+            raise self._refuse(answer.status, await decode(answer.body, self._find_detail))
         try:
-            return read_documents(answer.body, self._endpoint.path)
+            return await decode(answer.body, partial(read_documents, source=self._endpoint.path))
         except (ValueError, RecursionError):
             raise BrokeProtocol(self._caller.name, "the answer is not the JSON of a data source") from None
 
@@ -54,8 +55,10 @@ class SpaceSource:
             raise BrokeProtocol(self._caller.name, "the question is no valid text") from None
         return Outgoing(self._url, self._headers, body, "")
 
-    def _refusal(self, status: int, body: bytes) -> UpstreamError:
-        detail = read_detail(body, scrubber_of(self._endpoint)) or NO_DETAIL
+    def _find_detail(self, body: bytes) -> str:
+        return read_detail(body, scrubber_of(self._endpoint)) or NO_DETAIL
+
+    def _refuse(self, status: int, detail: str) -> UpstreamError:
         words = f"Access denied: {detail}" if status == 403 else f"HTTP {status}: {detail}"
         return refuse(self._caller.name, words, status)
 
@@ -72,14 +75,14 @@ class SpaceModel(HttpModel):
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         return encode_messages(messages, params, self._transaction_token)
 
-    def _decode(self, body: bytes) -> Told:
+    def _decode(self, body: bytes) -> WholeAnswer:
         return read_answer(body)
 
     def _find_detail(self, body: bytes) -> str:
         return read_detail(body, self._scrub) or NO_DETAIL
 
-    def _open_reader(self) -> Reader:
-        return AnswerReader()
+    def _open_reader(self) -> AnswerReader:
+        return SpaceReader()
 
 
 def scrubber_of(endpoint: Endpoint) -> Scrubber:

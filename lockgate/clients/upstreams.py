@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
-from unicodedata import category
 from urllib.parse import quote
 
 import aiohttp
@@ -23,15 +22,15 @@ from yarl import URL
 
 from lockgate.clients.endpoints import MAX_BODY_BYTES, UnfitHeader, build_headers
 from lockgate.clients.http import AddressRefused, HttpCaller, open_session
-from lockgate.clients.openai_model import NAME as OPENAI
+from lockgate.clients.openai import NAME as OPENAI
 from lockgate.clients.openai_model import OpenAIModel
 from lockgate.clients.syftai_space import NAME as SPACE
 from lockgate.clients.syftai_space import SpaceModel, SpaceSource
 from lockgate.core.addresses import AddressRules, read_host
+from lockgate.core.endpoints import HERE, OPENAI_PREFIX, check_form, check_slug
 from lockgate.core.values import Document, Endpoint, Frame, Message
 from lockgate.errors import Unavailable
 from lockgate.interfaces import DataSource, Model
-from lockgate.wire.syftai_space import check_slug
 
 MAX_CONNECTIONS = 4096
 MIN_CONNECTIONS = 64
@@ -40,15 +39,12 @@ MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own t
 # we sent, and nothing is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0
 MAX_LOOKUPS = 32
+NAMES_KEPT_S = 10  # the addresses of a name, judged; then it is looked up and judged again
 
 LocalSources = Mapping[str, DataSource | Endpoint | None]
 LocalModels = Mapping[str, Model | Endpoint | None]
 
-_HERE = "lockgate:"
-_OPENAI = "openai+"
-_SCHEMES = ("http://", "https://")
 _MAX_ID_CHARS = 100  # of a name that a request made up, in our words
-_BLANK = frozenset({"Cc", "Cs", "Zs", "Zl", "Zp"})
 
 
 class _Unusable(Exception):
@@ -75,7 +71,7 @@ class Upstreams:
 
     def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
         """The source at an endpoint; never raises."""
-        if endpoint.url.lower() != _HERE:
+        if endpoint.url.lower() != HERE:
             return self._named.source(endpoint, correlation_id, threshold)
         source = self._sources.get(endpoint.slug)
         if source is None:
@@ -86,7 +82,7 @@ class Upstreams:
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         """The model at an endpoint; never raises."""
-        if endpoint.url.lower() != _HERE:
+        if endpoint.url.lower() != HERE:
             return self._named.model(endpoint, correlation_id)
         model = self._models.get(endpoint.slug)
         if model is None:
@@ -107,7 +103,7 @@ class _Reach:
         try:
             address = self._read(endpoint)
             if address.is_openai:
-                raise _Unusable("an openai+ address is a model, not a data source")
+                raise _Unusable(f"an {OPENAI_PREFIX} address is a model, not a data source")
             headers = build_headers(correlation_id, endpoint.token, endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
             return _FailingSource(str(why))
@@ -127,14 +123,14 @@ class _Reach:
     def _read(self, endpoint: Endpoint) -> _Address:
         if (fault := check_slug(endpoint.url, endpoint.slug)) is not None:
             raise _Unusable(f"the slug {fault}")
-        is_openai = endpoint.url.lower().startswith(_OPENAI)
-        base = _read_url(endpoint.url[len(_OPENAI) :] if is_openai else endpoint.url)
+        is_openai = endpoint.url.lower().startswith(OPENAI_PREFIX)
+        base = _read_url(endpoint.url[len(OPENAI_PREFIX) :] if is_openai else endpoint.url)
         host = base.raw_host or ""
         try:
             literal = read_host(host)
         except ValueError as error:
             raise _Unusable(f"the url cannot be used: {error}") from None
-        if literal is not None and self._rules is not None and not self._rules.permits(host, host):
+        if literal is not None and self._rules is not None and not self._rules.permits(host, literal):
             raise _Unusable("the address may not be called")  # the resolver is asked about names only
         return _Address(base, is_openai)
 
@@ -154,6 +150,7 @@ async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.Client
     connector = aiohttp.TCPConnector(
         ssl=True,
         resolver=resolver,
+        ttl_dns_cache=NAMES_KEPT_S,
         limit=_count_connections(),
         limit_per_host=MAX_PER_HOST,
         keepalive_timeout=KEEP_ALIVE_S,
@@ -242,20 +239,13 @@ class _FailingModel(_Failing):
 
 def _read_url(text: str) -> URL:
     """An absolute address without credentials, query and fragment; whatever else the library would mend is refused."""
-    if not text.lower().startswith(_SCHEMES):
-        raise _Unusable("the url must be an absolute http or https address")
-    if "?" in text or "#" in text:
-        raise _Unusable("the url must not have a query or a fragment")
-    if "\\" in text or any(category(char) in _BLANK for char in text):
-        raise _Unusable("the url holds a character that no address has")
-    if "@" in text.split("/")[2]:
-        raise _Unusable("the url must not hold credentials")
+    if (fault := check_form(text)) is not None:
+        raise _Unusable(f"the url {fault}")
     try:
         url = URL(text)
-        is_usable = bool(url.raw_host) and url.port != 0
     except ValueError:
-        is_usable = False
-    if not is_usable:
+        raise _Unusable("the url cannot be read") from None
+    if not url.raw_host or url.port == 0:
         raise _Unusable("the url cannot be read")
     return url
 

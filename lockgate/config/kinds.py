@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+from lockgate.core.endpoints import check_segment, check_url
 
 MAX_INTEGER = 2**63 - 1
 TRUE_WORDS = ("true", "1", "yes", "on")
@@ -127,25 +128,15 @@ def _parse_texts(value: object) -> tuple[str, ...]:
 
 def _parse_url(value: object) -> str:
     text = _parse_text(value)
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_url = False
-    if not is_url or not text.isprintable() or " " in text:
-        raise ValueError("must be a URL that begins with http:// or https://")
-    if "@" in parts.netloc:
-        raise ValueError("must not hold a user or a password")
-    if "?" in text or "#" in text:
-        raise ValueError("must be a URL without query and fragment")
+    if (fault := check_url(text)) is not None:
+        raise ValueError(fault)
     return text.rstrip("/")
 
 
 def _parse_slug(value: object) -> str:
-    """One segment of a path: it must not be able to choose another one."""
-    text = _parse_name(value)
-    if text in (".", "..") or not text.isprintable() or not set(text).isdisjoint("/?#%\\"):
-        raise ValueError("must be one segment of a path")
+    text = _parse_text(value)
+    if (fault := check_segment(text)) is not None:
+        raise ValueError(fault)
     return text
 
 

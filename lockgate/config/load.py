@@ -27,6 +27,7 @@ from lockgate.config.policies import read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
+    PART_GROUPS,
     AggregatorSettings,
     Listener,
     Listeners,
@@ -44,12 +45,6 @@ from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
 OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources")
-PART_GROUPS = {
-    "chunkers": "lockgate.chunkers",
-    "detectors": "lockgate.detectors",
-    "models": "lockgate.models",
-    "sources": "lockgate.data_sources",
-}
 
 TryPart = Callable[[str, str, Mapping[str, Any]], ConfigError | None]
 

@@ -12,6 +12,7 @@ import yaml
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
+    PART_GROUPS,
     ChunkerSettings,
     DetectorSettings,
     ModelSettings,
@@ -21,12 +22,12 @@ from lockgate.config.settings import (
     SourceSettings,
 )
 from lockgate.config.upstreams import is_for_later, kind_of
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
-CHAT_STREAM = "/api/v1/chat/stream"
-OTHER_STREAMS = f"{OPENAI_STREAMS} and {CHAT_STREAM}"
+OTHER_STREAMS = f"{OPENAI_STREAMS} and {CHAT_STREAM_PATH}"
 MASK = "***"
 
 # G-41: path, types of its input detectors, types of its output detectors.
@@ -43,8 +44,8 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/api/v2/text/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
     ("/v1/chat/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
     ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
-    ("/api/v1/chat", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
-    (CHAT_STREAM, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
+    (CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
+    (CHAT_STREAM_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
 LATER_SECTIONS = ("agents", "sessions")
@@ -115,7 +116,8 @@ def _look_up(settings: Settings, path: str) -> object:
 def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
     """Whether the detector holds text back on streams, or reports at their end (D-3)."""
     if detector.type == TEXT_CONTEXT_DOC:
-        return f"{settings.grounding}s on {CHAT_STREAM}" + (", per sentence" if settings.grounding == "hold" else "")
+        pace = ", per sentence" if settings.grounding == "hold" else ""
+        return f"{settings.grounding}s on {CHAT_STREAM_PATH}{pace}"
     if detector.type != TEXT_CONTENTS:
         return f"trails on {OPENAI_STREAMS}"
     if detector.chunker_id != WHOLE_TEXT_CHUNKER:
@@ -168,14 +170,12 @@ def _list_chunkers(settings: Settings) -> list[tuple[str, ...]]:
 
 def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
     used = {part.chunker_id for part in settings.detectors.values()}
-    detectors = [part.embedded for part in settings.detectors.values()]
-    chunkers = [part.embedded for name, part in settings.chunkers.items() if name in used]
-    rows = [("lockgate.detectors", name) for name in detectors if name]
-    rows += [("lockgate.chunkers", name) for name in chunkers if name]
-    upstreams: list[ModelSettings | SourceSettings] = [*settings.models.values(), *settings.sources.values()]
-    for one in upstreams:
-        group = "lockgate.models" if isinstance(one, ModelSettings) else "lockgate.data_sources"
-        rows += [(group, one.embedded)] if one.embedded and not is_for_later(one) else []
+    rows = [
+        (group, part.embedded)
+        for section, group in PART_GROUPS.items()
+        for name, part in getattr(settings, section).items()
+        if part.embedded and not is_for_later(part) and (section != "chunkers" or name in used)
+    ]
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 
 

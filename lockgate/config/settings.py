@@ -27,6 +27,12 @@ Grounding = Literal["hold", "trail"]
 DetectorType = Literal["text_contents", "text_generation", "text_chat", "text_context_doc"]
 
 EMBEDDED_DEFAULT = "embedded default"
+PART_GROUPS = {  # where the embedded parts of a section are registered
+    "detectors": "lockgate.detectors",
+    "chunkers": "lockgate.chunkers",
+    "models": "lockgate.models",
+    "sources": "lockgate.data_sources",
+}
 EMBEDDED_CHUNKERS = ("sentence", "paragraph", "word", WHOLE_TEXT_CHUNKER)
 EMBEDDED_DETECTORS = ("pii", "secrets", "regex", "keywords", "format", "citations")
 DETECTOR_TYPES = get_args(DetectorType)

@@ -27,17 +27,29 @@ LATER_PARTS = ("llamacpp", "index")
 
 
 class _Shape(NamedTuple):
-    """What an entry of a section may be: `remote` is the kind of which somebody's endpoint is called."""
+    """What an entry of a section may be: `remote` is the kind of which somebody's endpoint is called.
+
+    Of an endpoint `token_name` is the field that names a variable, `token` the one for what that holds.
+    """
 
     cls: type
     kinds: tuple[str, ...]
     remote: str
     endpoint: type
+    token_name: str
+    token: str
 
 
-_MODEL = _Shape(ModelSettings, ("openai", "ollama", "embedded"), "openai", OpenAIModelSettings)
+_MODEL = _Shape(
+    ModelSettings, ("openai", "ollama", "embedded"), "openai", OpenAIModelSettings, "api_token", "api_token_value"
+)
 _SOURCE = _Shape(
-    SourceSettings, ("syftai_space", "embedded", "postgres", "elasticsearch"), "syftai_space", SpaceSettings
+    SourceSettings,
+    ("syftai_space", "embedded", "postgres", "elasticsearch"),
+    "syftai_space",
+    SpaceSettings,
+    "token_env",
+    "token",
 )
 
 
@@ -85,7 +97,7 @@ def _read_entry(draft: Draft, value: object, path: Path, shape: _Shape) -> Any: 
         return None
     found = read_fields(draft, shape.cls, raw, path, special=(shape.remote,))
     if raw.get(shape.remote) is not None:
-        found[shape.remote] = _read_endpoint(draft, raw[shape.remote], (*path, shape.remote), shape.endpoint)
+        found[shape.remote] = _read_endpoint(draft, raw[shape.remote], (*path, shape.remote), shape)
     kind = _find_kind(draft, raw, path, shape.kinds)
     return shape.cls(id=path[-1], **found) if found.get(kind) is not None else None
 
@@ -112,13 +124,12 @@ def _find_kind(draft: Draft, raw: dict[str, Any], path: Path, kinds: tuple[str, 
     return chosen[0]
 
 
-def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:  # noqa: ANN401 - an instance of cls
+def _read_endpoint(draft: Draft, value: object, path: Path, shape: _Shape) -> Any:  # noqa: ANN401 - its endpoint
     """Somebody's endpoint, its token taken from the variable that is named; None when it is faulty."""
-    raw = _take_known(draft, value, path, cls)
+    raw = _take_known(draft, value, path, shape.endpoint)
     if raw is None:
         return None
-    found = read_fields(draft, cls, raw, path)
-    name_key, value_key = ("api_token", "api_token_value") if cls is OpenAIModelSettings else ("token_env", "token")
-    if name_key in found:
-        found[value_key] = read_secret(draft, found[name_key], (*path, name_key), "token")
-    return build(cls, found)
+    found = read_fields(draft, shape.endpoint, raw, path)
+    if (name := found.get(shape.token_name)) is not None:
+        found[shape.token] = read_secret(draft, name, (*path, shape.token_name), "token")
+    return build(shape.endpoint, found)

@@ -55,10 +55,10 @@ class AddressRules:
         self._names = frozenset(name for name in names if not name.startswith("*."))
         self._parents = tuple(name[1:] for name in names if name.startswith("*."))
 
-    def permits(self, host: str, address: str) -> bool:
+    def permits(self, host: str, address: str | Address) -> bool:
         """Whether a connection for this host may go to this address."""
         try:
-            own = _read_address(address)
+            own = _read_address(address) if isinstance(address, str) else _unmap(address)
         except ValueError:
             return False
         entries = [network for network in self._networks if own in network]
@@ -128,7 +128,10 @@ def _read_network(entry: str) -> Network | None:
 
 
 def _read_address(text: str) -> Address:
-    address = ipaddress.ip_address(text.partition("%")[0])
+    return _unmap(ipaddress.ip_address(text.partition("%")[0]))
+
+
+def _unmap(address: Address) -> Address:
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 

@@ -71,8 +71,8 @@ class CitationScanner:
 
     __slots__ = ("_is_finished", "_open", "_read", "_sources")
 
-    def __init__(self, known: Collection[str] | Sources) -> None:
-        self._sources = known if isinstance(known, Sources) else Sources(known)
+    def __init__(self, known: Collection[str]) -> None:
+        self._sources = Sources(known)
         self._read = 0
         self._open = ""  # a copy of the text from a bracket on that may still be closed
         self._is_finished = False

@@ -67,9 +67,14 @@ def build_prompt(
             parts += _write(index, document)
         parts[-1] = _LAST_END
     else:
-        parts.append(_NOTHING_FOUND if has_sources else _NOTHING_ASKED)
+        parts.append(tell_lack(has_sources=has_sources))
     parts += ("\n</documents>\n\n---\nUSER QUESTION:\n", question, "\n---")
     return Message("system", system_prompt or SYSTEM_PROMPT), Message("user", "".join(parts))
+
+
+def tell_lack(*, has_sources: bool) -> str:
+    """What stands in place of documents where there are none."""
+    return _NOTHING_FOUND if has_sources else _NOTHING_ASKED
 
 
 def escape(text: str) -> str:

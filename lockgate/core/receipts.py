@@ -3,6 +3,7 @@
 
 Counts what detectors were really given, beside what was released, and compares the two at the end. So it does not rest
 on the gate's promise but would show if that were broken. White space that a chunker drops need not have been read.
+Refuses to know who releases, and what was found.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lockgate.core.verdicts import MASK_CHARACTER
+
+_SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
+_ASCII_SPACES = tuple(one for one in _SPACES if one.isascii())
 
 
 class Part(StrEnum):
@@ -82,6 +86,10 @@ class Receipt:
         self.released[part] += len(text)
         self._solid[part] += _count_solid(text.replace(MASK_CHARACTER, " ") if is_masked else text)
 
+    def note_withheld(self, part: Part, text: str) -> None:
+        """The text was read and does not go on: that it was read stands for nothing that did."""
+        self._solid[part] += _count_solid(text)
+
     def settle(self) -> list[Read]:
         """What every detector did, in the order in which they were expected."""
         return [
@@ -94,5 +102,6 @@ class Receipt:
 
 
 def _count_solid(text: str) -> int:
-    """Characters that are no white space."""
-    return sum(map(len, text.split()))
+    """Characters that are no white space. Counted by kind: no pieces of a long text are made."""
+    kinds = _ASCII_SPACES if text.isascii() else _SPACES
+    return len(text) - sum(map(text.count, kinds))

@@ -6,33 +6,34 @@ this request and no other. Everything under way belongs to it and ends with it. 
 way; without detectors text is passed on as it comes.
 
 The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. One
-that is blocked ends the request where it stands.
+that is blocked ends the request where it stands. Refuses to know any wire shape, and how a source or a model is called.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, NamedTuple
 
 from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.core.citations import CitationScanner
 from lockgate.core.lanes import LanePlan
-from lockgate.core.prompt import build_prompt
+from lockgate.core.prompt import build_prompt, tell_lack
 from lockgate.core.receipts import Part
 from lockgate.core.release import Release
 from lockgate.core.retrieval import Retrieval, Status, merge_documents
-from lockgate.core.values import Detection, Frame, Message
+from lockgate.core.values import Frame, Message
 from lockgate.core.verdicts import Action, DocumentAction, Judge, judge_whole
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.interfaces import Model
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview
-from lockgate.pipelines.metering import Chunking, Meter, ground, tell_sources
-from lockgate.pipelines.retrieve import MAX_LOGGED_CHARS, Inspection, NamedSource, inspect, query, read_text
-from lockgate.pipelines.together import run_group
-from lockgate.telemetry import Event, count_detections, describe_exception, limit_calls, log_event, name_causes
+from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, note_findings, tell_sources
+from lockgate.pipelines.retrieve import MAX_LOGGED_CHARS, Budget, Inspection, NamedSource, inspect, query, read_text
+from lockgate.pipelines.together import Group, run_group
+from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
@@ -40,7 +41,6 @@ _ABANDONED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
 _LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
 _GRACE_S = 0.5  # for detectors, once sources and model have no time left
-_NO_DOCUMENTS = "No relevant documents were retrieved."
 
 
 class Limits(NamedTuple):
@@ -66,6 +66,7 @@ class Guarding(NamedTuple):
     passes_failures: bool = False
     grounding_holds: bool = True
     max_open: int = 5
+    max_chars: int = 1_048_576  # of a document that is read
 
     @property
     def is_on(self) -> bool:
@@ -78,7 +79,7 @@ class Question(NamedTuple):
 
     prompt: str
     sources: Sequence[NamedSource]
-    model: Model
+    model: Callable[[], Model]
     model_path: str
     params: Mapping[str, Any]
     top_k: int
@@ -99,10 +100,12 @@ async def answer(question: Question, tell: Tell) -> Outcome:
     log_event(Event.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
     status = "error"
     try:
-        async with asyncio.timeout_at(run.deadline + _GRACE_S):
+        async with asyncio.timeout_at(run.deadline + _GRACE_S) as limit:
             await run.carry_out()
         status = "success"
     except TimeoutError:
+        if not limit.expired():
+            raise
         raise RequestTimedOut from None
     finally:
         run.outcome.total_ms = run.elapsed_ms(run.started)
@@ -131,6 +134,11 @@ class _Run:
         self._meter = Meter(self.outcome.receipt, report)
         self._is_guarded = question.guarding.is_on
         self._expect_reads()
+        # While sources are asked; `moved` is a plain wake-up: whoever waits looks again.
+        self._retrieved: dict[int, Retrieval] = {}
+        self._unheard: deque[Retrieval] = deque()
+        self._is_checking = False
+        self._moved = asyncio.Event()
 
     def elapsed_ms(self, since: float) -> int:
         return int((self._clock() - since) * 1000)
@@ -138,6 +146,7 @@ class _Run:
     async def carry_out(self) -> None:
         guarding = self._guarding
         await self._tell(RetrievalStarted(len(self._question.sources)))
+        await asyncio.sleep(0)  # others that have just come are told of their start before this one goes on
         if guarding.input and guarding.on_input is Action.MASK:
             await self._check_prompt()
         await self._retrieve()
@@ -171,8 +180,7 @@ class _Run:
         found = await detect_contents(self._prompt, guards, guarding.max_open)
         if not found:
             return
-        count_detections(found)
-        self._note(found)
+        note_findings(outcome.receipt, found)
         verdict = judge_whole(self._prompt, found, guarding.on_input)
         outcome.found_in_prompt = verdict.detections
         outcome.is_prompt_blocked = verdict.is_blocked
@@ -185,40 +193,53 @@ class _Run:
         question, outcome = self._question, self.outcome
         began = self._clock()
         log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
-        until = min(began + question.limits.retrieval_s, self.deadline)
-        inbox: asyncio.Queue[Retrieval | None] = asyncio.Queue(len(question.sources) + 1)
-        places: dict[int, Retrieval] = {}
-        guards = self._meter.watch(self._guarding.documents, Part.DOCUMENTS)
-        inspection = Inspection(guards, self._guarding.on_documents, outcome.receipt, self._guarding.max_open)
-
-        async def ask(place: int, source: NamedSource) -> None:
-            retrieval = await query(source, self._prompt, question.top_k, until)
-            places[place] = retrieval = await inspect(retrieval, inspection)
-            inbox.put_nowait(retrieval)
-
-        async def check() -> None:
-            await self._check_prompt()
-            inbox.put_nowait(None)
-
+        self._is_checking = bool(self._guarding.input) and self._guarding.on_input is not Action.MASK
         async with run_group() as group:
-            for place, source in enumerate(question.sources):
-                group.create_task(ask(place, source))
-            is_checking = bool(self._guarding.input) and self._guarding.on_input is not Action.MASK
-            if is_checking:
-                group.create_task(check())
-            while len(outcome.ended) < len(question.sources) and not outcome.is_prompt_blocked:
-                retrieval = await inbox.get()
-                if retrieval is None:
-                    is_checking = False
-                    continue
-                outcome.ended.append(retrieval)
-                await self._tell(SourceEnded(retrieval))
+            self._ask_sources(group, min(began + question.limits.retrieval_s, self.deadline))
+            if self._is_checking:
+                group.create_task(self._check_beside())
+            await self._hear_sources()
             outcome.retrieval_ms = self.elapsed_ms(began)
             if not outcome.is_prompt_blocked:
                 await self._end_retrieval()
-            if is_checking and not outcome.is_prompt_blocked:
-                await inbox.get()
-        self._collect(places)
+            while self._is_checking:
+                await self._wait()
+        self._collect()
+
+    def _ask_sources(self, group: Group, until: float) -> None:
+        guarding, limit = self._guarding, self._question.top_k
+        guards = self._meter.watch(guarding.documents, Part.DOCUMENTS)
+        permits = asyncio.Semaphore(guarding.max_open)
+        inspection = Inspection(guards, guarding.on_documents, self.outcome.receipt, permits, guarding.max_chars)
+        budget = Budget()
+
+        async def ask(place: int, source: NamedSource) -> None:
+            retrieval = budget.take(await query(source, self._prompt, limit, until))
+            self._retrieved[place] = retrieval = await inspect(retrieval, inspection)
+            self._unheard.append(retrieval)
+            self._moved.set()
+
+        for place, source in enumerate(self._question.sources):
+            group.create_task(ask(place, source))
+
+    async def _check_beside(self) -> None:
+        await self._check_prompt()
+        self._is_checking = False
+        self._moved.set()
+
+    async def _hear_sources(self) -> None:
+        """Tell of sources as they end, until all have or the prompt is blocked."""
+        outcome = self.outcome
+        while len(outcome.ended) < len(self._question.sources) and not outcome.is_prompt_blocked:
+            if not self._unheard:
+                await self._wait()
+                continue
+            outcome.ended.append(self._unheard.popleft())
+            await self._tell(SourceEnded(outcome.ended[-1]))
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
 
     async def _end_retrieval(self) -> None:
         outcome = self.outcome
@@ -228,13 +249,14 @@ class _Run:
         )
         await self._tell(RetrievalEnded(count, outcome.retrieval_ms))
 
-    def _collect(self, places: Mapping[int, Retrieval]) -> None:
-        """Every source has its entry, also one that was left when the prompt was blocked."""
+    def _collect(self) -> None:
+        """Every source has its entry, also one that nobody heard any more because the prompt was blocked."""
+        outcome = self.outcome
         for place, source in enumerate(self._question.sources):
-            retrieval = places.get(place) or Retrieval(source.path, Status.ERROR, error=_ABANDONED)
-            self.outcome.retrievals.append(retrieval)
-            if place not in places:
-                self.outcome.ended.append(retrieval)
+            retrieval = self._retrieved.get(place) or Retrieval(source.path, Status.ERROR, error=_ABANDONED)
+            outcome.retrievals.append(retrieval)
+        heard = {id(one) for one in outcome.ended}
+        outcome.ended += [one for one in outcome.retrievals if id(one) not in heard]
 
     # The answer.
 
@@ -258,6 +280,7 @@ class _Run:
                     await self._tell(token)
                 if outcome.is_answer_blocked:
                     break
+        speaker.finish()
         if not speaker.has_spoken:  # an answer without a word is an answer
             await self._tell(Token("", 0, 0))
         outcome.generation_ms = self.elapsed_ms(began)
@@ -268,16 +291,18 @@ class _Run:
         if guarding.output:
             readers = tell_sources(guarding.output, {one.source for one in documents})
         if guarding.grounding and self._question.chunking is not None:
-            texts = [one.text for one in documents] or [_NO_DOCUMENTS]
+            texts = [one.text for one in documents] or [tell_lack(has_sources=bool(self._question.sources))]
             self.outcome.grounding = [one.guard.id for one in guarding.grounding]
-            readers += ground(guarding.grounding, texts, self._question.chunking, holds=guarding.grounding_holds)
+            basis = Basis(texts, self._question.chunking, guarding.max_open)
+            readers += ground(guarding.grounding, basis, holds=guarding.grounding_holds)
         return self._meter.watch(readers, Part.ANSWER) if readers else ()
 
     async def _ask_model(self, messages: Sequence[Message], began: float) -> Source:
         question = self._question
         until = min(began + question.limits.generation_s, self.deadline)
-        frames = question.model.generate(messages, question.params)
         try:
+            with _blaming_model():
+                frames = question.model().generate(messages, question.params)
             async with aclosing(frames):
                 while (burst := await _next_burst(frames, until)) is not None:
                     self._note_usage(burst)
@@ -307,26 +332,32 @@ class _Run:
         if self._is_guarded:
             self.outcome.receipt.note_released(part, text, is_masked=is_masked)
 
-    def _note(self, found: Sequence[Detection]) -> None:
-        for one in found:
-            self.outcome.receipt.note_finding(one.detector_id)
-
 
 async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: float) -> Frame | list[Frame] | None:
     """What the model says next, until that time; None at its end."""
     if until <= asyncio.get_running_loop().time():  # it is not even asked
         raise TimedOut("model", TIMED_OUT)
     limit_calls(until)
+    with _blaming_model():
+        try:
+            async with asyncio.timeout_at(until) as limit:
+                return await anext(frames)
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimedOut("model", TIMED_OUT) from None
+
+
+@contextmanager
+def _blaming_model() -> Iterator[None]:
+    """Whatever a model raises that is no error of ours is a failure of the model: it may be somebody else's code."""
     try:
-        async with asyncio.timeout_at(until):
-            return await anext(frames)
-    except StopAsyncIteration:
-        return None
-    except TimeoutError:
-        raise TimedOut("model", TIMED_OUT) from None
+        yield
     except LockgateError:
         raise
-    except Exception as error:  # a model is somebody else's code
+    except Exception as error:
         log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
         raise UpstreamError("model", _BROKEN) from error
 
@@ -349,9 +380,7 @@ class _Speaker:
         text, detections = release.text, release.detections
         if self._judge is not None:
             if detections:
-                count_detections(detections)
-                for one in detections:
-                    self._outcome.receipt.note_finding(one.detector_id)
+                note_findings(self._outcome.receipt, detections)
             verdict = self._judge.judge(release.start, text, detections)
             said = len(verdict.text) - len(self._fallback) if verdict.is_blocked else len(text)
             self._outcome.receipt.note_released(Part.ANSWER, text[:said])
@@ -364,6 +393,11 @@ class _Speaker:
             self._find_citations(self._scanner, text)
         self.has_spoken = True
         return Token(text, release.start, release.end, detections)
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        if self._scanner is not None:
+            self._outcome.citations += self._scanner.finish()
 
     def _find_citations(self, scanner: CitationScanner, text: str) -> None:
         """Look for them until there are so many that nobody wants more: an answer may be nothing but marks."""

@@ -15,6 +15,7 @@ from lockgate.errors import RequestError
 from lockgate.interfaces import Chunker, Reading, Review
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Guard, forgive, refuse
 from lockgate.pipelines.together import run_together
+from lockgate.telemetry import count_detections
 
 _DOCS = "docs"
 
@@ -24,6 +25,14 @@ class Chunking(NamedTuple):
 
     id: str
     chunker: Chunker
+
+
+class Basis(NamedTuple):
+    """What an answer is compared with, by what it is cut for that, and how many comparisons may be open at once."""
+
+    documents: Sequence[str]
+    chunking: Chunking
+    max_open: int = 5
 
 
 class Meter(NamedTuple):
@@ -51,11 +60,16 @@ def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple
     return tuple(_tell(one, paths) for one in guards)
 
 
-def ground(
-    reviews: Sequence[ActiveReview], documents: Sequence[str], chunking: Chunking, *, holds: bool
-) -> tuple[ActiveGuard, ...]:
+def ground(reviews: Sequence[ActiveReview], basis: Basis, *, holds: bool) -> tuple[ActiveGuard, ...]:
     """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents."""
-    return tuple(_ground(one, documents, chunking, holds) for one in reviews)
+    return tuple(_ground(one, basis, holds) for one in reviews)
+
+
+def note_findings(receipt: Receipt, found: Sequence[Detection]) -> None:
+    """What was found is counted, on the receipt and in the metrics."""
+    count_detections(found)
+    for one in found:
+        receipt.note_finding(one.detector_id)
 
 
 def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
@@ -65,12 +79,14 @@ def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
     return ActiveGuard(one.guard, with_sources(paths), one.threshold, one.holds)
 
 
-def _ground(one: ActiveReview, documents: Sequence[str], chunking: Chunking, holds: bool) -> ActiveGuard:
+def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
     own = one.guard
     has_own = own.chunker is not None and not own.reads_whole_text
-    cutter = Chunking(own.chunker_id, own.chunker) if has_own and own.chunker is not None else chunking
+    cutter = Chunking(own.chunker_id, own.chunker) if has_own and own.chunker is not None else basis.chunking
     guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
-    return ActiveGuard(guard, _Grounding(own.id, one.review, tuple(documents)), one.threshold, holds)
+    return ActiveGuard(
+        guard, _Grounding(own.id, one.review, tuple(basis.documents), basis.max_open), one.threshold, holds
+    )
 
 
 class _Metered(NamedTuple):
@@ -91,11 +107,14 @@ class _Grounding(NamedTuple):
     detector_id: str
     review: Review
     documents: tuple[str, ...]
+    max_open: int
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        if len(excerpts) == 1:
-            return [await self._compare(excerpts[0].text)]
-        return await run_together([partial(self._compare, one.text) for one in excerpts], len(excerpts))
+        found: list[Sequence[Detection]] = []
+        for start in range(0, len(excerpts), self.max_open):  # a whole answer may have very many
+            window = excerpts[start : start + self.max_open]
+            found += await run_together([partial(self._compare, one.text) for one in window], self.max_open)
+        return found
 
     async def _compare(self, text: str) -> Sequence[Detection]:
         """What is found about a claim covers all of it."""

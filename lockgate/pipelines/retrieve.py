@@ -7,11 +7,11 @@ it is used. Knows no wire shape; who is told of a source's end is the caller's b
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lockgate.core.receipts import Receipt
+from lockgate.core.receipts import Part, Receipt
 from lockgate.core.retrieval import Inspected, Retrieval, Status
 from lockgate.core.values import Detection, Document
 from lockgate.core.verdicts import DocumentAction, judge_document
@@ -19,20 +19,24 @@ from lockgate.errors import TimedOut, UpstreamError
 from lockgate.interfaces import DataSource
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guards import ActiveGuard
+from lockgate.pipelines.metering import note_findings
 from lockgate.pipelines.together import run_together
-from lockgate.telemetry import Event, count_detections, describe_exception, limit_calls, log_event, name_causes
+from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Request timed out"
+MAX_CHARS = 32 * 1024 * 1024  # of all documents of a question
 _BROKEN = "The source failed"
+_NO_ROOM = "The documents of all sources together are too long"
+_TOO_LONG = "A document is too long to be checked"
 _AFTER_TITLE = "\n\n"
 MAX_LOGGED_CHARS = 200
 
 
 class NamedSource(NamedTuple):
-    """A source, and how it is cited."""
+    """How a source is cited, and what makes it when it is asked."""
 
     path: str
-    source: DataSource
+    open: Callable[[], DataSource]
 
 
 class Inspection(NamedTuple):
@@ -41,7 +45,23 @@ class Inspection(NamedTuple):
     guards: Sequence[ActiveGuard]
     action: DocumentAction
     receipt: Receipt
-    max_open: int = 5
+    permits: asyncio.Semaphore  # for the documents of all sources of a question together
+    max_chars: int = 1_048_576
+
+
+class Budget:
+    """How much text the sources of one question may bring in all: ten within their own limits can be too much."""
+
+    def __init__(self, chars: int = MAX_CHARS) -> None:
+        self._left = chars
+
+    def take(self, retrieval: Retrieval) -> Retrieval:
+        """The retrieval, or that there is no room for it."""
+        size = sum([len(one.text) + len(one.title) for one in retrieval.documents])
+        if size > self._left:
+            return Retrieval(retrieval.path, Status.ERROR, error=_NO_ROOM)
+        self._left -= size
+        return retrieval
 
 
 async def query(named: NamedSource, question: str, limit: int, until: float) -> Retrieval:
@@ -72,14 +92,14 @@ async def _search(named: NamedSource, question: str, limit: int, until: float) -
     limit_calls(until)
     try:
         async with asyncio.timeout_at(until):
-            documents = await named.source.search(question, limit)
+            documents = await named.open().search(question, limit)
+            kept = tuple([one if one.source else one._replace(source=path) for one in documents])
     except (TimeoutError, TimedOut):
         return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), {"reason": TimedOut.__name__}
     except UpstreamError as error:
         return Retrieval(path, Status.ERROR, error=error.message or _BROKEN), {"reason": name_causes(error)}
     except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
         return Retrieval(path, Status.ERROR, error=_BROKEN), {"reason": describe_exception(error)}
-    kept = tuple([one if one.source else one._replace(source=path) for one in documents])
     return Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept)), {}
 
 
@@ -87,8 +107,10 @@ async def inspect(retrieval: Retrieval, inspection: Inspection) -> Retrieval:
     """The retrieval with only those documents that may be used, as they may be used."""
     if not (inspection.guards and retrieval.documents):
         return retrieval
+    if any(len(read_text(one)) > inspection.max_chars for one in retrieval.documents):
+        return Retrieval(retrieval.path, Status.ERROR, error=_TOO_LONG)
     calls = [partial(_inspect, document, inspection) for document in retrieval.documents]
-    seen = await run_together(calls, inspection.max_open)
+    seen = await run_together(calls, len(calls))
     return retrieval._replace(
         documents=tuple([document for document, _ in seen if document is not None]),
         inspected=tuple([one for _, one in seen if one is not None]),
@@ -99,12 +121,11 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
     """The document as it may be used, if at all. Its title reaches the model too, so it is read before the text."""
     whole = read_text(document)
     shift = len(whole) - len(document.text)
-    found = await detect_contents(whole, inspection.guards, inspection.max_open)
+    async with inspection.permits:
+        found = await detect_contents(whole, inspection.guards)
     if not found:
         return document, None
-    count_detections(found)
-    for one in found:
-        inspection.receipt.note_finding(one.detector_id)
+    note_findings(inspection.receipt, found)
     verdict = judge_document(whole, found, inspection.action)
     title = verdict.text[: len(document.title)]
     if inspection.action is DocumentAction.DROP and all(one.start >= shift for one in found):
@@ -118,6 +139,7 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
         inspection.action is DocumentAction.MASK,
     )
     if verdict.is_blocked:
+        inspection.receipt.note_withheld(Part.DOCUMENTS, whole)
         return None, told
     return document._replace(title=title, text=verdict.text[shift:]), told
 

@@ -3,6 +3,8 @@
 
 from enum import StrEnum
 
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+
 SERVICE = "lockgate"
 DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
 SHARED_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where processes share their numbers; the library's own name
@@ -75,8 +77,8 @@ ENDPOINT_SPANS = {
     "/api/v2/text/completions-detection": "completions_detection",
     "/v1/chat/completions": "chat_completions_detection",
     "/v1/completions": "completions_detection",
-    "/api/v1/chat": "chat_answer",
-    "/api/v1/chat/stream": "chat_answer_stream",
+    CHAT_PATH: "chat_answer",
+    CHAT_STREAM_PATH: "chat_answer_stream",
 }
 HTTP_CALL_SPAN = "client HTTP request"
 GRPC_CALL_SPAN = "client gRPC request"

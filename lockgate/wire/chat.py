@@ -16,7 +16,7 @@ from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, Re
 from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Inspected, Retrieval, name_documents
 from lockgate.core.values import Detection, Endpoint
-from lockgate.errors import CheckFailed, GenerationFailed, InvalidField, InvalidRequest
+from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.wire.guardrails import DetectorMap, from_detections
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
 
@@ -32,8 +32,10 @@ _ERROR_NAMES = {
     503: "unavailable",
     504: "timeout",
 }
-_PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*?)`)?$", re.DOTALL)
+_PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
+Fault = InvalidField | GenerationFailed | CheckFailed
 TextWord = Literal["annotate", "mask", "stop", "block"]
 DocumentWord = Literal["flag", "mask", "drop"]
 
@@ -113,30 +115,28 @@ def read_request(body: bytes) -> ChatRequest:
         request = _decode(body)
         refuse_typos(_decode_keys(body))
         return request
-    except InvalidRequest as error:
-        field, _, reason = error.message.partition(": ")
-        raise InvalidField(field, reason) from None
     except msgspec.ValidationError as error:
-        found = _PLACE.match(str(error))
-        words, place = (found[1], found[2]) if found else (str(error), None)
-        missing = re.match(r"Object missing required field `(\w+)`", words)
-        if missing:
-            place = f"{place}.{missing[1]}" if place else missing[1]
-            words = "field required"
-        raise InvalidField(place or "", words + _name_choices(place or "", words)) from None
+        raise read_fault(str(error)) from None
     except (ValueError, RecursionError):
         raise InvalidField("", "the body is not valid JSON") from None
 
 
-def _name_choices(place: str, words: str) -> str:
-    """What could have been said instead, where the words do not tell."""
+def read_fault(words: str) -> InvalidField:
+    """What msgspec says of a body that does not fit, with its place as a field.
+
+    Nobody else takes its words apart. A wording that is not known is passed on as it is.
+    """
+    found = _PLACE.fullmatch(words)
+    words, place = (found[1], found[2]) if found else (words, "")
+    if missing := _MISSING.match(words):
+        return InvalidField(f"{place}.{missing[1]}".lstrip("."), "field required")
     if words.startswith("Invalid enum value"):
         choices: Sequence[str] = get_args(DocumentWord if place.endswith(".documents") else TextWord)
     elif words.startswith("Object contains unknown field"):
         choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
     else:
-        return ""
-    return f", expected one of {', '.join(choices)}"
+        return InvalidField(place, words)
+    return InvalidField(place, f"{words}, expected one of {', '.join(choices)}")
 
 
 # Answers.
@@ -188,21 +188,18 @@ def encode_error(status: int, details: str) -> bytes:
     return _encode({"error": _name_error(status), "message": details, "details": {}})
 
 
-def encode_invalid(error: InvalidField) -> bytes:
-    """What is wrong with a request, and where."""
-    fields = [{"field": error.field, "message": error.reason}] if error.field else []
-    return _encode({"error": "validation_error", "message": error.message, "details": {"fields": fields}})
-
-
-def encode_check_failure(error: CheckFailed) -> bytes:
-    """A detector gave no answer."""
-    return _encode({"error": "check_failed", "message": error.message, "details": {"part": error.part}})
-
-
-def encode_failure(error: GenerationFailed) -> bytes:
-    """The model gave no answer."""
-    details = {"model_path": error.path, "latency_ms": error.latency_ms}
-    return _encode({"error": "generation_failed", "message": error.message, "details": details})
+def encode_fault(error: Fault) -> bytes:
+    """An error that tells where it lies."""
+    details: dict[str, Any]
+    match error:
+        case InvalidField():
+            fields = [{"field": error.field, "message": error.reason}] if error.field else []
+            name, details = "validation_error", {"fields": fields}
+        case CheckFailed():
+            name, details = "check_failed", {"part": error.part}
+        case GenerationFailed():
+            name, details = "generation_failed", {"model_path": error.path, "latency_ms": error.latency_ms}
+    return _encode({"error": name, "message": error.message, "details": details})
 
 
 def _name_error(status: int) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from lockgate.core.values import Conversation, Detection
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidField, InvalidRequest
 from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, read_masks, sort_keys
 from lockgate.wire.shapes import Shape
 
@@ -204,9 +204,9 @@ def refuse_typos(body: Iterable[str]) -> None:
     """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
     for key in body:
         if key in ("policy", "guardrail_config"):
-            raise InvalidRequest(f"{key}: unknown field `{key}`; detectors and policies are named in `detectors`")
+            raise InvalidField(key, f"unknown field `{key}`; detectors and policies are named in `detectors`")
         if key != "detectors" and key[:1] in "dD" and get_close_matches(key.lower(), ("detectors",), cutoff=0.8):
-            raise InvalidRequest(f"{key}: unknown field `{key}`; did you mean `detectors`?")
+            raise InvalidField(key, f"unknown field `{key}`; did you mean `detectors`?")
 
 
 def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:

@@ -8,50 +8,25 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lockgate.core.sse import SseEvent, SseParser
-from lockgate.errors import BrokeProtocol
-from lockgate.wire.syftai_space import Usage, decode_any, find_summary, find_usage, mend
+from lockgate.core.sse import SseEvent
+from lockgate.wire.replies import DONE, AnswerReader, decode_any, mend
+from lockgate.wire.syftai_space import find_summary, find_usage
 
-_DONE = "[DONE]"
 _NO_ERROR = (None, False, "")
 
 
-class AnswerReader:
-    """Bytes in, pieces of the answer out; any cut of the bytes gives the same pieces.
+class SpaceReader(AnswerReader):
+    """The pieces of an answer, whatever format each of its chunks has."""
 
-    `failure` is what the model says went wrong behind the pieces last handed out, or "" where it broke the rules.
-    """
-
-    __slots__ = ("_parser", "failure", "has_events", "is_done", "usage")
-
-    def __init__(self) -> None:
-        self._parser = SseParser()
-        self.failure: str | None = None
-        self.has_events = False
-        self.is_done = False
-        self.usage: Usage | None = None
-
-    def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
-        try:
-            events = self._parser.feed(packet)
-        except BrokeProtocol:
-            self.failure = ""
-            return []
-        return [piece for event in events for piece in self._read_event(event)]
-
-    def finish(self) -> list[str]:
-        """The pieces of a last event that nobody closed; no bytes follow."""
-        return self.feed(b"\n\n")
+    __slots__ = ()
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
-        self.has_events = True
         for data in _split(event.data):
-            if self.is_done or self.failure is not None:
+            if self.is_over:
                 return
             if event.event == "error":
                 self.failure = _describe(data)
-            elif data.strip() == _DONE:
+            elif data.strip() == DONE:
                 self.is_done = True
             elif piece := self._read_chunk(data):
                 yield mend(piece)
@@ -61,13 +36,13 @@ class AnswerReader:
         if chunk is None:
             return data
         if chunk.get("error") not in _NO_ERROR:
-            self.failure = describe_error(chunk["error"])
+            self.failure = _describe_error(chunk["error"])
             return ""
         self.usage = find_usage(chunk) or self.usage
-        return find_text(chunk)
+        return _find_text(chunk)
 
 
-def find_text(chunk: Mapping[str, Any]) -> str:
+def _find_text(chunk: Mapping[str, Any]) -> str:
     """The text of a chunk in any of the formats."""
     for text in (find_summary(chunk), _find_delta(chunk.get("choices")), chunk.get("content"), chunk.get("text")):
         if isinstance(text, str):
@@ -75,7 +50,7 @@ def find_text(chunk: Mapping[str, Any]) -> str:
     return ""
 
 
-def describe_error(error: object) -> str:
+def _describe_error(error: object) -> str:
     """What an error says: its own words, else all of it."""
     said = error.get("message") or error.get("detail") if isinstance(error, dict) else error
     return mend(said) if isinstance(said, str) else json.dumps(error, separators=(",", ":"))
@@ -104,10 +79,10 @@ def _split(data: str) -> list[str]:
     if "\n" not in data or _read_object(data) is not None:
         return [data]
     lines = data.split("\n")
-    is_list = all(line.strip() == _DONE or _read_object(line) is not None for line in lines)
+    is_list = all(line.strip() == DONE or _read_object(line) is not None for line in lines)
     return lines if is_list else [data]
 
 
 def _describe(data: str) -> str:
     chunk = _read_object(data)
-    return data if chunk is None else describe_error(chunk.get("error", chunk))
+    return data if chunk is None else _describe_error(chunk.get("error", chunk))

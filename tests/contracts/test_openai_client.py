@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import openai
+from lockgate.clients import http
 from lockgate.clients.openai import OpenAIClient, open_openai_client
 from lockgate.config.settings import OpenAISettings, Secret
 from lockgate.core.values import Generation, Health
@@ -374,7 +374,7 @@ async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout
 async def test_a_connection_is_used_again_after_a_stream_has_ended(
     delay_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openai, "END_WAIT_S", 2.0)  # a busy machine may be late
+    monkeypatch.setattr(http, "END_WAIT_S", 2.0)  # a busy machine may be late
 
     async def script(exchange: Exchange) -> None:
         await exchange.start()

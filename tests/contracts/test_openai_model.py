@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http_model
+from lockgate.clients import http
 from lockgate.clients.upstreams import open_upstreams
 from lockgate.core.values import Endpoint, Frame, Message
 from lockgate.errors import UpstreamError
@@ -202,7 +202,7 @@ async def test_a_network_error_is_told_behind_the_frames_that_came() -> None:
 
 
 async def test_a_connection_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_model, "END_WAIT_S", 2.0)  # a busy machine may be late
+    monkeypatch.setattr(http, "END_WAIT_S", 2.0)  # a busy machine may be late
     async with (
         open_peer(stream(event(chunk("a")) + DONE)) as peer,
         open_upstreams((), {}, {}) as upstreams,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lockgate.clients import http_model
+from lockgate.clients import http
 from lockgate.clients.upstreams import Upstreams, open_upstreams
 from lockgate.core.values import Document, Endpoint, Frame, Message
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
@@ -412,7 +412,7 @@ async def test_a_stream_without_a_single_event_is_invalid(parts: tuple[bytes, ..
 
 
 async def test_a_connection_is_used_again_after_answers_and_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_model, "END_WAIT_S", 2.0)  # a busy machine may be late
+    monkeypatch.setattr(http, "END_WAIT_S", 2.0)  # a busy machine may be late
 
     async def script(exchange: Exchange) -> None:
         if "text/event-stream" in exchange.received.all("accept"):

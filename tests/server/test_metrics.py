@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.http_client import CONTENT, JSON_TYPE, STREAM, call, connect, detect, stream
 from tests.server.processes import ServerProcess, running
+from tests.server.spaces import Say, chat_request, collect, open_space
 
 SECRETS = {
     "authorization": "Bearer zqx-token-1",
@@ -34,7 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, mixed_config: Path) -> Iter
     directory = tmp_path_factory.mktemp("metrics")
     path = directory / "config.yaml"
     path.write_text(mixed_config.read_text().replace("\nserver:", f"{LOST}server:"))
-    with running(directory, ["--config-path", str(path)], LOCKGATE_LOG__LEVEL="DEBUG") as process:
+    with running(
+        directory,
+        ["--config-path", str(path)],
+        LOCKGATE_LOG__LEVEL="DEBUG",
+        LOCKGATE_AGGREGATOR__RETRIEVAL_TIMEOUT_S="0.5",
+    ) as process:
         yield process
 
 
@@ -46,8 +52,8 @@ async def read_metrics(server: ServerProcess) -> Series:
     return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
 
 
-def take(series: Series, name: str, **labels: str) -> float:
-    return series.get((f"lockgate_{name}", frozenset(labels.items())), 0.0)
+def take(series: Series, metric: str, /, **labels: str) -> float:
+    return series.get((f"lockgate_{metric}", frozenset(labels.items())), 0.0)
 
 
 def count(series: Series, path: str, status: str) -> float:
@@ -160,3 +166,34 @@ async def test_no_header_and_no_text_is_ever_logged(server: ServerProcess) -> No
     assert server.events("upstream_failed")[-1]["reason"].startswith("Unavailable < ClientConnectorError < ")
     for secret in ("zqx", CARD, "4111", "Write to", "secret words", "Bearer"):
         assert secret not in log
+
+
+async def test_a_question_whose_detector_fails_is_logged_and_counted_like_any_other(server: ServerProcess) -> None:
+    path = "/api/v1/chat/stream"
+    before = await read_metrics(server)
+    for section in ("input", "documents", "output"):
+        async with open_space({"docs": [("t", "x", 0.5)], "llm": "x"}) as space:
+            events = await collect(server.api_port, chat_request(space, "docs", detectors={section: {"lost": {}}}))
+        assert events[-1] == ("error", {"message": "The text could not be checked: `calling` failed"})
+    after = await read_metrics(server)
+    assert count(after, path, "200") == count(before, path, "200") + 3
+    assert take(after, "open_requests") == 0
+    lines = [line for line in server.events("request") if line["path"] == path]
+    assert [line["code"] for line in lines] == [500] * 3
+    assert all(line["correlation_id"] for line in lines)
+
+
+async def test_a_source_that_is_too_late_is_counted_as_failed(server: ServerProcess) -> None:
+    before = await read_metrics(server)
+
+    async def hang(say: Say) -> None:
+        await asyncio.sleep(5)
+
+    async with open_space({"docs": hang, "llm": "x"}) as space:
+        events = await collect(server.api_port, chat_request(space, "docs"))
+    assert dict(events)["source_complete"]["status"] == "timeout"
+    after = await read_metrics(server)
+    late = {"kind": "source", "name": "syftai_space", "status": "504"}
+    assert take(after, "backend_errors_total", **late) == take(before, "backend_errors_total", **late) + 1
+    failed = server.events("data_source.query.failed")[-1]
+    assert (failed["source"], failed["status"], failed["reason"]) == ("al/docs", "timeout", "TimedOut")

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from lockgate.core.values import Document, Message
 from lockgate.wire.syftai_space import (
     MAX_DOCUMENTS,
-    check_slug,
     encode_messages,
     encode_query,
     read_answer,
-    read_detail,
     read_documents,
 )
 
@@ -33,10 +31,6 @@ def references(*documents: Any) -> bytes:
 
 def found(*documents: Any) -> list[tuple[str, str, float]]:
     return [(one.title, one.text, one.score) for one in read_documents(references(*documents), "al/notes")]
-
-
-def plain(words: str) -> str:
-    return words
 
 
 def test_a_question_has_exactly_the_agreed_keys() -> None:
@@ -207,50 +201,3 @@ def test_usage_is_three_counters_or_unknown(usage: Any, counted: tuple[int, ...]
     told = read_answer(json.dumps({"summary": {"message": "x", "usage": usage}}).encode()).usage
     expected = counted and dict(zip(("prompt_tokens", "completion_tokens", "total_tokens"), counted, strict=True))
     assert told == expected
-
-
-@pytest.mark.parametrize(
-    ("body", "detail"),
-    [
-        (b'{"detail":"no way"}', "no way"),
-        (b'{"detail":[{"msg": "bad", "n": 1}]}', '[{"msg":"bad","n":1}]'),
-        (b'{"detail":null,"x":1}', '{"detail":null,"x":1}'),
-        (b'{"detail":"","x":1}', '{"detail":"","x":1}'),
-        (b'{"other":1}', '{"other":1}'),
-        (b"<html>down</html>", "<html>down</html>"),
-        (b"\xff\xfe", "\ufffd\ufffd"),
-        (b" \n", ""),
-        (b"", ""),
-        ("ü".encode() * 300, "ü" * 200),
-        (b'{"detail":"' + b"x" * 5000 + b'"}', "x" * 1000),
-        (b'{"detail":[' + b"1," * 90_000 + b"1]}", ("[" + "1," * 500)[:1000]),
-    ],
-)
-def test_a_refusal_is_told_by_its_detail_or_its_beginning(body: bytes, detail: str) -> None:
-    assert read_detail(body, plain) == detail
-
-
-def test_words_are_scrubbed_before_they_are_cut() -> None:
-    body = b"x" * 195 + b"secret-token" + b"x" * 100
-    assert "secr" not in read_detail(body, lambda words: words.replace("secret-token", "***"))
-
-
-@pytest.mark.parametrize(
-    "slug", ["a/b", "a?b", "a#b", "a%2fb", ".", "..", "", "a\nb", "a\x00", "a\x7f", "a\x85", "\ud800"]
-)
-def test_a_slug_that_could_choose_another_path_is_refused(slug: str) -> None:
-    for url in ("http://h", "https://h", "HTTP://h", "ftp://h", ""):
-        assert check_slug(url, slug)
-
-
-@pytest.mark.parametrize("slug", ["notes", "a.b", "...", "a b", "é😀", "a\\b", "a:b", "a;b=c&d", "~"])
-def test_any_other_slug_is_taken(slug: str) -> None:
-    assert check_slug("http://h", slug) is None
-
-
-def test_the_name_of_a_model_may_hold_a_slash() -> None:
-    assert check_slug("openai+http://h", "org/model:7b") is None
-    assert check_slug("OpenAI+https://h", "org/model") is None
-    assert check_slug("lockgate:", "any/thing") is None
-    assert check_slug("openai+http://h", "")
-    assert check_slug("openai+http://h", "a\r\nb")

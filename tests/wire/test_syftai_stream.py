@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.wire.syftai_stream import AnswerReader
+from lockgate.wire.syftai_stream import SpaceReader
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 DONE = b"data: [DONE]\n\n"
@@ -18,8 +18,8 @@ def event(chunk: Any) -> bytes:
     return b"data: " + (chunk if isinstance(chunk, str) else json.dumps(chunk)).encode() + b"\n\n"
 
 
-def read(*packets: bytes) -> tuple[list[str], AnswerReader]:
-    reader = AnswerReader()
+def read(*packets: bytes) -> tuple[list[str], SpaceReader]:
+    reader = SpaceReader()
     pieces = [piece for packet in packets for piece in reader.feed(packet)]
     return pieces + reader.finish(), reader
 
@@ -107,7 +107,7 @@ def test_an_event_that_is_called_an_error_is_one() -> None:
 
 
 def test_an_event_without_end_is_a_failure_without_words() -> None:
-    reader = AnswerReader()
+    reader = SpaceReader()
     assert reader.feed(b"data: a\n\ndata: ") == ["a"]
     for _ in range(5):
         reader.feed(b"x" * 1024 * 1024)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.cors import Cors, answer_preflight
@@ -24,12 +25,11 @@ from lockgate.wire.openai import encode_client_error
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
 _CLIENT_PATHS = "/v1/"  # there an error has the object by which such clients know it
-_CHAT_PATHS = "/api/v1/chat"  # and there its own
 _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
 _LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/redoc", "/metrics", "/openapi.json"})
-_CORRELATED = frozenset({_CHAT_PATHS, f"{_CHAT_PATHS}/stream"}) | _LIGHT
+_CORRELATED = frozenset({CHAT_PATH, CHAT_STREAM_PATH}) | _LIGHT
 
 
 class App:
@@ -78,7 +78,7 @@ class App:
             return self.encode_error
         if path.startswith(_CLIENT_PATHS):
             return encode_client_error
-        return encode_chat_error if path.startswith(_CHAT_PATHS) else encode_error
+        return encode_chat_error if path.startswith(CHAT_PATH) else encode_error
 
     async def _attend(self, endpoint: Endpoint, exchange: Exchange) -> None:
         task = asyncio.current_task()
@@ -155,7 +155,7 @@ class _Limit:
 
 async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
     """There is nothing to call; where the contract gives errors a body, this one has it too."""
-    if exchange.path.startswith(_CHAT_PATHS):
+    if exchange.path.startswith(CHAT_PATH):
         await exchange.answer(status, encode_chat_error(status, status.phrase), _JSON, *headers)
     else:
         await exchange.answer(status, b"", *headers)
@@ -163,11 +163,16 @@ async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[byt
 
 def _forget(error: BaseException) -> None:
     """Empty the frames that an error went through: in circles with it, they would keep texts for the collector."""
-    traceback.clear_frames(error.__traceback__)
-    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    for one in (*inner, error.__context__):
-        if one is not None:
-            _forget(one)
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
+        traceback.clear_frames(one.__traceback__)
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        waiting += (one.__cause__, one.__context__)
 
 
 def _observe(request: IncomingRequest, exchange: Exchange) -> None:

@@ -4,14 +4,16 @@
 Decides what a request may ask for: how many sources, which detectors, under which policy. Knows no rule of retrieval.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from lockgate.assembly import Gateway
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
-from lockgate.core.answers import Outcome, Step, Token
+from lockgate.core.answers import Outcome, RetrievalStarted, Step, Token
+from lockgate.core.endpoints import check_slug
+from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.core.verdicts import Action, DocumentAction
@@ -25,17 +27,14 @@ from lockgate.errors import (
 )
 from lockgate.interfaces import Headers
 from lockgate.pipelines.answer import Guarding, Limits, Question, Tell, answer
-from lockgate.pipelines.guards import Chosen
+from lockgate.pipelines.guards import ActiveGuard, Chosen
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.server.http.answering import Answering
 from lockgate.server.http.bodies import decode
-from lockgate.server.http.errors import reply_to
+from lockgate.server.http.errors import note_failure
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import chat as wire
-from lockgate.wire.syftai_space import check_slug
 
-CHAT_PATH = "/api/v1/chat"
-STREAM_PATH = "/api/v1/chat/stream"
 _SECTIONS = ("input", "documents", "output", "grounding")
 _NO_WORDS = wire.OnFinding()
 _TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
@@ -66,14 +65,8 @@ class ChatRoutes:
                     parts.append(step.text)
 
             outcome = await _carry_out(question, hear)
-        except InvalidField as error:
-            await _refuse(exchange, error.status, wire.encode_invalid(error))
-            return
-        except GenerationFailed as error:
-            await _refuse(exchange, error.status, wire.encode_failure(error))
-            return
-        except CheckFailed as error:
-            await _refuse(exchange, error.status, wire.encode_check_failure(error))
+        except (InvalidField, GenerationFailed, CheckFailed) as error:
+            await _refuse(exchange, error)
             return
         told = wire.Told(question.guarding.is_on, request.citations)
         await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
@@ -84,13 +77,15 @@ class ChatRoutes:
             request = await self._read(exchange)
             question = await self._ask(exchange, request, is_stream=True)
         except InvalidField as error:
-            await _refuse(exchange, error.status, wire.encode_invalid(error))
+            await _refuse(exchange, error)
             return
         told = wire.Told(question.guarding.is_on, request.citations)
         await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
         async def tell(step: Step) -> None:
             await exchange.write(wire.encode_step(step, told))
+            if isinstance(step, RetrievalStarted):
+                exchange.flush()  # before the work begins
 
         outcome = await _carry_out(question, tell)
         await exchange.write(wire.encode_done(outcome, told))
@@ -123,19 +118,26 @@ class ChatRoutes:
         sources = [request.endpoint(ref) for ref in request.data_sources]
         streams = is_stream and settings.model_streaming
         return Question(
-            request.prompt,
-            [NamedSource(one.path, upstreams.source(one, correlation_id, threshold)) for one in sources],
-            upstreams.model(model, correlation_id),
-            model.path,
-            {"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},
-            request.top_k if isinstance(request.top_k, int) else settings.default_top_k,
-            self._limits,
-            partial(self._answering.lanes, is_stream=streams, strategy=Strategy.FRONTIER),
-            self._gateway.sentences,
-            request.custom_system_prompt or None,
-            await self._guard(exchange, request.detectors),
-            request.citations,
+            prompt=request.prompt,
+            sources=[
+                NamedSource(one.path, partial(upstreams.source, one, correlation_id, threshold)) for one in sources
+            ],
+            model=partial(upstreams.model, model, correlation_id),
+            model_path=model.path,
+            params={"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},
+            top_k=request.top_k if isinstance(request.top_k, int) else settings.default_top_k,
+            limits=self._limits,
+            plan=partial(self._plan, is_stream=streams),
+            chunking=self._gateway.sentences,
+            system_prompt=request.custom_system_prompt or None,
+            guarding=await self._guard(exchange, request.detectors),
+            finds_citations=request.citations,
         )
+
+    def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
+        """How the answer goes through; also one that comes whole is held only up to the limit."""
+        plan = self._answering.lanes(guards, is_stream=is_stream, strategy=Strategy.FRONTIER)
+        return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
 
     # Detectors.
 
@@ -162,30 +164,37 @@ class ChatRoutes:
                 answering.check_thresholds(asked[name])
                 chosen[name] = await answering.choose(asked[name], rules[name], headers)
         return Guarding(
-            chosen["input"].contents,
-            chosen["documents"].contents,
-            chosen["output"].contents,
-            chosen["grounding"].reviews,
-            *actions,
-            policy.fallback if wanted.fallback is None else wanted.fallback,
-            policy.passes_failures,
-            self._gateway.settings.grounding == "hold",
-            self._gateway.settings.detector_concurrent_requests,
+            input=chosen["input"].contents,
+            documents=chosen["documents"].contents,
+            output=chosen["output"].contents,
+            grounding=chosen["grounding"].reviews,
+            on_input=actions.input,
+            on_documents=actions.documents,
+            on_output=actions.output,
+            on_grounding=actions.grounding,
+            fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
+            passes_failures=policy.passes_failures,
+            grounding_holds=self._gateway.settings.grounding == "hold",
+            max_open=self._gateway.settings.detector_concurrent_requests,
+            max_chars=answering.limits.max_held_chars,
         )
 
     def _choose_actions(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> "_Actions":
         """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
-        said = wanted.on_finding or _NO_WORDS
         if wanted.policy is not None:
             for name in ("on_finding", "fallback"):
                 if getattr(wanted, name) is not None:
                     raise InvalidField(f"detectors.{name}", _ONE_RULE)
-            return _Actions(policy.on_input, policy.on_documents, policy.on_output, policy.on_grounding)
-        on_grounding = TEXT_WORDS[said.grounding]
-        if on_grounding is not Action.ANNOTATE and self._gateway.settings.grounding == "trail":
+            actions = _Actions(policy.on_input, policy.on_documents, policy.on_output, policy.on_grounding)
+        else:
+            said = wanted.on_finding or _NO_WORDS
+            on_input = Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input]
+            documents, grounding = DOCUMENT_WORDS[said.documents], TEXT_WORDS[said.grounding]
+            actions = _Actions(on_input, documents, TEXT_WORDS[said.output], grounding)
+        has_grounding = bool(wanted.grounding or policy.grounding)
+        if has_grounding and actions.grounding and self._gateway.settings.grounding == "trail":
             raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
-        on_input = Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input]
-        return _Actions(on_input, DOCUMENT_WORDS[said.documents], TEXT_WORDS[said.output], on_grounding)
+        return actions
 
 
 class _Actions(NamedTuple):
@@ -202,7 +211,7 @@ async def _carry_out(question: Question, tell: Tell) -> Outcome:
     try:
         return await answer(question, tell)
     except UpstreamError as error:
-        reply_to(error)  # which notes it in the log
+        note_failure(error)
         raise CheckFailed(error.service) from error
 
 
@@ -222,6 +231,6 @@ def _without_authorization(headers: Headers) -> Headers:
     return [one for one in headers if one[0] != "authorization"]
 
 
-async def _refuse(exchange: Exchange, status: int, body: bytes) -> None:
-    exchange.error_code = status
-    await exchange.answer_json(body, status)
+async def _refuse(exchange: Exchange, error: wire.Fault) -> None:
+    exchange.error_code = error.status
+    await exchange.answer_json(wire.encode_fault(error), error.status)

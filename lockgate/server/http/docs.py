@@ -3,17 +3,19 @@
 
 from functools import cache
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from lockgate._version import __version__
-from lockgate.server.http import chat, generation, guardrails, openai
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.server.http import generation, guardrails, openai
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire.chat import ChatRequest
 from lockgate.wire.classification import Classification, GenerationDetection
 from lockgate.wire.guardrails import (
     ContentAnswer,
+    ContentDetection,
     ContentEvent,
     ContentLine,
     ContentRequest,
@@ -30,13 +32,194 @@ _SSE = "text/event-stream"
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _ERRORS = {
     "400": "not JSON, or a detector that this endpoint cannot use",
+    "401": "the caller is not known",
     "404": "no such detector",
     "413": "larger than the limits allow",
     "415": "wrong content type",
     "422": "wrong shape, or a rule is broken",
+    "429": "the caller's share is used up",
     "500": "a part behind us failed",
     "503": "too many requests at once, or a part behind us is not available",
     "504": "the request took longer than the limit",
+}
+_ANSWER_ERRORS = {
+    "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",
+    "401": "the caller is not known",
+    "404": "no such detector",
+    "413": "larger than the limits allow",
+    "422": "not JSON, wrong content type, wrong shape, or a rule is broken",
+    "429": "the caller's share is used up",
+    "500": "a detector or a chunker gave no answer (in a stream this is an event), or a bug",
+    "503": "too many requests at once",
+    "504": "the request took longer than the limit",
+}
+
+
+class AnswerSource(msgspec.Struct):
+    """A document that was used."""
+
+    slug: str
+    content: str
+
+
+class AnswerRetrieval(msgspec.Struct):
+    """How the query of one source ended."""
+
+    path: str
+    documents_retrieved: int
+    status: Literal["success", "error", "timeout"]
+    error_message: str | None
+
+
+class AnswerTimes(msgspec.Struct):
+    """How long it took."""
+
+    retrieval_time_ms: int
+    generation_time_ms: int
+    total_time_ms: int
+
+
+class AnswerCitation(msgspec.Struct):
+    """A source named in the answer: the text from `start` to `end` is `path`."""
+
+    path: str
+    start: int
+    end: int
+    is_retrieved: bool
+
+
+class AnswerDocument(msgspec.Struct):
+    """A document in which something was found; `title_results` where it was found in the title."""
+
+    path: str
+    title: str
+    outcome: Literal["dropped", "masked", "flagged"]
+    results: list[ContentDetection]
+    title_results: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+
+
+class AnswerDetections(msgspec.Struct):
+    """What was found, by section; one without findings is left out."""
+
+    input: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+    documents: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
+    output: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+    grounding: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+
+
+class AnswerWarning(msgspec.Struct):
+    """What the reader should know."""
+
+    type: str
+    message: str
+
+
+class ReceiptReleased(msgspec.Struct):
+    """Characters that went on."""
+
+    prompt: int
+    documents: int
+    answer: int
+
+
+class ReceiptDetector(msgspec.Struct):
+    """What one detector read: characters by part."""
+
+    detector_id: str
+    read: dict[Literal["prompt", "documents", "answer"], int]
+    chunks: int
+    findings: int
+    time_ms: float
+    covered: bool
+
+
+class AnswerReceipt(msgspec.Struct):
+    """Who read what, and whether that was everything that went on."""
+
+    released: ReceiptReleased
+    detectors: list[ReceiptDetector]
+
+
+class AnswerDone(msgspec.Struct, kw_only=True):
+    """What is told at the end. `outcome` and what follows it: where detectors were asked for."""
+
+    sources: dict[str, AnswerSource]
+    retrieval_info: list[AnswerRetrieval]
+    metadata: AnswerTimes
+    usage: dict[str, int] | None
+    citations: list[AnswerCitation] | msgspec.UnsetType = msgspec.UNSET
+    outcome: Literal["answered", "prompt_blocked", "answer_blocked"] | msgspec.UnsetType = msgspec.UNSET
+    detections: AnswerDetections | msgspec.UnsetType = msgspec.UNSET
+    warnings: list[AnswerWarning] | msgspec.UnsetType = msgspec.UNSET
+    receipt: AnswerReceipt | msgspec.UnsetType = msgspec.UNSET
+
+
+class Answer(AnswerDone, kw_only=True):
+    """A whole answer. `outcome` and what follows it: where detectors were asked for."""
+
+    response: str
+
+
+class AnswerFault(msgspec.Struct):
+    """Why there is no answer; what `details` holds depends on the kind of the error."""
+
+    error: str
+    message: str
+    details: dict[str, Any]
+
+
+class RetrievalStart(msgspec.Struct):
+    """So many sources are asked."""
+
+    sources: int
+
+
+class SourceComplete(msgspec.Struct):
+    """A source has ended; what became of its documents is told where detectors were asked for."""
+
+    path: str
+    status: Literal["success", "error", "timeout"]
+    documents: int
+    dropped: int | msgspec.UnsetType = msgspec.UNSET
+    masked: int | msgspec.UnsetType = msgspec.UNSET
+    flagged: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class RetrievalComplete(msgspec.Struct):
+    """All sources have ended."""
+
+    total_documents: int
+    time_ms: int
+
+
+class GenerationStart(msgspec.Struct):
+    """The model is asked."""
+
+
+class AnswerToken(msgspec.Struct):
+    """A piece of the answer; what was found in it, and its place, where detectors were asked for."""
+
+    content: str
+    detections: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+    start_index: int | msgspec.UnsetType = msgspec.UNSET
+    processed_index: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class AnswerBroken(msgspec.Struct):
+    """The stream ends here, without an answer or in the middle of it."""
+
+    message: str
+
+
+# The events of a streamed answer, in their order.
+_ANSWER_EVENTS = {
+    "retrieval_start": RetrievalStart,
+    "source_complete": SourceComplete,
+    "retrieval_complete": RetrievalComplete,
+    "generation_start": GenerationStart,
+    "token": AnswerToken,
+    "done": AnswerDone,
+    "error": AnswerBroken,
 }
 
 
@@ -45,7 +228,8 @@ def build_document() -> dict[str, Any]:
     """The document; the types say what the bodies look like."""
     types = (
         ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer, ChatDetection, ContextRequest,
-        GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text, ChatRequest,
+        GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text, ChatRequest, Answer,
+        AnswerFault, *_ANSWER_EVENTS.values(),
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     names = dict(zip(types, schemas, strict=True))
@@ -67,10 +251,11 @@ def build_document() -> dict[str, Any]:
                 "One line of text in, one line out for each part that every requested detector has read. Full duplex: "
                 "answers come while the request is still being sent. An error after the start is the last line.",
                 _body(_NDJSON, names[ContentLine]), _body(_NDJSON, names[ContentEvent]),
-                _errors(names[ErrorAnswer], "415", "503"),
+                _errors(names[ErrorAnswer], "401", "415", "429", "503"),
             ),
             **_reviews(names),
             **_generating(names),
+            **_answering(names),
             "/health": {"get": {"operationId": "health", "responses": {"200": {"description": "the process is up"}}}},
             "/ready": {"get": {"operationId": "ready", "responses": {"200": {"description": "requests are taken"}}}},
         },
@@ -101,8 +286,6 @@ def _generating(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
         (openai.CLIENT_TEXT_PATH, "clientText", "The same under the name that clients know.", Text, (_JSON, _SSE)),
         (generation.CLASSIFICATION_PATH, "classify", "Text by model id, with findings.", Classification, (_JSON,)),
         (generation.STREAMING_PATH, "classifyStream", "The same as server-sent events.", Classification, (_SSE,)),
-        (chat.CHAT_PATH, "answer", "An answer from the documents of many sources.", ChatRequest, (_JSON,)),
-        (chat.STREAM_PATH, "answerStream", "The same as server-sent events, step by step.", ChatRequest, (_SSE,)),
         (generation.GENERATION_PATH, "generate", "Text, then what reviewers say of it.", GenerationDetection, (_JSON,)),
     )
     errors = _errors(names[ErrorAnswer])
@@ -110,6 +293,36 @@ def _generating(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
         path: _operation(name, words, _body(_JSON, names[kind]), {one: {"schema": _ANY_OBJECT} for one in sent}, errors)
         for path, name, words, kind, sent in rows
     }
+
+
+def _answering(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The endpoints that answer from documents; their errors have a shape of their own."""
+    content = _body(_JSON, names[AnswerFault])
+    errors = {code: {"description": words, "content": content} for code, words in _ANSWER_ERRORS.items()}
+    request = _body(_JSON, names[ChatRequest])
+    whole = "An answer from the documents of many sources."
+    streamed = (
+        "The same as server-sent events, step by step. The schema is that of one event; `data` is sent as JSON. "
+        "They come in the order shown: `source_complete` for each source, `token` for each piece; `done` is the last, "
+        "or `error` in place of all that would follow."
+    )
+    return {
+        CHAT_PATH: _operation("answer", whole, request, _body(_JSON, names[Answer]), errors),
+        CHAT_STREAM_PATH: _operation("answerStream", streamed, request, _body(_SSE, _one_event(names)), errors),
+    }
+
+
+def _one_event(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    kinds = [
+        {
+            "type": "object",
+            "title": event,
+            "properties": {"event": {"const": event}, "data": names[kind]},
+            "required": ["event", "data"],
+        }
+        for event, kind in _ANSWER_EVENTS.items()
+    ]
+    return {"oneOf": kinds}
 
 
 def _body(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +343,7 @@ def _operation(
             "operationId": name,
             "description": description,
             "requestBody": {"required": True, "content": request},
-            "responses": {"200": {"description": "the findings", "content": answer}, **errors},
+            "responses": {"200": {"description": "the answer", "content": answer}, **errors},
         }
     }
 

@@ -46,8 +46,7 @@ def reply_to(error: Exception) -> ErrorReply:
         case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
-            # Its words are not logged: they may be the service's, and quote the text or a header.
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+            note_failure(error)
             return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
         case LockgateError():
             log_event(Event.FAILED, logging.ERROR, reason=error.message)
@@ -55,3 +54,8 @@ def reply_to(error: Exception) -> ErrorReply:
         case _:
             logger.error(Event.FAILED.value, exc_info=error)
             return ErrorReply(500, GENERIC)
+
+
+def note_failure(error: UpstreamError) -> None:
+    """Log which service failed. Its words are not logged: they may be the service's, and quote the text or a header."""
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))

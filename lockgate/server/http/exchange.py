@@ -241,6 +241,10 @@ class Exchange:
         body.add(data)
         frame_sent()
 
+    def flush(self) -> None:
+        """Send what was written now, not when this turn of the loop ends."""
+        self._open_body().flush()
+
     async def end(self) -> None:
         """The end of a streamed answer."""
         body = self._open_body()

@@ -2,6 +2,7 @@
 """The tables of routes: what each port answers."""
 
 from lockgate.assembly import Gateway
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
 from lockgate.pipelines.generate import NoBackend
 from lockgate.server.http import chat, generation, guardrails, openai
 from lockgate.server.http.app import Endpoint, Routes
@@ -23,8 +24,8 @@ def api_routes(gateway: Gateway) -> Routes:
         generation.CLASSIFICATION_PATH: generating.classify,
         generation.STREAMING_PATH: generating.classify_stream,
         generation.GENERATION_PATH: generating.generate,
-        chat.CHAT_PATH: answering.answer_whole,
-        chat.STREAM_PATH: answering.answer_stream,
+        CHAT_PATH: answering.answer_whole,
+        CHAT_STREAM_PATH: answering.answer_stream,
     }
     if gateway.openai is not None:
         completing = openai.OpenAIRoutes(gateway, gateway.openai)
