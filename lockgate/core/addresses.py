@@ -2,8 +2,8 @@
 """AddressRules: which addresses may be called when somebody else chooses them.
 
 Decides by the very address that a connection goes to, whatever name led there and however it is written. Addresses of
-the machine's own link and of its cloud's metadata service are refused unless they are listed as addresses: such
-services hand out credentials to whoever asks from here. Refuses to know how names are resolved.
+the machine's own link and of its cloud's metadata service are refused unless just they are listed: such services hand
+out credentials to whoever asks from here. Refuses to know how names are resolved.
 """
 
 import ipaddress
