@@ -64,12 +64,16 @@ class Stream:
 
 
 async def refusal_of(channel: grpc.aio.Channel, texts: Sequence[str], name: str | None) -> tuple[grpc.StatusCode, str]:
-    stream = Stream(channel, name)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        for number, text in enumerate(texts):
-            await stream.send(text, number)
-        await stream.finish()
-        raise AssertionError("was not refused")
+    """The status of a refused stream, but none that the library makes up when a refusal overtakes what it sends."""
+    for _ in range(5):
+        stream = Stream(channel, name)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            for number, text in enumerate(texts):
+                await stream.send(text, number)
+            await stream.finish()
+            raise AssertionError("was not refused")
+        if caught.value.details() != "Internal error from Core":
+            break
     return caught.value.code(), caught.value.details() or ""
 
 
