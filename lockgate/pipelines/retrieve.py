@@ -29,6 +29,7 @@ _BROKEN = "The source failed"
 _NO_ROOM = "The documents of all sources together are too long"
 _TOO_LONG = "A document is too long to be checked"
 _AFTER_TITLE = "\n\n"
+_WINDOW = 64  # documents of one source that wait for their turn to be read
 MAX_LOGGED_CHARS = 200
 
 
@@ -109,8 +110,10 @@ async def inspect(retrieval: Retrieval, inspection: Inspection) -> Retrieval:
         return retrieval
     if any(len(read_text(one)) > inspection.max_chars for one in retrieval.documents):
         return Retrieval(retrieval.path, Status.ERROR, error=_TOO_LONG)
-    calls = [partial(_inspect, document, inspection) for document in retrieval.documents]
-    seen = await run_together(calls, len(calls))
+    seen: list[tuple[Document | None, Inspected | None]] = []
+    for start in range(0, len(retrieval.documents), _WINDOW):  # a source may give very many
+        window = retrieval.documents[start : start + _WINDOW]
+        seen += await run_together([partial(_inspect, one, inspection) for one in window], _WINDOW)
     return retrieval._replace(
         documents=tuple([document for document, _ in seen if document is not None]),
         inspected=tuple([one for _, one in seen if one is not None]),
