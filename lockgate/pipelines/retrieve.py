@@ -72,6 +72,7 @@ async def query(named: NamedSource, question: str, limit: int, until: float) -> 
     source = named.path[:MAX_LOGGED_CHARS]
     log_event(Event.DATA_SOURCE_QUERY_STARTED, source=source)
     retrieval, reason = await _search(named, question, limit, until)
+    limit_calls(None)  # what follows in this task is not the source's
     is_well = retrieval.status is Status.SUCCESS
     log_event(
         Event.DATA_SOURCE_QUERY_COMPLETED if is_well else Event.DATA_SOURCE_QUERY_FAILED,

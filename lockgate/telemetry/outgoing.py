@@ -140,7 +140,7 @@ def client_call(kind: str, name: str) -> Call:
     return Call(kind, name)
 
 
-def limit_calls(until: float) -> None:
+def limit_calls(until: float | None) -> None:
     """Calls of this task that are cancelled after that time of the loop's clock were too slow, not abandoned."""
     _until.set(until)
 
