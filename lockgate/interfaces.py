@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
 from lockgate.core.values import (
     Chunk,
     Detection,
@@ -107,7 +108,11 @@ class Probe(Protocol):
 
 
 class DataSource(Protocol):
-    """Finds documents for a question."""
+    """Finds documents for a question.
+
+    One that has a method `search_both(query: Query, limit: int) -> Sequence[Document]` is a hybrid: its search by words
+    gets the keywords, its search by meaning the question. It is asked that way where keywords are known.
+    """
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """The best documents first, at most `limit`."""
@@ -127,11 +132,37 @@ class Model(Protocol):
         """
 
 
+class Embedder(Protocol):
+    """Turns texts into vectors whose nearness is nearness in meaning."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """One vector per text, each of length 1; raises UpstreamError."""
+
+
 class SessionStore(Protocol):
-    """Keeps the turns of a conversation."""
+    """Keeps the turns of sessions. Several processes may use one store. Errors are UpstreamError."""
 
-    async def append(self, session: str, messages: Sequence[Message]) -> None:
-        """Add one turn, whole or not at all."""
+    def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
+        """A session for oneself, in this process and in all others; waits for whoever has it. Ends with its process."""
 
-    async def load(self, session: str) -> Sequence[Message]:
-        """All messages of the session, oldest first."""
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
+        """The latest turns, at most `limit`, and, if a request id is given, the turn that was stored under it."""
+
+    async def append(self, key: SessionKey, turn: Turn) -> None:
+        """Add a turn, whole or not at all, on disk when this returns; only while one holds the session."""
+
+    async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
+        """Note a turn that did not come to its end, where no prompt will find it."""
+
+
+class SessionArchive(Protocol):
+    """What operators do with a store's sessions."""
+
+    async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
+        """All sessions, the latest first."""
+
+    async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
+        """All turns of a session that are kept, oldest first, the aborted ones too."""
+
+    async def delete_session(self, key: SessionKey) -> bool:
+        """Remove everything about a session; whether there was any."""

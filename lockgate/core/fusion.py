@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reciprocal rank fusion: several rankings of the same documents become one.
+
+Decides the order by ranks alone, for scores of different searches cannot be compared. The same rankings always give
+the same order.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+RANK_OFFSET = 60  # how little it matters to be first of one ranking rather than second
+LEG_LIMIT = 24  # how many documents each search gives
+
+
+class _Id(Hashable, Protocol):
+    def __lt__(self, other: "_Id", /) -> bool: ...
+
+
+Id = TypeVar("Id", bound=_Id)
+
+
+class Query(NamedTuple):
+    """What is searched for: the question as it was asked, and the words that stand for it in a search by words."""
+
+    question: str
+    keywords: str
+
+
+def fuse(rankings: Sequence[Sequence[Id]], limit: int) -> list[tuple[Id, float]]:
+    """The best ids with their scores: by score, then by their best single rank, then by id. An id counts once each."""
+    ranks: dict[Id, list[int]] = {}
+    for ranking in rankings:
+        for rank, one in enumerate(dict.fromkeys(ranking), 1):
+            ranks.setdefault(one, []).append(rank)
+    scores = {one: sum(1 / (RANK_OFFSET + rank) for rank in sorted(found)) for one, found in ranks.items()}
+    best = sorted(ranks, key=lambda one: (-round(scores[one], 12), min(ranks[one]), one))
+    return [(one, scores[one]) for one in best[:limit]]
