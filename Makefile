@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
-.PHONY: help install demo test lint format bench bench-peers soak protos lock clean
+.PHONY: help install setup demo test lint format bench bench-peers soak protos lock clean
 help:
 	@echo "make demo     watch a text pass the gate, then try the API (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests"
-	@echo "make install  only set up .venv"
+	@echo "make install  only set up .venv;  make setup  also the weight files of the models that run here"
 	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
@@ -29,10 +29,13 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(BIN)/python -m pip check
 	@touch $@
 
-demo: $(STAMP)
+setup: $(STAMP)
+	@$(BIN)/lockgate setup
+
+demo: setup
 	@$(BIN)/lockgate demo
 
-test: lint
+test: lint setup
 	$(BIN)/pytest
 
 lint: $(STAMP)
@@ -44,13 +47,13 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP)
+bench: setup
 	$(BIN)/python -m benchmarks
 
 bench-peers: $(STAMP)
 	$(BIN)/python -m benchmarks.peers
 
-soak: $(STAMP)
+soak: setup
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
 PROTOS := lockgate/wire/protos

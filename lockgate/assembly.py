@@ -10,20 +10,20 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lockgate.agents import Exposed, Guards, Staff, StaffOpener, build_bench, build_speaker
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import (
     ChunkerSettings,
     DetectorSettings,
     GenerationSettings,
-    ModelSettings,
     Settings,
-    SourceSettings,
 )
-from lockgate.core.endpoints import OPENAI_PREFIX
 from lockgate.core.release import Strategy
-from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Endpoint, Health
+from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
-from lockgate.interfaces import Backend, Chunker, DataSource, Headers, Model, Probe
+from lockgate.interfaces import Backend, Chunker, Headers, Probe
+from lockgate.pipelines.converse import Speaker
+from lockgate.pipelines.evaluate import Bench
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.pipelines.metering import Chunking
 from lockgate.plugins import find_factory
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lockgate.clients.upstreams import Upstreams
 
 _RUNS_HERE = Health("HEALTHY")
+_DEFAULT = "default"
 _SENTENCES = "sentence"  # what cuts for detectors that compare an answer with documents
 
 
@@ -40,9 +41,9 @@ class Gateway:
     """The open parts of a process."""
 
     settings: Settings
-    guards: Mapping[str, Guard]
+    guarding: Guards
     upstreams: "Upstreams"
-    sentences: Chunking
+    staff: Staff
     generation: Backend | None = None
     openai: Backend | None = None
     probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
@@ -52,6 +53,35 @@ class Gateway:
         asked = {name: probe.probe(headers) for name, probe in self.probes.items() if probe is not None}
         answered = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
         return {name: answered.get(name, _RUNS_HERE) for name in self.probes}
+
+    @property
+    def guards(self) -> Mapping[str, Guard]:
+        """The detectors by id."""
+        return self.guarding.all
+
+    @property
+    def sentences(self) -> Chunking:
+        """What cuts text for detectors that compare."""
+        return self.guarding.chunking
+
+    @property
+    def agents(self) -> Mapping[str, Speaker]:
+        """The agents by name."""
+        return self.staff.agents
+
+    @property
+    def default_agent(self) -> str:
+        """The agent of whoever names none: the one called `default`, else the first."""
+        return _DEFAULT if _DEFAULT in self.staff.agents else next(iter(self.staff.agents))
+
+    def find_model(self, name: str, policy: str | None) -> Speaker:
+        """A configured model, behind the gate if a policy is named; raises KeyError for what there is not."""
+        chosen = self.settings.policies[policy] if policy is not None else None
+        return build_speaker(self.staff.models[name], self.guarding, chosen)
+
+    def evaluation(self, agent: str | None = None) -> Bench:
+        """What evaluating an agent needs."""
+        return build_bench(self.settings, self.staff, agent or self.default_agent)
 
     @property
     def is_fms(self) -> bool:
@@ -85,14 +115,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         kept = {guard.id: guard for guard in guards if guard is not None}
         opener.try_policies(kept)
-        sources = {name: await opener.open_source(name, one) for name, one in settings.sources.items() if one.expose}
-        models = {name: await opener.open_model(name, one) for name, one in settings.models.items() if one.expose}
         sentences = opener.chunkers[_SENTENCES]
         if opener.faults or sentences is None:
             raise ConfigFaults(tuple(opener.faults))
-        upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, sources, models))
-        cutter = Chunking(_SENTENCES, sentences)
-        yield Gateway(settings, kept, upstreams, cutter, generation, openai, opener.probes)
+        guarding = Guards(settings, kept, Chunking(_SENTENCES, sentences))
+        exposed = Exposed({}, {})
+        upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
+        staff = await StaffOpener(guarding, stack, opener.open_part, upstreams).open(exposed)
+        if opener.faults:
+            raise ConfigFaults(tuple(opener.faults))
+        yield Gateway(settings, guarding, upstreams, staff, generation, openai, {**opener.probes, **staff.probes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +191,7 @@ class _Opener:
             return
         embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
         options = {} if chosen is None else chosen.options
-        self.chunkers[name] = await self._open("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        self.chunkers[name] = await self.open_part("lockgate.chunkers", embedded, options, f"chunkers.{name}")
         if chosen is not None:
             self.probes[name] = None
 
@@ -170,33 +202,15 @@ class _Opener:
 
             opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
         else:
-            opened = await self._open("lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}")
+            opened = await self.open_part(
+                "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
+            )
             self.probes[name] = None
             if opened is not None and detector.type != TEXT_CONTENTS:
                 opened = ReadAsReview(opened)
         if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
-
-    async def open_source(self, name: str, source: SourceSettings) -> DataSource | Endpoint | None:
-        """A source of this instance; of one elsewhere, where it is."""
-        if (space := source.syftai_space) is not None:
-            token = space.token.reveal() if space.token is not None else None
-            return Endpoint(space.url, space.slug, space.owner, space.tenant, token)
-        assert source.embedded is not None  # noqa: S101 - the settings have been checked
-        opened: DataSource | None = await self._open(
-            "lockgate.data_sources", source.embedded, source.options, f"sources.{name}"
-        )
-        return opened
-
-    async def open_model(self, name: str, model: ModelSettings) -> Model | Endpoint | None:
-        """A model of this instance; of one elsewhere, where it is."""
-        if (server := model.openai) is not None:
-            token = server.api_token_value.reveal() if server.api_token_value is not None else None
-            return Endpoint(OPENAI_PREFIX + server.url, server.model, token=token)
-        assert model.embedded is not None  # noqa: S101 - the settings have been checked
-        opened: Model | None = await self._open("lockgate.models", model.embedded, model.options, f"models.{name}")
-        return opened
 
     def try_policies(self, guards: Mapping[str, Guard]) -> None:
         """The parameters that policies give to detectors are tried once, now."""
@@ -220,7 +234,8 @@ class _Opener:
         self.probes[name] = client
         return client
 
-    async def _open(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+    async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+        """A part that runs here, opened; None if it cannot be, which is noted."""
         try:
             return await self._stack.enter_async_context(_build(group, name, options))
         except ConfigError as error:

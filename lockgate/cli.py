@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockgate._version import __version__
+from lockgate.commands import evaluate, setup
 from lockgate.errors import ConfigError, LockgateError, RequestError
 
 EXIT_OK, EXIT_FOUND, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
@@ -26,6 +27,9 @@ _EPILOG = """examples:
   lockgate detect "Mail ana@example.com"         find personal data and secrets in a text
   lockgate serve                                 serve the API on 127.0.0.1:8033
   lockgate check --config-path config.yaml       what would run, and everything that is wrong
+  lockgate setup                                 fetch what embeds text here, once
+  lockgate index add docs/                       let agents find documents
+  lockgate sessions list                         what agents remember
   lockgate parts serve                           offer our detectors and chunkers to other gateways
 
 exit codes: 0 all went well (detect: nothing found), 1 detect found something,
@@ -83,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands.add_parser("check", help="show what would run and what is wrong with the settings"))
     _add_detect(commands.add_parser("detect", help="run detectors on a text, a file or standard input"))
     _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
+    for module in (setup, evaluate):
+        module.add_parser(commands, _add_settings)
     _add_parts(commands.add_parser("parts", help="offer our detectors and chunkers to others", description=_PARTS))
     return parser
 
@@ -96,6 +102,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--compat", dest="set:compat", metavar="MODE", help="none or fms (LOCKGATE_COMPAT)")
     parser.add_argument("--data-dir", dest="set:data_dir", metavar="DIR", help="where data lie (LOCKGATE_DATA_DIR)")
+    parser.set_defaults(load=_load)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +112,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         ("--host", "server.host", "LOCKGATE_SERVER__HOST", "address to bind"),
         ("--http-port", "server.http_port", "HTTP_PORT", "API port, default 8033"),
         ("--health-http-port", "server.health_port", "HEALTH_HTTP_PORT", "health port, default 8034"),
+        ("--grpc-port", "server.grpc_port", "LOCKGATE_SERVER__GRPC_PORT", "agent port (gRPC), default 50051"),
         ("--workers", "server.workers", "LOCKGATE_SERVER__WORKERS", "processes that serve the API, default 1"),
         ("--log-format", "log.format", "LOG_FORMAT", "full, compact, pretty, console or json"),
         ("--tls-cert-path", "server.tls.cert_path", "TLS_CERT_PATH", "server certificate chain (PEM)"),

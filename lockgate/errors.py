@@ -11,17 +11,21 @@ LockgateError                 message, status hint
     Unauthorized              401: the caller is not known
     TooManyRequests           429: the caller has used up its share, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body cannot be taken at all
+    CannotEvaluate            412: answers are to be judged, and the settings do not say by whom or which
   UpstreamError(service)      they are wrong
     Unavailable               503: not reachable
     TimedOut                  504: too slow
     Rejected                  4xx: refused what we sent
     BrokeProtocol             500: answered something that their contract forbids
+    EvaluationFailed          503: not one question could be answered and judged
   CheckFailed                 500: a detector or chunker that a request needs gave no answer
   GenerationFailed            400: the model that a request names gave no answer
+  TurnFailed                  503, 504: a conversation's next turn came to no end
   OverloadedError             503: we refuse, try again after `retry_after_s`
   HeldTooMuch                 413: more text had to be held than the limit allows
   RequestTimedOut             504: the request's overall limit passed
   CannotListen                at start only: a port is taken
+  SetupFailed                 before start only: weight files could not be brought in
   ConfigError(source, key)    at start only: a setting is wrong
     UnusableFile              the file cannot be read, or is no YAML
     ConfigFaults              everything that is wrong, at once
@@ -105,6 +109,12 @@ class UnreadableBody(RequestError):
     """The body has the wrong type, is too large, or is not JSON."""
 
 
+class CannotEvaluate(RequestError):
+    """Answers are to be judged, and no judge or no questions are set, or the questions cannot be read."""
+
+    status = 412
+
+
 class UpstreamError(LockgateError):
     """A service behind us failed; `service` names it as the caller knows it."""
 
@@ -135,6 +145,15 @@ class BrokeProtocol(UpstreamError):
     """The service answered something that its contract forbids."""
 
 
+class EvaluationFailed(UpstreamError):
+    """Not one question could be answered and judged, or one measure got no verdict at all: there are no scores."""
+
+    status = 503
+
+    def __init__(self, message: str) -> None:
+        super().__init__("evaluation", message)
+
+
 class CheckFailed(LockgateError):
     """A detector or chunker that a request needs gave no answer: what it was to read does not leave."""
 
@@ -154,6 +173,12 @@ class GenerationFailed(LockgateError):
         super().__init__(f"Model generation failed: {cause}")
         self.path = path
         self.latency_ms = latency_ms
+
+
+class TurnFailed(LockgateError):
+    """A model or store that a turn needs is gone or too slow; nothing of the turn is remembered."""
+
+    status = 503
 
 
 class OverloadedError(LockgateError):
@@ -217,3 +242,7 @@ class ConfigFaults(ConfigError):
 
 class CannotListen(LockgateError):
     """A port that we need is taken, or not ours to take."""
+
+
+class SetupFailed(LockgateError):
+    """Weight files could not be brought in; the words say what to do."""

@@ -5,16 +5,20 @@ A fake is a script, not a patch: it does what its list says, records what it was
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from lockgate.core.chunks import ChunkAligner, Tape
+from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.errors import InvalidRequest, Rejected
 from lockgate.interfaces import Chunker, Detector, Headers
 
 Find = Callable[[str], Sequence[Detection]]
 
+DEFAULT_LIMITS = StoreLimits()
 CHUNKER_TEXTS = (
     "One. Two! Three?",
     "No terminator at all",
@@ -179,18 +183,69 @@ class ScriptedDataSource:
 
 
 class MemorySessionStore:
-    """Keeps turns in this process."""
+    """Keeps the sessions of this process: a SessionStore and a SessionArchive that forgets at its end."""
 
-    def __init__(self) -> None:
-        self._sessions: dict[str, list[Message]] = {}
+    def __init__(self, limits: StoreLimits = DEFAULT_LIMITS, *, clock: Callable[[], float] = time.time) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._turns: dict[SessionKey, list[tuple[Turn, float]]] = {}
+        self._aborted: dict[SessionKey, list[tuple[AbortedTurn, float]]] = {}
+        self._locks: dict[SessionKey, asyncio.Lock] = {}
 
-    async def append(self, session: str, messages: Sequence[Message]) -> None:
-        """Add one turn."""
-        self._sessions.setdefault(session, []).extend(messages)
+    @asynccontextmanager
+    async def hold(self, key: SessionKey) -> AsyncIterator[None]:
+        """The session for oneself, first come, first served."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            yield
 
-    async def load(self, session: str) -> Sequence[Message]:
-        """All messages, oldest first."""
-        return tuple(self._sessions.get(session, ()))
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
+        """The latest turns and the one of this request id."""
+        turns = [turn for turn, at in self._turns.get(key, ()) if at >= self._cutoff()]
+        repeated = [turn for turn in turns if request_id and turn.request_id == request_id]
+        return Past(tuple(turns[-limit:] if limit else ()), repeated[0] if repeated else None)
+
+    async def append(self, key: SessionKey, turn: Turn) -> None:
+        """Add a turn; one whose request id is there already is not added again."""
+        if key not in self._locks or not self._locks[key].locked():
+            raise RuntimeError("a turn was added to a session that is not held")
+        kept = self._turns.setdefault(key, [])
+        if not turn.request_id or all(one.request_id != turn.request_id for one, _ in kept):
+            kept.append((turn, self._clock()))
+            del kept[: -max(self._limits.max_messages // 2, 1)]
+
+    async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
+        """Note an aborted turn."""
+        self._aborted.setdefault(key, []).append((turn, self._clock()))
+
+    async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
+        """All sessions, the latest first."""
+        entries = []
+        for key in {**self._turns, **self._aborted}:
+            stored = await self.read_session(key)
+            if stored and caller in (None, key.caller):
+                count = sum(not turn.aborted for turn in stored)
+                entries.append(SessionEntry(key, count, stored[0].at, stored[-1].at))
+        return sorted(entries, key=lambda entry: (-entry.last_at, entry.key))
+
+    async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
+        """Everything about a session."""
+        stored = [
+            StoredTurn(turn.question, turn.answer, turn.label, at, turn.layer, turn.confidence, turn.request_id)
+            for turn, at in self._turns.get(key, ())
+        ]
+        stored += [
+            StoredTurn(turn.question, turn.delivered, turn.label, at, request_id=turn.request_id, aborted=turn.reason)
+            for turn, at in self._aborted.get(key, ())
+        ]
+        return sorted((turn for turn in stored if turn.at >= self._cutoff()), key=lambda turn: turn.at)
+
+    async def delete_session(self, key: SessionKey) -> bool:
+        """Remove everything about a session."""
+        return [self._turns.pop(key, None), self._aborted.pop(key, None)] != [None, None]
+
+    def _cutoff(self) -> float:
+        days = self._limits.retention_days
+        return self._clock() - days * 86_400 if days is not None else 0.0
 
 
 async def check_chunker(chunker: Chunker) -> None:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles for property tests: `default` in every run, `thorough` for `--hypothesis-profile=thorough`."""
+"""Profiles for property tests, `default` in every run, `thorough` for `--hypothesis-profile=thorough`; a PostgreSQL."""
 
 from hypothesis import HealthCheck, settings
+
+from tests.postgres import postgres_dsn as postgres_dsn
+from tests.postgres import postgres_server as postgres_server
 
 settings.register_profile("default", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(

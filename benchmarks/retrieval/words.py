@@ -12,8 +12,8 @@ _ENDINGS = (
     "er", "or", "ly", "al", "s", "e", "y",
 )  # fmt: skip
 _SHORTEST_STEM = 3
-_FUNCTION_WORDS = frozenset(
-    """a about above after again all although always am an and another any anybody anyone anything are as at away be
+_FUNCTION_TEXT = """
+    a about above after again all although always am an and another any anybody anyone anything are as at away be
     because been before behind being below beside besides between beyond both but by can can't cannot could did do does
     doesn't done don't down during each either else elsewhere enough etc even ever every everybody everyone everything
     everywhere few for from had has have he hence her here him his how i i'll if in inside instead into is isn't it its
@@ -21,8 +21,8 @@ _FUNCTION_WORDS = frozenset(
     only onto or other others our out outside over own per rather shall she should since so some somebody someone
     something soon still such than that the their them then there these they this those though through to too towards
     two under unless until up upon us very was we were what whatever whatsoever when where whether which while who whom
-    whose why will with within without would yes yet you your""".split()
-)
+    whose why will with within without would yes yet you your"""
+_FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 
 
 def stem(word: str) -> str:

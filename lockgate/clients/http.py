@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP towards others: pooled connections, TLS, headers, time limits and error mapping, written once.
 
-Services that the settings name (HttpService) have one address, one token, and join the trace. Endpoints that a request
-names (HttpCaller) are given exactly the headers that come with each call.
+Services that the settings name (HttpService, and those whose address is a URL: JoinedCaller) join the trace. Endpoints
+that a request names (HttpCaller) are given exactly the headers that come with each call.
 
 Decides what of a caller's headers is passed on, how long and how large an answer may be, and what each foreign error
 is called here. Refuses to know any service's paths and bodies, and what a status means.
@@ -38,6 +38,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REASON_CHARS = 300
 CHEAP_BYTES = 128 * 1024  # the most that is decoded between two other things
 END_WAIT_S = 0.02
+READ_AHEAD_BYTES = 256 * 1024  # the library's own figure
 EVENT_STREAM = "text/event-stream"
 
 T = TypeVar("T")
@@ -134,6 +135,23 @@ class HttpCaller:
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
+    async def fetch(self, url: URL, headers: CIMultiDict[str]) -> Answer:
+        """What stands at an address, in the time of a probe; it is no call that telemetry counts."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                response = await self._pooled.get(url, headers=headers, allow_redirects=False)
+                return Answer(response.status, await self._read_whole(response, Outgoing(url, headers, b"", "")))
+        except _FOREIGN as error:
+            raise self.translate(error, "") from None
+
+    async def probe_at(self, url: URL, headers: CIMultiDict[str], well_below: int) -> Health:
+        """How the service behind an address is: well, if it answers with a status below that; never raises."""
+        try:
+            status = (await self.fetch(url, headers)).status
+        except UpstreamError as error:
+            return Health("UNKNOWN", 500, error.message)
+        return Health("HEALTHY") if status < well_below else _judge_status(status)
+
     def translate(self, error: Exception, failure: str) -> UpstreamError:
         """What a foreign error is called here; its words are for the log and hold no header."""
         ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
@@ -142,15 +160,15 @@ class HttpCaller:
         detail = self._detail(error)
         return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
 
-    def refuse_length(self, outgoing: Outgoing) -> BrokeProtocol:
+    def refuse_length(self, outgoing: Outgoing, limit: int) -> BrokeProtocol:
         """The error for an answer that is longer than we take."""
-        return BrokeProtocol(self.name, f"{outgoing.failure}the answer is longer than {self.max_bytes} bytes")
+        return BrokeProtocol(self.name, f"{outgoing.failure}the answer is longer than {limit} bytes")
 
     async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
         try:
             return await _read_bounded(response, self.max_bytes)
         except _TooLarge:
-            raise self.refuse_length(outgoing) from None
+            raise self.refuse_length(outgoing, self.max_bytes) from None
 
     async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
@@ -174,7 +192,17 @@ class HttpCaller:
         return describe(error)
 
 
-class HttpService(HttpCaller):
+class JoinedCaller(HttpCaller):
+    """Calls of a service that the settings name: it joins the trace."""
+
+    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        headers = headers.copy()
+        for name, value in trace_headers():
+            headers[name] = value
+        return headers
+
+
+class HttpService(JoinedCaller):
     """One service of the settings: its pool, its base address, its token. It joins the trace."""
 
     def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
@@ -209,12 +237,6 @@ class HttpService(HttpCaller):
         except _TooLarge:
             return _judge(response.status, b"")
 
-    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        headers = headers.copy()
-        for name, value in trace_headers():
-            headers[name] = value
-        return headers
-
     def _detail(self, error: Exception) -> str:
         return str(error)[:MAX_REASON_CHARS]
 
@@ -241,14 +263,20 @@ async def open_with_health(
 
 
 def open_session(
-    connector: aiohttp.TCPConnector, connect_timeout_s: float | None = CONNECT_TIMEOUT_S
+    connector: aiohttp.TCPConnector,
+    connect_timeout_s: float | None = CONNECT_TIMEOUT_S,
+    read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> aiohttp.ClientSession:
-    """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller."""
+    """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller.
+
+    Of a body that nobody reads it keeps twice `read_ahead_bytes`, then it stops the sender.
+    """
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
         trust_env=False,
+        read_bufsize=read_ahead_bytes,
     )
 
 
@@ -391,10 +419,15 @@ async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _judge_status(status: int) -> Health:
+    """What a status says that is none of success."""
+    return Health("UNHEALTHY" if 500 <= status < 600 else "UNKNOWN", status, _phrase(status))
+
+
 def _judge(status: int, body: bytes) -> Health:
     """What an answer to a health request says."""
     if status != 200:
-        return Health("UNHEALTHY" if 500 <= status < 600 else "UNKNOWN", status, _phrase(status))
+        return _judge_status(status)
     try:
         said = _decode_health(body)
     except (ValueError, RecursionError):

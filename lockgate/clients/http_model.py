@@ -20,16 +20,24 @@ from lockgate.clients.http import CHEAP_BYTES, EVENT_STREAM, Answer, HttpCaller,
 from lockgate.core.values import Frame, Message
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.telemetry import note_generation, note_stream_ended, note_usage
-from lockgate.wire.replies import MAX_DETAIL_CHARS, AnswerReader, Usage, WholeAnswer
+from lockgate.wire.replies import MAX_DETAIL_CHARS, PieceReader, Usage, WholeAnswer
 
 INVALID = "Invalid response from model"
+CUT_SHORT = "The model's stream ended before its answer was complete"
 NETWORK_ERROR = "Network error: "
 
 
 class HttpModel(ABC):
-    """A model at one address. `known_as` is its name for telemetry, never one that a request makes up."""
+    """A model at one address. `known_as` is its name for telemetry, never one that a request makes up.
+
+    `stream_type` is the content type of its streams. One that `needs_end` has failed if it does not say that its answer
+    is complete. A stream may be as long as a whole answer, or `max_stream_bytes`: it is never held whole.
+    """
 
     known_as = ""
+    stream_type = EVENT_STREAM
+    needs_end = False
+    max_stream_bytes = 0
 
     def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], scrub: Scrubber) -> None:
         self._caller = caller
@@ -49,7 +57,7 @@ class HttpModel(ABC):
             return
         response = await self._caller.open(outgoing)
         try:
-            if response.status != 200 or response.content_type != EVENT_STREAM:
+            if response.status != 200 or not self._is_stream(response.content_type):
                 yield await self._read_whole(Answer(response.status, await self._caller.read(response, outgoing)))
                 return
             async with aclosing(self._read_stream(response, outgoing)) as bursts:
@@ -71,14 +79,18 @@ class HttpModel(ABC):
         """What a refusal says, without tokens."""
 
     @abstractmethod
-    def _open_reader(self) -> AnswerReader:
+    def _open_reader(self) -> PieceReader:
         """Reads one streamed answer."""
+
+    def _is_stream(self, content_type: str) -> bool:
+        """Whether an answer of this type is streamed; else it is a whole one, though we asked for a stream."""
+        return content_type == self.stream_type
 
     def _address(self, messages: Sequence[Message], params: Mapping[str, Any], is_stream: bool) -> Outgoing:
         headers = self._headers
         if is_stream:
             headers = headers.copy()
-            headers["Accept"] = EVENT_STREAM
+            headers["Accept"] = self.stream_type
         try:
             return Outgoing(self._url, headers, self._encode(messages, params), NETWORK_ERROR)
         except ValueError:
@@ -111,20 +123,22 @@ class HttpModel(ABC):
             is_open = bool(packet) and not reader.is_done
         if not reader.has_events:
             raise BrokeProtocol(self._caller.name, INVALID)
+        if self.needs_end and not reader.has_end:
+            raise BrokeProtocol(self._caller.name, CUT_SHORT)
         note_stream_ended()
         if (fields := _note(reader.usage)) is not None:
             yield [Frame(number, "", fields=fields)]
         await let_end(response)
 
-    def _check(self, reader: AnswerReader, size: int, outgoing: Outgoing) -> None:
+    def _check(self, reader: PieceReader, size: int, outgoing: Outgoing) -> None:
         """Raises what has gone wrong behind the pieces that have left."""
         if reader.failure:
             said = self._scrub(reader.failure)[:MAX_DETAIL_CHARS]
             raise UpstreamError(self._caller.name, f"Model request failed: {said}")
         if reader.failure is not None:
             raise BrokeProtocol(self._caller.name, INVALID)
-        if size > self._caller.max_bytes:
-            raise self._caller.refuse_length(outgoing)
+        if size > (limit := self.max_stream_bytes or self._caller.max_bytes):
+            raise self._caller.refuse_length(outgoing, limit)
 
 
 def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
@@ -133,7 +147,7 @@ def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
     return refuse(name, words, status)
 
 
-async def _feed(reader: AnswerReader, packet: bytes, *, is_large: bool) -> list[str]:
+async def _feed(reader: PieceReader, packet: bytes, *, is_large: bool) -> list[str]:
     """What the bytes complete. Where much has come without a piece, it may be one event: that is read off the loop."""
     if is_large:
         return await asyncio.to_thread(reader.feed, packet) if packet else await asyncio.to_thread(reader.finish)

@@ -5,7 +5,8 @@ Decides which of a completion's words are the answer: the text of its first choi
 and how long it may take. The same server as a backend of the guardrails API is lockgate.clients.openai.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -16,8 +17,11 @@ from lockgate.clients.endpoints import NO_DETAIL, Scrubber
 from lockgate.clients.http import HttpCaller
 from lockgate.clients.http_model import HttpModel
 from lockgate.clients.openai import NAME, find_error, read_message
+from lockgate.clients.services import STREAM_WINDOW_BYTES, open_caller, own_headers
+from lockgate.config.settings import OpenAIModelSettings
 from lockgate.core.sse import SseEvent
-from lockgate.core.values import Endpoint, Message
+from lockgate.core.values import Endpoint, Health, Message
+from lockgate.interfaces import Headers
 from lockgate.wire.replies import (
     DONE,
     MAX_DETAIL_CHARS,
@@ -29,6 +33,9 @@ from lockgate.wire.replies import (
 )
 
 DEFAULT_BASE = "/v1"
+MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event says hundreds of bytes for each of text
+
+_WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
 
 
 class _Words(msgspec.Struct):
@@ -52,9 +59,14 @@ class OpenAIModel(HttpModel):
     def __init__(
         self, caller: HttpCaller, base: URL, headers: CIMultiDict[str], endpoint: Endpoint, known_as: str = NAME
     ) -> None:
-        super().__init__(caller, _find_chat(base), headers, Scrubber(endpoint.token))
+        super().__init__(caller, _find_path(base, "/chat/completions"), headers, Scrubber(endpoint.token))
+        self._base = base
         self._model = endpoint.slug
         self.known_as = known_as
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the server is there; never raises."""
+        return await self._caller.probe_at(_find_path(self._base, "/models"), self._headers, _WELL_BELOW)
 
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         said = [{"role": one.role, "content": one.text} for one in messages]
@@ -67,7 +79,8 @@ class OpenAIModel(HttpModel):
 
     def _decode(self, body: bytes) -> WholeAnswer:
         message = _read_completion(body)
-        text = None if message is None else _find_text(message, "message")
+        choice = None if message is None else _find_choice(message)
+        text = None if choice is None else _find_text(choice, "message")
         if message is None or text is None:
             raise ValueError("there is no text in it")
         return WholeAnswer(text, count_usage(message.get("usage")))
@@ -80,10 +93,35 @@ class OpenAIModel(HttpModel):
         return _ChatReader()
 
 
+class OwnOpenAIModel(OpenAIModel):
+    """A model of the settings: an answer that it breaks off is a failure, and one may be as long as it likes."""
+
+    needs_end = True
+    max_stream_bytes = MAX_STREAM_BYTES
+
+
+@asynccontextmanager
+async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnOpenAIModel]:
+    """A model of the settings, its connections closed at the end. Who asks limits the time."""
+    token = settings.api_token_value.reveal() if settings.api_token_value is not None else None
+    endpoint = Endpoint(settings.url, settings.model, token=token)
+    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
+        yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
+
+
 class _ChatReader(AnswerReader):
     """The pieces of the first choice of a streamed completion."""
 
-    __slots__ = ()
+    __slots__ = ("_is_finished",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_finished = False
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the choice has its reason to end; some servers never say that the stream is done."""
+        return self.is_done or self._is_finished
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
         if event.data == DONE:
@@ -94,7 +132,10 @@ class _ChatReader(AnswerReader):
             self.failure = _find_words(event.data)
             return
         self.usage = count_usage(message.get("usage")) or self.usage
-        yield _find_text(message, "delta") or ""
+        choice = _find_choice(message)
+        if choice is not None:
+            self._is_finished = self._is_finished or choice.get("finish_reason") is not None
+            yield _find_text(choice, "delta") or ""
 
 
 def _read_completion(text: bytes | str) -> dict[str, Any] | None:
@@ -106,19 +147,22 @@ def _read_completion(text: bytes | str) -> dict[str, Any] | None:
     return read_message(text)
 
 
-def _find_chat(base: URL) -> URL:
-    path = base.raw_path.rstrip("/") or DEFAULT_BASE
-    return base.with_path(f"{path}/chat/completions", encoded=True)
+def _find_path(base: URL, path: str) -> URL:
+    return base.with_path(f"{base.raw_path.rstrip('/') or DEFAULT_BASE}{path}", encoded=True)
 
 
-def _find_text(message: Mapping[str, Any], part: str) -> str | None:
-    """The text of the first choice, which is not always the first in the list."""
+def _find_choice(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first choice, which is not always the first in the list."""
     for choice in message["choices"]:
         if isinstance(choice, dict) and choice.get("index", 0) == 0:
-            said = choice.get(part)
-            text = said.get("content") if isinstance(said, dict) else None
-            return text if isinstance(text, str) else None
+            return choice
     return None
+
+
+def _find_text(choice: Mapping[str, Any], part: str) -> str | None:
+    said = choice.get(part)
+    text = said.get("content") if isinstance(said, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _find_words(text: bytes | str) -> str:

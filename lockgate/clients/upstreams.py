@@ -80,6 +80,10 @@ class Upstreams:
             source = self._own.source(source, correlation_id, threshold)
         return _LocalSource(source, endpoint.path)
 
+    def own_source(self, endpoint: Endpoint, threshold: float = 0.0) -> DataSource:
+        """The source at an endpoint of the settings, which may be anywhere."""
+        return self._own.source(endpoint, "", threshold)
+
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         """The model at an endpoint; never raises."""
         if endpoint.url.lower() != HERE:

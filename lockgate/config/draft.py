@@ -149,7 +149,7 @@ def read_secret(draft: Draft, variable: str, path: Path, what: str) -> Secret | 
     elif not secret:
         draft.blame(path, f"env var `{variable}` is empty")
     elif not secret.isprintable():
-        draft.blame(path, f"env var `{variable}` holds characters that no header can carry")
+        draft.blame(path, f"env var `{variable}` holds characters that no {what} can have")
     else:
         return Secret(secret)
     return None
@@ -165,11 +165,10 @@ def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:  # n
             return UNREAD
     raw = draft.take_map(value, path)
     if isinstance(kind, SectionMap):
-        section = Section(kind.fields_of, is_plain=kind.is_plain)
+        section = Section(kind.fields_of)
         entries = {key: read_value(draft, section, item, (*path, key)) for key, item in raw.items()}
         return MappingProxyType(entries)
-    found = read_fields(draft, kind.fields_of, raw, path)
-    return raw if kind.is_plain else build(kind.fields_of, found)
+    return build(kind.fields_of, read_fields(draft, kind.fields_of, raw, path))
 
 
 def build(cls: type, found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an instance of cls

@@ -19,6 +19,7 @@ MAX_INTEGER = 2**63 - 1
 TRUE_WORDS = ("true", "1", "yes", "on")
 FALSE_WORDS = ("false", "0", "no", "off")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 _SPECIAL_ORIGINS = ("*", "null")  # any, and those of pages without an origin
 
 
@@ -36,12 +37,11 @@ class Kind:
 class Section:
     """A map of settings. `shared` names an object that occurs in several places and is described once.
 
-    `is_plain`: the known keys are checked, and the map itself is kept. `can_be_named`: a string refers to one.
+    `can_be_named`: a string refers to one.
     """
 
     fields_of: type
     shared: str = ""
-    is_plain: bool = False
     can_be_named: bool = False
 
 
@@ -51,7 +51,6 @@ class SectionMap:
 
     fields_of: type
     shared: str = ""
-    is_plain: bool = False
 
 
 AnyKind = Kind | Section | SectionMap
@@ -140,6 +139,13 @@ def _parse_slug(value: object) -> str:
     return text
 
 
+def _parse_table(value: object) -> str:
+    text = _parse_text(value)
+    if not _TABLE.fullmatch(text):
+        raise ValueError("must be a name of at most 48 lower-case letters, digits and _, and not begin with a digit")
+    return text
+
+
 def _parse_origins(value: object) -> tuple[str, ...]:
     """As browsers spell them: in lower case, without a slash at the end."""
     words = [text.lower().rstrip("/") for text in _parse_texts(value)]
@@ -180,6 +186,18 @@ def whole(low: int = 0, high: int = MAX_INTEGER, name: str = "integer") -> Kind:
         return value
 
     return Kind(name, parse)
+
+
+def between(low: float, high: float) -> Kind:
+    """A number from `low` to `high`, both included."""
+
+    def parse(value: object) -> float:
+        number = _parse_number(value)
+        if not low <= number <= high:
+            raise ValueError(f"must be from {low:g} to {high:g}")
+        return number
+
+    return Kind("number", parse)
 
 
 def choice(*words: str, is_case_kept: bool = True) -> Kind:
@@ -235,6 +253,7 @@ TEXTS = Kind("list of strings", _parse_texts, is_list=True)
 ORIGINS = Kind("list of origins", _parse_origins, is_list=True)
 URL = Kind("URL", _parse_url, is_text=True)
 SLUG = Kind("string", _parse_slug, is_text=True)
+TABLE = Kind("string", _parse_table, is_text=True)
 BOOLEAN = Kind("boolean", _parse_boolean)
 NUMBER = Kind("number", _parse_number)
 DURATION = Kind("seconds", _parse_duration)

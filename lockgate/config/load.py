@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lockgate.config.agent_environment import lay_agent_variables
+from lockgate.config.agents import AGENT_SECTIONS, Known, add_index, read_agent_sections
 from lockgate.config.callers import read_callers
 from lockgate.config.draft import Check, Draft, read_fields
 from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
@@ -44,7 +46,7 @@ from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 
 DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
-OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources")
+OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources", *AGENT_SECTIONS)
 
 TryPart = Callable[[str, str, Mapping[str, Any]], ConfigError | None]
 
@@ -65,6 +67,8 @@ def load_settings(
     add_embedded_chunkers(draft)
     unknown = lay_variables(draft)
     lay_flags(draft, flags)
+    lay_agent_variables(draft)
+    add_index(draft)
     add_embedded_chunkers(draft)  # again: a variable or a flag may have set `chunkers` as a whole
     blame_unknown(draft, unknown)
     found = read_fields(draft, Settings, draft.tree, (), special=OWN_READERS)
@@ -72,6 +76,7 @@ def load_settings(
     found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
     found["callers"] = read_callers(draft)
     found["models"], found["sources"] = read_models(draft), read_sources(draft)
+    found |= read_agent_sections(draft, Known(found["models"], found["sources"], found["policies"]))
     if try_part is not None:
         _try_parts(draft, found, try_part)
     check_router(draft, found.get("router", RouterSettings()))
@@ -80,7 +85,7 @@ def load_settings(
     found["data_dir"] = _expand(found.get("data_dir"), environ)
     found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
     found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
-    found["listeners"] = _build_listeners(draft, found["server"])
+    found["listeners"] = _build_listeners(draft, found["server"], bool(found["agents"]))
     if draft.faults:
         raise ConfigFaults(_in_order(draft), tuple(draft.warnings))  # a typo is only a warning, and may be the cause
     return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
@@ -189,12 +194,12 @@ def _check_server_tls(draft: Draft, tls: ServerTlsSettings) -> None:
         draft.blame(path, "tls: cannot provide client ca cert without keypair", Check.SERVER_TLS)
 
 
-def _build_listeners(draft: Draft, server: ServerSettings) -> Listeners:
+def _build_listeners(draft: Draft, server: ServerSettings, has_agents: bool) -> Listeners:
     """Who asked for which port (D-16); the server decides what to do when one is taken."""
 
     def listen(name: str, key: str) -> Listener:
         return Listener(name, server.host, getattr(server, key), draft.is_asked_for("server", key))
 
-    agent = listen("agent", "grpc_port") if draft.tree.get("agents") else None
+    agent = listen("agent", "grpc_port") if has_agents else None
     aggregator = read_aggregator_listener(draft)
     return Listeners(listen("api", "http_port"), listen("health", "health_port"), agent, aggregator)

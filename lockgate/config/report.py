@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lockgate.config.agent_report import AGENT_ENDPOINTS, describe_place, has_names, list_agent_parts, list_agents
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
@@ -48,7 +49,6 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     (CHAT_STREAM_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
-LATER_SECTIONS = ("agents", "sessions")
 _NOT_YET_USED = ("server.allowed_hosts",)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
@@ -68,6 +68,8 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Endpoints", _list_endpoints(settings)),
         _render_table("Models", _list_upstreams(settings.models.values())),
         _render_table("Sources", _list_upstreams(settings.sources.values())),
+        _render_table("Agents", list_agents(settings)),
+        _render_table("What agents share", list_agent_parts(settings)),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
@@ -88,9 +90,7 @@ def render_yaml(settings: Settings) -> str:
 
 def unserved(settings: Settings) -> list[str]:
     """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
-    names = [f"models.{one.id}.{_describe_kind(one)}" for one in settings.models.values() if is_for_later(one)]
-    names += [f"sources.{one.id}.{_describe_kind(one)}" for one in settings.sources.values() if is_for_later(one)]
-    names += [key for key in LATER_SECTIONS if getattr(settings, key)]
+    names = [f"models.{one.id}.embedded: {one.embedded}" for one in settings.models.values() if is_for_later(one)]
     names += [f"server.{key}" for key in ("playground", "trace") if getattr(settings.server, key)]
     return names
 
@@ -195,18 +195,24 @@ def _describe_readers(policy: PolicySettings, section: str) -> str:
 def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("path", "served", "input detectors", "output detectors")]
     for path, inputs, outputs in ENDPOINTS:
-        if path.startswith("/v1/") and settings.compat == "fms":  # the existing orchestrator has none
-            continue
         readers = [_name_readers(settings, inputs, path == STREAM_CONTENT)]
         readers.append(_name_readers(settings, outputs, path == V1_STREAM))
         rows.append((path, _describe_service_of(settings, path), *readers))
-    return rows
+    listed = {path for path, _, _ in ENDPOINTS}
+    added = [path for path in AGENT_ENDPOINTS if path not in listed]
+    rows += [(path, _describe_service_of(settings, path), "by policy", "by policy") for path in added]
+    is_bare = settings.compat == "fms" and not settings.agents  # as the existing orchestrator
+    return [row for row in rows if not (is_bare and row[0] in AGENT_ENDPOINTS)]
 
 
 def _describe_service_of(settings: Settings, path: str) -> str:
     """Whether an endpoint is served, and if not, which section would make it so."""
+    if path in AGENT_ENDPOINTS and has_names(settings):
+        return "yes"
     if "completions" in path and settings.openai is None:
         return "needs `openai`"
+    if path in AGENT_ENDPOINTS and "completions" not in path:
+        return "needs `agents` or `models`"
     if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:
         return "needs `generation`"
     return "yes"
@@ -224,24 +230,8 @@ def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bo
 
 def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[tuple[str, ...]]:
     exposed = {True: "yes", False: "no"}
-    rows = [(one.id, kind_of(one), _describe_upstream(one), exposed[one.expose]) for one in entries]
+    rows = [(one.id, kind_of(one), describe_place(one), exposed[one.expose]) for one in entries]
     return [("id", "kind", "where", "exposed"), *rows] if rows else []
-
-
-def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
-    """Where it is; of what cannot be served yet nothing is known."""
-    if part.embedded is not None:
-        return part.embedded
-    if isinstance(part, ModelSettings):
-        return f"{part.openai.url} {part.openai.model}" if part.openai is not None else "-"
-    if part.syftai_space is None:
-        return "-"
-    space = part.syftai_space
-    return f"{space.url} {space.owner}/{space.slug}" if space.owner else f"{space.url} {space.slug}"
-
-
-def _describe_kind(part: ModelSettings | SourceSettings) -> str:
-    return f"embedded: {part.embedded}" if part.embedded is not None else kind_of(part)
 
 
 def _list_services(settings: Settings) -> list[tuple[str, ...]]:

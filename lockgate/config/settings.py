@@ -12,9 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
+from lockgate.config.agent_settings import AgentSettings as AgentSettings
+from lockgate.config.agent_settings import ClassifierSettings as ClassifierSettings
+from lockgate.config.agent_settings import EmbeddingSettings as EmbeddingSettings
+from lockgate.config.agent_settings import EvaluationSettings as EvaluationSettings
+from lockgate.config.agent_settings import SessionSettings as SessionSettings
 from lockgate.config.kinds import Section, SectionMap
 from lockgate.config.options import Secret as Secret
 from lockgate.config.options import empty_map, option
+from lockgate.config.upstream_settings import ElasticsearchSettings as ElasticsearchSettings
+from lockgate.config.upstream_settings import ModelSettings as ModelSettings
+from lockgate.config.upstream_settings import OllamaModelSettings as OllamaModelSettings
+from lockgate.config.upstream_settings import OpenAIModelSettings as OpenAIModelSettings
+from lockgate.config.upstream_settings import PostgresSettings as PostgresSettings
+from lockgate.config.upstream_settings import PostgresSourceSettings as PostgresSourceSettings
+from lockgate.config.upstream_settings import SourceSettings as SourceSettings
+from lockgate.config.upstream_settings import SpaceSettings as SpaceSettings
+from lockgate.config.upstream_settings import UpstreamSettings as UpstreamSettings
 from lockgate.core.values import WHOLE_TEXT_CHUNKER
 
 if TYPE_CHECKING:
@@ -152,59 +166,6 @@ class RouterSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenAIModelSettings:
-    """A model of an OpenAI-compatible server. `api_token` names a variable."""
-
-    url: str = option(kinds.URL, "address of the server: what stands before `/chat/completions`")
-    model: str = option(kinds.NAME, "name of the model there")
-    api_token: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
-    api_token_value: Secret | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """A model of this instance; exactly one of `openai`, `ollama` and `embedded` is set. `id` is that of its entry."""
-
-    id: str
-    openai: OpenAIModelSettings | None = option(Section(OpenAIModelSettings), "an OpenAI-compatible server", None)
-    ollama: Mapping[str, Any] | None = option(kinds.MAP, "an Ollama server: url, model; for later versions", None)
-    embedded: str | None = option(
-        kinds.EMBEDDED, "one that runs here: `module:attribute` or the name of an installed one", None
-    )
-    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded model is given", dict, "{}")
-    expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SpaceSettings:
-    """A data source of a SyftAI Space. `token_env` names a variable."""
-
-    url: str = option(kinds.URL, "address of the space")
-    slug: str = option(kinds.SLUG, "name of the endpoint there")
-    owner: str | None = option(kinds.NAME, "whose it is", None)
-    tenant: str | None = option(kinds.NAME, "sent as `X-Tenant-Name`", None)
-    token_env: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
-    token: Secret | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """A data source of this instance; exactly one of its kinds is set. `id` is that of its entry."""
-
-    id: str
-    syftai_space: SpaceSettings | None = option(Section(SpaceSettings), "an endpoint of a SyftAI Space", None)
-    embedded: str | None = option(
-        kinds.EMBEDDED, "one that runs here: `module:attribute` or the name of an installed one", None
-    )
-    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded source is given", dict, "{}")
-    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env; for later versions", None)
-    elasticsearch: Mapping[str, Any] | None = option(
-        kinds.MAP, "an Elasticsearch index: url, index; for later versions", None
-    )
-    expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class PolicyKeys:
     """One policy as the file says it; `lockgate.config.policies` makes it a PolicySettings."""
 
@@ -224,28 +185,6 @@ class PolicyKeys:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AgentKeys:
-    """The known keys of one agent; the map itself is kept."""
-
-    main: str | None = option(kinds.TEXT, "id of the model that answers", None)
-    conversational: str | None = option(kinds.TEXT, "id of the model for small talk", None)
-    sources: tuple[str, ...] = option(kinds.TEXTS, "ids of its data sources", ())
-    policy: str | None = option(kinds.TEXT, "id of its policy", None)
-    platform_route: bool = option(kinds.BOOLEAN, "serve the platform's route", False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SessionKeys:
-    """The known keys of `sessions`; the map itself is kept."""
-
-    sqlite: str | None = option(kinds.TEXT, "file in the data directory", None)
-    postgres: Mapping[str, Any] | None = option(kinds.MAP, "a PostgreSQL database: dsn_env", None)
-    retention_days: int | None = option(kinds.POSITIVE, "days a session is kept", None)
-    max_messages: int | None = option(kinds.POSITIVE, "messages kept per session", None)
-    shared_default: bool = option(kinds.BOOLEAN, "requests without a session share one", False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class CallerSettings:
     """Somebody who may call. `name` is that of its entry, `key` the value of the variable that `key_env` names."""
 
@@ -254,18 +193,6 @@ class CallerSettings:
     key_env: str = option(kinds.TEXT, "name of the environment variable that holds the key")
     max_streams: int | None = option(kinds.POSITIVE, "requests open at once; beyond it: 429", None)
     requests_per_minute: int | None = option(kinds.POSITIVE, "requests in any minute; beyond it: 429", None)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UpstreamSettings:
-    """Who may be called of those that requests name."""
-
-    allow: tuple[str, ...] = option(
-        kinds.TEXTS,
-        "hosts and networks that requests may name; empty: any but link-local and metadata addresses",
-        (),
-        "[]",
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -354,6 +281,7 @@ class LimitSettings:
     max_held_chars: int = option(kinds.POSITIVE, "text held back per choice; beyond it the request fails", 1048576)
     max_streams: int = option(kinds.POSITIVE, "requests served at once; beyond it: 503", 1000)
     request_timeout_s: float = option(kinds.DURATION, "seconds that a whole request may take", 600.0, "600")
+    agent_request_bytes: int = option(kinds.POSITIVE, "largest request to an agent", 4194304)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -470,8 +398,17 @@ class Settings:
     models: Mapping[str, ModelSettings] = option(SectionMap(ModelSettings), "models by id", empty_map)
     sources: Mapping[str, SourceSettings] = option(SectionMap(SourceSettings), "data sources by id", empty_map)
     policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
-    agents: Mapping[str, Any] = option(SectionMap(AgentKeys, is_plain=True), "agents by id", dict)
-    sessions: Mapping[str, Any] = option(Section(SessionKeys, is_plain=True), "where sessions are kept", dict)
+    agents: Mapping[str, AgentSettings] = option(SectionMap(AgentSettings), "agents by name", empty_map)
+    sessions: SessionSettings = option(Section(SessionSettings), "where an agent's sessions are kept", SessionSettings)
+    embeddings: EmbeddingSettings = option(
+        Section(EmbeddingSettings), "who turns text into vectors; not given: it is done here", EmbeddingSettings
+    )
+    classifier: ClassifierSettings = option(
+        Section(ClassifierSettings), "what chooses an agent's route before a model is asked", ClassifierSettings
+    )
+    evaluation: EvaluationSettings = option(
+        Section(EvaluationSettings), "how an agent's answers are judged", EvaluationSettings
+    )
     callers: Mapping[str, CallerSettings] = option(SectionMap(CallerSettings), "callers by name", empty_map)
     upstreams: UpstreamSettings = option(Section(UpstreamSettings), "who may be called", UpstreamSettings)
     server: ServerSettings = option(Section(ServerSettings), "where we listen", ServerSettings)

@@ -10,62 +10,63 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config.draft import Draft, build, read_fields, read_secret
-from lockgate.config.kinds import suggest
+from lockgate.config.kinds import Section, suggest
 from lockgate.config.schema import Path, options_of
 from lockgate.config.settings import (
+    ElasticsearchSettings,
     ModelSettings,
     OpenAIModelSettings,
+    PostgresSettings,
+    PostgresSourceSettings,
     SourceSettings,
     SpaceSettings,
     UpstreamSettings,
 )
 from lockgate.core.addresses import check_entry
 
-# What may be written and cannot be had yet: kinds, and embedded parts by name.
-LATER_KINDS = ("ollama", "postgres", "elasticsearch")
-LATER_PARTS = ("llamacpp", "index")
+LATER_PARTS = ("llamacpp",)  # embedded parts that may be written and cannot be had yet
+AGENT_MODEL = "brunix"  # what requests call the agent `default`
+_KINDS = {
+    ModelSettings: ("openai", "ollama", "embedded"),
+    SourceSettings: ("syftai_space", "embedded", "postgres", "elasticsearch"),
+}
 
 
-class _Shape(NamedTuple):
-    """What an entry of a section may be: `remote` is the kind of which somebody's endpoint is called.
+class _Hidden(NamedTuple):
+    """Of an endpoint: the field that names a variable, the one for what that holds, and what this is."""
 
-    Of an endpoint `token_name` is the field that names a variable, `token` the one for what that holds.
-    """
-
-    cls: type
-    kinds: tuple[str, ...]
-    remote: str
-    endpoint: type
-    token_name: str
-    token: str
+    name: str
+    value: str
+    what: str
 
 
-_MODEL = _Shape(
-    ModelSettings, ("openai", "ollama", "embedded"), "openai", OpenAIModelSettings, "api_token", "api_token_value"
-)
-_SOURCE = _Shape(
-    SourceSettings,
-    ("syftai_space", "embedded", "postgres", "elasticsearch"),
-    "syftai_space",
-    SpaceSettings,
-    "token_env",
-    "token",
-)
+_SECRETS = {
+    OpenAIModelSettings: _Hidden("api_token", "api_token_value", "token"),
+    SpaceSettings: _Hidden("token_env", "token", "token"),
+    PostgresSettings: _Hidden("dsn_env", "dsn", "address"),
+    PostgresSourceSettings: _Hidden("dsn_env", "dsn", "address"),
+    ElasticsearchSettings: _Hidden("api_key_env", "api_key", "key"),
+}
 
 
 def read_models(draft: Draft) -> Mapping[str, ModelSettings | None]:
     """The models by id, in the order of the file; one that is None is faulty, which has been noted."""
-    return _read_section(draft, "models", _MODEL)
+    models = _read_section(draft, "models", ModelSettings)
+    for name in models:
+        if "@" in name or "/" in name or name == AGENT_MODEL:
+            reason = "requests write `<model>@<policy>`, `agent/<name>`, and `brunix` for the agent `default`"
+            draft.blame(("models", name), f"cannot be the id of a model: {reason}")
+    return models
 
 
 def read_sources(draft: Draft) -> Mapping[str, SourceSettings | None]:
     """The data sources by id, in the order of the file; one that is None is faulty, which has been noted."""
-    return _read_section(draft, "sources", _SOURCE)
+    return _read_section(draft, "sources", SourceSettings)
 
 
 def check_upstreams(draft: Draft, upstreams: UpstreamSettings) -> None:
     """Every entry of `allow` is a name or an address; a typo there would open or close the wrong door."""
-    _take_known(draft, draft.tree.get("upstreams"), ("upstreams",), UpstreamSettings)
+    take_known(draft, draft.tree.get("upstreams"), ("upstreams",), UpstreamSettings)
     for number, entry in enumerate(upstreams.allow):
         if fault := check_entry(entry):
             draft.blame(("upstreams", "allow", str(number)), fault)
@@ -73,37 +74,34 @@ def check_upstreams(draft: Draft, upstreams: UpstreamSettings) -> None:
 
 def kind_of(part: ModelSettings | SourceSettings) -> str:
     """The one kind that an entry is of."""
-    kinds = _MODEL.kinds if isinstance(part, ModelSettings) else _SOURCE.kinds
-    return next(kind for kind in kinds if getattr(part, kind) is not None)
+    return next(kind for kind in _KINDS[type(part)] if getattr(part, kind) is not None)
 
 
 def is_for_later(part: object) -> bool:
     """Whether this version cannot serve it."""
-    if not isinstance(part, ModelSettings | SourceSettings):
-        return False
-    return kind_of(part) in LATER_KINDS or part.embedded in LATER_PARTS
+    return isinstance(part, ModelSettings) and part.embedded in LATER_PARTS
 
 
-def _read_section(draft: Draft, section: str, shape: _Shape) -> Mapping[str, Any]:
+def _read_section(draft: Draft, section: str, cls: type) -> Mapping[str, Any]:
     entries = draft.take_map(draft.tree.get(section), (section,))
-    return MappingProxyType({name: _read_entry(draft, raw, (section, name), shape) for name, raw in entries.items()})
+    return MappingProxyType({name: _read_entry(draft, raw, (section, name), cls) for name, raw in entries.items()})
 
 
-def _read_entry(draft: Draft, value: object, path: Path, shape: _Shape) -> Any:  # noqa: ANN401 - of the shape's class
+def _read_entry(draft: Draft, value: object, path: Path, cls: type) -> Any:  # noqa: ANN401 - of the class
     if not path[-1]:
         draft.blame(path, "needs an id")
-    raw = _take_known(draft, value, path, shape.cls)
+    raw = take_known(draft, value, path, cls)
     if raw is None:
         return None
-    found = read_fields(draft, shape.cls, raw, path, special=(shape.remote,))
-    if raw.get(shape.remote) is not None:
-        found[shape.remote] = _read_endpoint(draft, raw[shape.remote], (*path, shape.remote), shape)
-    kind = _find_kind(draft, raw, path, shape.kinds)
-    return shape.cls(id=path[-1], **found) if found.get(kind) is not None else None
+    found = read_with_endpoints(draft, cls, raw, path)
+    kind = find_kind(draft, raw, path, _KINDS[cls])
+    if kind != "embedded" and kind and raw.get("options"):
+        draft.warn(f"{'.'.join(path)}.options is ignored: only what runs here has options")
+    return cls(id=path[-1], **found) if found.get(kind) is not None else None
 
 
-def _take_known(draft: Draft, value: object, path: Path, cls: type) -> dict[str, Any] | None:
-    """The known keys of a map; None when it is none."""
+def take_known(draft: Draft, value: object, path: Path, cls: type) -> dict[str, Any] | None:
+    """The known keys of a map, the others noted as faults; None when it is no map."""
     raw = draft.take_map(value, path)
     known = list(options_of(cls))
     for key in raw:
@@ -112,24 +110,33 @@ def _take_known(draft: Draft, value: object, path: Path, cls: type) -> dict[str,
     return {key: raw[key] for key in known if key in raw} if value is None or isinstance(value, dict) else None
 
 
-def _find_kind(draft: Draft, raw: dict[str, Any], path: Path, kinds: tuple[str, ...]) -> str:
+def find_kind(draft: Draft, raw: Mapping[str, Any], path: Path, kinds: tuple[str, ...]) -> str:
     """The one kind that an entry is of; empty when it is of none or of several."""
     chosen = [kind for kind in kinds if raw.get(kind) is not None]
     if len(chosen) != 1:
         has = f"has {' and '.join(f'`{kind}`' for kind in chosen)}: " if chosen else ""
         draft.blame(path, f"{has}needs exactly one of {', '.join(kinds)}")
         return ""
-    if chosen != ["embedded"] and raw.get("options"):
-        draft.warn(f"{'.'.join(path)}.options is ignored: only what runs here has options")
     return chosen[0]
 
 
-def _read_endpoint(draft: Draft, value: object, path: Path, shape: _Shape) -> Any:  # noqa: ANN401 - its endpoint
-    """Somebody's endpoint, its token taken from the variable that is named; None when it is faulty."""
-    raw = _take_known(draft, value, path, shape.endpoint)
+def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The fields of `cls`; those that are somebody's endpoint have their secrets filled in, and are None if faulty."""
+    sections = {key: entry.kind for key, entry in options_of(cls).items() if isinstance(entry.kind, Section)}
+    found = read_fields(draft, cls, raw, path, special=sections)
+    for key, section in sections.items():
+        if raw.get(key) is not None:
+            found[key] = _read_endpoint(draft, raw[key], (*path, key), section.fields_of)
+    return found
+
+
+def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:  # noqa: ANN401 - of the class
+    """Somebody's endpoint, its secret taken from the variable that is named; None when it is faulty."""
+    raw = take_known(draft, value, path, cls)
     if raw is None:
         return None
-    found = read_fields(draft, shape.endpoint, raw, path)
-    if (name := found.get(shape.token_name)) is not None:
-        found[shape.token] = read_secret(draft, name, (*path, shape.token_name), "token")
-    return build(shape.endpoint, found)
+    found = read_fields(draft, cls, raw, path)
+    hidden = _SECRETS.get(cls)
+    if hidden is not None and (name := found.get(hidden.name)) is not None:
+        found[hidden.value] = read_secret(draft, name, (*path, hidden.name), hidden.what)
+    return build(cls, found)

@@ -15,6 +15,10 @@ HERE = "lockgate:"  # the address of what this instance exposes
 OPENAI_PREFIX = "openai+"  # before the address of an OpenAI-compatible server
 CHAT_PATH = "/api/v1/chat"
 CHAT_STREAM_PATH = f"{CHAT_PATH}/stream"
+# Under the names that Ollama's clients know.
+OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH = "/api/chat", "/api/generate"
+OLLAMA_MODELS_PATH, OLLAMA_VERSION_PATH = "/api/tags", "/api/version"
+OLLAMA_PATHS = frozenset({OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH, OLLAMA_MODELS_PATH, OLLAMA_VERSION_PATH})
 
 _SCHEMES = ("http://", "https://")
 _RESERVED = re.compile(r"[/?#%]")

@@ -5,18 +5,14 @@ Decides the order by ranks alone, for scores of different searches cannot be com
 the same order.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 RANK_OFFSET = 60  # how little it matters to be first of one ranking rather than second
 LEG_LIMIT = 24  # how many documents each search gives
 
 
-class _Id(Hashable, Protocol):
-    def __lt__(self, other: "_Id", /) -> bool: ...
-
-
-Id = TypeVar("Id", bound=_Id)
+Id = TypeVar("Id", int, str, tuple[int, int])
 
 
 class Query(NamedTuple):

@@ -80,7 +80,7 @@ FALLBACK = RETRIEVAL.label  # where nobody can tell
 _FENCE = "~"
 _FENCES = re.compile(f"{_FENCE}{{3,}}")
 _FOUND = "Passages that were found for this, the best first:"
-_NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
+NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
 
 
 class Editor(NamedTuple):
@@ -125,7 +125,7 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
     fence = _find_fence(text for _, text in parts)
     blocks = [_write(title, text, fence) for title, text in parts]
     if route.retrieves:
-        blocks.insert(0, _FOUND if state.get("documents") else _NOTHING_FOUND)
+        blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
     instructions = state.get("instructions", "")
     system = f"{route.prompt}\n\n{instructions}" if instructions else route.prompt
     asked = "\n\n".join([*blocks, state["question"]])

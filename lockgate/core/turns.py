@@ -79,6 +79,13 @@ class SessionEntry(NamedTuple):
     last_at: float
 
 
+class StoreLimits(NamedTuple):
+    """How much of a session is kept, in messages (a turn has two; its latest turn always is), and for how many days."""
+
+    max_messages: int = 200
+    retention_days: int | None = None
+
+
 class Intent(NamedTuple):
     """What an earlier turn was about: all that the classifier is told of it."""
 

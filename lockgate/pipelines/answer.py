@@ -12,8 +12,8 @@ that is blocked ends the request where it stands. Refuses to know any wire shape
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
@@ -30,13 +30,12 @@ from lockgate.interfaces import Model
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview
+from lockgate.pipelines.listening import TIMED_OUT, blaming_model, next_burst
 from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, note_findings, tell_sources
 from lockgate.pipelines.retrieve import MAX_LOGGED_CHARS, Budget, Inspection, NamedSource, inspect, query, read_text
 from lockgate.pipelines.together import Group, run_group
-from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
+from lockgate.telemetry import Event, log_event, name_causes
 
-TIMED_OUT = "Model request timed out"
-_BROKEN = "the model failed"
 _ABANDONED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
 _LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
@@ -301,10 +300,10 @@ class _Run:
         question = self._question
         until = min(began + question.limits.generation_s, self.deadline)
         try:
-            with _blaming_model():
+            with blaming_model():
                 frames = question.model().generate(messages, question.params)
             async with aclosing(frames):
-                while (burst := await _next_burst(frames, until)) is not None:
+                while (burst := await next_burst(frames, until)) is not None:
                     self._note_usage(burst)
                     yield burst
         except LockgateError as error:
@@ -331,35 +330,6 @@ class _Run:
         """What went on is counted for the receipt, if anybody gets one."""
         if self._is_guarded:
             self.outcome.receipt.note_released(part, text, is_masked=is_masked)
-
-
-async def _next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: float) -> Frame | list[Frame] | None:
-    """What the model says next, until that time; None at its end."""
-    if until <= asyncio.get_running_loop().time():  # it is not even asked
-        raise TimedOut("model", TIMED_OUT)
-    limit_calls(until)
-    with _blaming_model():
-        try:
-            async with asyncio.timeout_at(until) as limit:
-                return await anext(frames)
-        except StopAsyncIteration:
-            return None
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise TimedOut("model", TIMED_OUT) from None
-
-
-@contextmanager
-def _blaming_model() -> Iterator[None]:
-    """Whatever a model raises that is no error of ours is a failure of the model: it may be somebody else's code."""
-    try:
-        yield
-    except LockgateError:
-        raise
-    except Exception as error:
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
-        raise UpstreamError("model", _BROKEN) from error
 
 
 class _Speaker:

@@ -6,17 +6,66 @@ after its last word and before the listener hears that it is complete; one that 
 forgotten. Refuses to know any wire shape, and how a model, a source or a store is reached.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from lockgate.core.routes import Editor
-from lockgate.core.turns import SessionKey
-from lockgate.core.values import Message
+from lockgate.core.fusion import Query
+from lockgate.core.labels import Guess
+from lockgate.core.routes import (
+    CONVERSATIONAL_SLOT,
+    NOTHING_FOUND,
+    Editor,
+    Routes,
+    TurnState,
+    build_final_messages,
+    find_route,
+)
+from lockgate.core.turns import (
+    ASSISTANT,
+    SYSTEM,
+    USER,
+    AbortedTurn,
+    Intent,
+    Past,
+    SessionKey,
+    Turn,
+    forget_reasoning,
+    list_intents,
+    recall,
+    recall_sent,
+)
+from lockgate.core.values import Document, Message
+from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
+from lockgate.interfaces import Model, SessionStore
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.finding import Library, find_documents
+from lockgate.pipelines.graph import Graphs, Tools
+from lockgate.pipelines.listening import blaming_model, next_burst
+from lockgate.pipelines.speaking import (
+    ANSWERED,
+    PROMPT_BLOCKED,
+    Facts,
+    Gate,
+    Pace,
+    Saying,
+    check_texts,
+    fail_model,
+    speak,
+)
+from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_causes, observe_turn
 
-ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
+_TOO_SLOW = "the answer could not be prepared in time"
+_NO_STORE = "the session store is not available"
+_USED_BEFORE = "this request id was used before, for another question"
+_NOTE_S = 1.0  # for the note about a turn that came to no end
+_LEFT = "the client left"
+_PACE = Pace()
+REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
 
 
 class Ask(NamedTuple):
@@ -37,23 +86,6 @@ class Ask(NamedTuple):
     is_stream: bool = True
 
 
-@dataclass(slots=True)
-class Facts:
-    """What is known of a turn; complete when its last piece has been heard."""
-
-    label: str = ""
-    layer: str = ""
-    confidence: float | None = None
-    topic: str = ""
-    prepare_ms: int = 0
-    first_token_ms: int = 0
-    tokens: int = 0
-    passages: int = 0
-    outcome: str = ANSWERED
-    usage: Mapping[str, int] | None = None
-    documents: tuple[Any, ...] = field(default=())
-
-
 class Speech(Protocol):
     """A turn at work. Its pieces end when it is complete and, if it has a session, stored; then the facts are too."""
 
@@ -72,3 +104,372 @@ class Speaker(Protocol):
         Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was
         said.
         """
+
+
+class Memory(NamedTuple):
+    """How much of a session goes into a prompt, and where sessions are kept."""
+
+    store: SessionStore
+    max_messages: int = 20
+    max_tokens: int = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent, ready for any number of turns at once."""
+
+    routes: Routes
+    graphs: Graphs
+    main: Model
+    conversational: Model
+    library: Library
+    memory: Memory
+    guarding: Callable[[], Guarding]
+    gate: Gate
+    guess: Callable[[str], Awaitable[Guess | None]]
+    note_label: Callable[[str, str, str, float | None], None]
+    pace: Pace = _PACE
+    prepare_s: float = 30.0
+
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+        """A turn of a conversation."""
+        return _attend(_Turn(self, ask))
+
+    def check_label(self, label: str) -> None:
+        """A label that a caller declares is one of the table; raises InvalidRequest."""
+        labels = [route.label for route in self.routes]
+        if label and label not in labels:
+            raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpeaker:
+    """A model alone: nothing is looked up and nothing remembered; with a policy it speaks through the gate."""
+
+    model: Model
+    guarding: Callable[[], Guarding]
+    gate: Gate
+    pace: Pace = _PACE
+
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+        """An answer to what the client sent."""
+        return _attend(_Reply(self, ask))
+
+
+class _Spoken(Protocol):
+    facts: Facts
+
+    def run(self) -> AsyncGenerator[str, None]: ...
+
+
+class _Heard:
+    """A speech that somebody listens to."""
+
+    __slots__ = ("_pieces", "facts")
+
+    def __init__(self, facts: Facts, pieces: AsyncGenerator[str, None]) -> None:
+        self.facts = facts
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._pieces
+
+
+@asynccontextmanager
+async def _attend(spoken: _Spoken) -> AsyncIterator[Speech]:
+    async with aclosing(spoken.run()) as pieces:
+        yield _Heard(spoken.facts, pieces)
+
+
+class _Reply:
+    """One answer of a model alone."""
+
+    def __init__(self, speaker: ModelSpeaker, ask: Ask) -> None:
+        self.facts = Facts()
+        self._speaker = speaker
+        self._ask = ask
+
+    async def run(self) -> AsyncGenerator[str, None]:
+        speaker, ask = self._speaker, self._ask
+        guarding = speaker.guarding()
+        sent = ask.sent or (Message(USER, ask.question),)
+        checked = await check_texts([one.text for one in sent], guarding)
+        if checked is None:
+            self.facts.outcome = PROMPT_BLOCKED
+            yield guarding.fallback
+            return
+        messages = [one._replace(text=text) for one, text in zip(sent, checked, strict=True)]
+        saying = Saying(speaker.model, messages, ask.params, speaker.pace, guarding, speaker.gate)
+        async with aclosing(speak(saying, self.facts)) as pieces:
+            if ask.is_stream:
+                async for piece in pieces:
+                    yield piece
+            else:
+                yield "".join([piece async for piece in pieces])
+
+
+class _Turn:
+    """One turn of an agent at work."""
+
+    def __init__(self, agent: Agent, ask: Ask) -> None:
+        self.facts = Facts()
+        self._agent = agent
+        self._ask = ask
+        self._clock = asyncio.get_running_loop().time
+        self._started = self._clock()
+        self._prepare_until = 0.0
+        self._question = ""  # as it may be remembered
+        self._editor = ask.editor
+        self._sent = ask.sent
+        self._guarding = Guarding()
+        self._intents: tuple[Intent, ...] = ()
+        self._is_over = False  # nothing that happens from now on makes the turn an aborted one
+
+    async def run(self) -> AsyncGenerator[str, None]:
+        """The turn's pieces; also notes how it ended."""
+        agent, key = self._agent, self._ask.session
+        agent.check_label(self._ask.label)
+        said: list[str] = []
+        async with nullcontext() if key is None else _reaching_store(agent.memory.store.hold(key)):
+            self._started = self._clock()
+            try:
+                async with aclosing(self._say()) as pieces:
+                    async for piece in pieces:
+                        if not said:
+                            self.facts.first_token_ms = self._elapsed_ms()
+                        said.append(piece)
+                        yield piece
+                if self.facts.outcome == ANSWERED and not self.facts.is_repeated:
+                    await self._remember("".join(said))
+                self._is_over = True
+            except BaseException as error:
+                await self._note_end("".join(said), error)
+                raise
+        self._observe(REPEATED if self.facts.is_repeated else self.facts.outcome)
+
+    def _elapsed_ms(self) -> int:
+        return int((self._clock() - self._started) * 1000)
+
+    async def _say(self) -> AsyncGenerator[str, None]:
+        past = await self._load()
+        self._guarding = self._agent.guarding()
+        if not await self._check():
+            self.facts.outcome = PROMPT_BLOCKED
+            yield self._guarding.fallback
+            return
+        if past.repeated is not None:
+            yield self._repeat(past.repeated)
+            return
+        state = self._begin(past)
+        self._prepare_until = self._clock() + self._agent.prepare_s
+        if not self._ask.is_stream:
+            yield (await self._run(self._agent.graphs.whole, state))["answer"]
+            return
+        with agent_step("prepare"):
+            state = await self._run(self._agent.graphs.prepare, state)
+        with agent_step("stream"):
+            async with aclosing(self._speak(state)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    # What was said before.
+
+    async def _load(self) -> Past:
+        ask, memory = self._ask, self._agent.memory
+        if ask.session is None:
+            return Past()
+        try:
+            past = await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
+        except UpstreamError as error:
+            raise _fail_store(error) from error
+        self._intents = list_intents(past.turns)
+        return past
+
+    def _repeat(self, turn: Turn) -> str:
+        """What was answered to the same request before: a retry makes no second turn."""
+        if turn.question != self._question:
+            raise InvalidRequest(_USED_BEFORE, status=400)
+        self.facts.is_repeated = True
+        self.facts.label, self.facts.layer, self.facts.topic = turn.label, turn.layer, turn.topic
+        self.facts.tokens = 1
+        return turn.answer
+
+    # What is asked.
+
+    async def _check(self) -> bool:
+        """Whether what was asked may go on; then all of it is as the policy wants it."""
+        ask = self._ask
+        texts = [ask.question, *ask.editor, *[one.text for one in ask.sent]]
+        checked = await check_texts(texts, self._guarding)
+        if checked is None:
+            return False
+        self._question, self._editor = checked[0], Editor(*checked[1:4])
+        self._sent = tuple(one._replace(text=text) for one, text in zip(ask.sent, checked[4:], strict=True))
+        return True
+
+    def _begin(self, past: Past) -> TurnState:
+        memory = self._agent.memory
+        if self._ask.session is None:
+            before = [one for one in _before_question(self._sent) if one.role in (USER, ASSISTANT)]
+            history = recall_sent(before, memory.max_messages, memory.max_tokens)
+        else:
+            history = recall(past.turns, memory.max_messages, memory.max_tokens)
+        return {
+            "question": self._question,
+            "declared": self._ask.label,
+            "history": history,
+            "instructions": "\n\n".join(one.text for one in self._sent if one.role == SYSTEM),
+            "editor": self._editor,
+            "account": self._ask.account,
+        }
+
+    # The two phases.
+
+    async def _run(self, graph: Any, state: TurnState) -> TurnState:  # noqa: ANN401 - one of the agent's two
+        tools = Tools(
+            ask=self._ask_main,
+            guess=self._agent.guess,
+            search=self._search,
+            speak=self._speak_whole,
+            within=self._within,
+            intents=self._intents,
+        )
+        try:
+            prepared = await self._agent.graphs.run(graph, state, tools)
+        except UpstreamError as error:
+            raise fail_model(error) from error
+        self._learn(prepared)
+        return prepared
+
+    def _learn(self, state: TurnState) -> None:
+        """Phase 1 is over."""
+        facts = self.facts
+        if not facts.label:
+            facts.prepare_ms = self._elapsed_ms()
+            facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
+            facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
+
+    @asynccontextmanager
+    async def _within(self) -> AsyncIterator[None]:
+        limit_calls(self._prepare_until)
+        try:
+            async with asyncio.timeout_at(self._prepare_until) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TurnFailed(_TOO_SLOW, status=504) from None
+        finally:
+            limit_calls(None)
+
+    async def _ask_main(self, messages: Sequence[Message]) -> str:
+        """What the main model says to a question of ours; nobody hears it."""
+        with blaming_model():
+            frames = self._agent.main.generate(messages, {"temperature": 0.0, "stream": False})
+        said: list[str] = []
+        async with aclosing(frames):
+            while (burst := await next_burst(frames, self._prepare_until + 1.0)) is not None:
+                said += [one.text for one in (burst if isinstance(burst, list) else (burst,))]
+        return "".join(said)
+
+    async def _search(self, query: Query) -> tuple[Document, ...]:
+        left_s = self._prepare_until - self._clock()
+        return await find_documents(query, self._agent.library, self._guarding, self._clock() + left_s * 2 / 3)
+
+    async def _speak_whole(self, state: TurnState) -> str:
+        return "".join([piece async for piece in self._speak(state)])
+
+    def _speak(self, state: TurnState) -> AsyncGenerator[str, None]:
+        self._learn(state)
+        agent = self._agent
+        route = find_route(state["label"], agent.routes)
+        saying = Saying(
+            agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main,
+            build_final_messages(state, agent.routes),
+            self._ask.params,
+            agent.pace,
+            self._guarding,
+            agent.gate,
+            state.get("documents", ()),
+            NOTHING_FOUND if route.retrieves else "",
+        )
+        return speak(saying, self.facts)
+
+    # The end.
+
+    async def _remember(self, answer: str) -> None:
+        """Store the turn. Once the store is at it, a client that leaves changes nothing any more."""
+        facts, key = self.facts, self._ask.session
+        if key is not None:
+            turn = Turn(
+                self._question,
+                forget_reasoning(answer),
+                facts.label,
+                facts.topic,
+                facts.layer,
+                facts.confidence,
+                self._ask.request_id,
+            )
+            writing = asyncio.ensure_future(self._agent.memory.store.append(key, turn))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait({writing})
+                self._is_over = writing.exception() is None
+                raise
+            except UpstreamError as error:
+                raise _fail_store(error) from error
+        self._agent.note_label(self._question, facts.label, facts.layer, facts.confidence)
+
+    async def _note_end(self, said: str, error: BaseException) -> None:
+        """A turn that came to no end is noted where no prompt will find it."""
+        has_left = not isinstance(error, Exception)
+        self._observe(ABORTED if has_left and not self._is_over else FAILED if not self._is_over else ANSWERED)
+        key = self._ask.session
+        if self._is_over or key is None or isinstance(error, RequestError):
+            return
+        reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
+        turn = AbortedTurn(self._question, said, reason, self.facts.label, self._ask.request_id)
+        try:
+            async with asyncio.timeout(_NOTE_S):
+                await self._agent.memory.store.abort(key, turn)
+        except (UpstreamError, TimeoutError) as failure:
+            reason = name_causes(failure) if isinstance(failure, UpstreamError) else "too slow"
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=reason)
+
+    def _observe(self, outcome: str) -> None:
+        facts = self.facts
+        observe_turn(
+            label=facts.label,
+            layer=facts.layer,
+            outcome=outcome,
+            first_token_s=facts.first_token_ms / 1000 if facts.tokens else None,
+            tokens=facts.tokens,
+        )
+
+
+def _before_question(sent: Sequence[Message]) -> Sequence[Message]:
+    """What stands before the user's last message."""
+    for place in range(len(sent) - 1, -1, -1):
+        if sent[place].role == USER:
+            return sent[:place]
+    return sent
+
+
+def _fail_store(error: UpstreamError) -> TurnFailed:
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=name_causes(error))
+    return TurnFailed(_NO_STORE)
+
+
+@asynccontextmanager
+async def _reaching_store(holding: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+    """The session, held; a store that fails to give it is told by our words, its failure to let go by none."""
+    try:
+        await holding.__aenter__()
+    except UpstreamError as error:
+        raise _fail_store(error) from error
+    try:
+        yield
+    finally:
+        with suppress(UpstreamError):  # the turn has come to its end already
+            await holding.__aexit__(None, None, None)

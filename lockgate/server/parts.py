@@ -20,7 +20,7 @@ from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
 from lockgate.server.grpc.calls import Calls
 from lockgate.server.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
-from lockgate.server.grpc.port import GrpcPort, Method
+from lockgate.server.grpc.port import GrpcPort, Kind, Line, Method
 from lockgate.server.http.parts import build_parts_app
 from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s
 from lockgate.server.signals import told_by_signals
@@ -81,9 +81,9 @@ def _build_chunking(parts: Parts) -> GrpcPort:
     methods = ChunkerMethods(parts.chunkers, calls, max_held_chars=limits.max_held_chars)
     service = {
         CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
-        STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, is_stream=True),
+        STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, Kind.BOTH),
     }
-    return GrpcPort({SERVICE: service}, calls, max_message_bytes=limits.body_bytes)
+    return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes))
 
 
 async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:

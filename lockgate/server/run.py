@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lockgate._version import __version__
@@ -20,6 +21,7 @@ from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
 from lockgate.server.http.cors import ANY
+from lockgate.server.readiness import Readiness
 from lockgate.server.serving import Ports, build_api, build_health, loop_factory, raise_file_limit, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics
 from lockgate.server.signals import told_by_signals
@@ -66,8 +68,9 @@ async def _serve(settings: Settings, then: Then | None) -> None:
                 log_event(Event.WARNING, logging.WARNING, reason=warning)
             log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
-            front = _build_front(gateway, [one.socket for one in bound if one.listener.name != "health"])
-            await _run(bound, front, health, then)
+            readiness = Readiness(gateway.staff.needed)
+            async with readiness.watch():
+                await _run(bound, _build_front(gateway, readiness, bound), health, then)
     log_event(Event.STOPPED)
 
 
@@ -80,9 +83,14 @@ async def _check_health(gateway: Gateway) -> None:
         log_event(Event.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
 
 
-def _build_front(gateway: Gateway, sockets: Sequence[socket.socket]) -> Ports | Workers:
-    """What serves the API: this process, or others."""
-    return Workers(gateway.settings, sockets) if gateway.settings.server.workers > 1 else build_api(gateway, sockets)
+def _build_front(gateway: Gateway, readiness: Readiness, bound: Sequence[Bound]) -> Ports | Workers:
+    """What serves the API: this process, or others. The agent's port is known to it by its number alone."""
+    sockets = [one.socket for one in bound if one.listener.name not in ("health", "agent")]
+    agent = next((one.listener for one in bound if one.listener.name == "agent"), None)
+    settings = replace(gateway.settings, listeners=gateway.settings.listeners._replace(agent=agent))
+    if settings.server.workers > 1:
+        return Workers(settings, sockets)
+    return build_api(replace(gateway, settings=settings), readiness, sockets)
 
 
 async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, then: Then | None) -> None:
@@ -108,15 +116,23 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
 def bind_all(settings: Settings) -> list[Bound]:
     """The health port first, then the others. A default port that is taken may stay closed if another was asked for."""
     listeners = [
-        one for one in (settings.listeners.health, settings.listeners.api, settings.listeners.aggregator) if one
+        one
+        for one in (
+            settings.listeners.health,
+            settings.listeners.api,
+            settings.listeners.agent,
+            settings.listeners.aggregator,
+        )
+        if one
     ]
     is_any_asked_for = any(one.is_asked_for for one in listeners)
     bound: list[Bound] = []
     try:
         for listener in listeners:
             try:
-                taken = _bind(listener)
-                bound.append(Bound(listener, taken, _build_address(settings, listener, taken)))
+                taken = reserve(listener) if listener.name == "agent" else _bind(listener)
+                place = listener._replace(port=taken.getsockname()[1])
+                bound.append(Bound(place, taken, _build_address(settings, listener, taken)))
             except OSError as error:
                 if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
@@ -129,9 +145,7 @@ def bind_all(settings: Settings) -> list[Bound]:
 
 
 def _bind(listener: Listener) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    family, kind, protocol, _, address = _find_place(listener)
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,10 +158,29 @@ def _bind(listener: Listener) -> socket.socket:
     return bound
 
 
+def reserve(listener: Listener) -> socket.socket:
+    """The port of a listener, bound for others of ours to listen on: the gRPC library opens its sockets itself."""
+    _bind(listener).close()  # nobody else has it
+    family, kind, protocol, _, address = _find_place(listener)
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _find_place(listener: Listener) -> tuple[Any, ...]:
+    return socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+
+
 def _build_address(settings: Settings, listener: Listener, bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
-    scheme = "https" if settings.server.tls.cert_path and listener.name != "health" else "http"
-    return f"{scheme}://{join_address(host, port)}"
+    scheme = "grpc" if listener.name == "agent" else "http"
+    is_secure = bool(settings.server.tls.cert_path) and listener.name != "health"
+    return f"{scheme}{'s' if is_secure else ''}://{join_address(host, port)}"
 
 
 def _describe(error: OSError, listener: Listener) -> str:
@@ -155,6 +188,7 @@ def _describe(error: OSError, listener: Listener) -> str:
     flags = {
         "api": "--http-port or HTTP_PORT",
         "health": "--health-http-port or HEALTH_HTTP_PORT",
+        "agent": "--grpc-port or LOCKGATE_SERVER__GRPC_PORT",
         "aggregator": "AGGREGATOR_PORT",
     }
     flag = flags.get(listener.name)

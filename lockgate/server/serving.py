@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from email.utils import formatdate
+from typing import Protocol
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -27,6 +28,7 @@ from lockgate.server.http.callers import Callers
 from lockgate.server.http.connection import Connection
 from lockgate.server.http.cors import Cors
 from lockgate.server.http.routes import api_routes, health_routes
+from lockgate.server.readiness import Readiness
 from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event
 
@@ -160,10 +162,26 @@ class PortServer:
         await asyncio.sleep(0)
 
 
-class Ports:
-    """Several listening sockets, served as one."""
+class Served(Protocol):
+    """One port, whatever is spoken there."""
 
-    def __init__(self, servers: Sequence[PortServer], timeout_s: float | None) -> None:
+    async def start(self) -> None:
+        """Accept connections."""
+
+    async def serve(self, timeout_s: float | None) -> None:
+        """Until `stop`, then until nothing is under way: at most `timeout_s`."""
+
+    def stop(self) -> None:
+        """Accept nothing more."""
+
+    def cut(self) -> None:
+        """End everything, now."""
+
+
+class Ports:
+    """Several listening ports, served as one."""
+
+    def __init__(self, servers: Sequence[Served], timeout_s: float | None) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
         self._told = asyncio.Event()
@@ -193,18 +211,23 @@ class Ports:
             server.cut()
 
 
-def build_api(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
-    """The API on all these sockets, as one application."""
-    app, settings = build_api_app(gateway), gateway.settings
+def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.socket]) -> Ports:
+    """The API on all these sockets, as one application; and the agent's port, if there is an agent."""
+    app, settings = build_api_app(gateway, readiness), gateway.settings
     tls = load_tls(settings.server.tls)
-    return Ports([PortServer(app, one, tls) for one in sockets], stop_timeout_s(settings))
+    servers: list[Served] = [PortServer(app, one, tls) for one in sockets]
+    if settings.listeners.agent is not None:
+        from lockgate.server.grpc.service import build_agent_port
+
+        servers.append(build_agent_port(gateway, readiness, settings.listeners.agent))
+    return Ports(servers, stop_timeout_s(settings))
 
 
-def build_api_app(gateway: Gateway) -> App:
+def build_api_app(gateway: Gateway, readiness: Readiness | None = None) -> App:
     """The application of the API port."""
     settings = gateway.settings
     app = App(
-        api_routes(gateway),
+        api_routes(gateway, readiness or Readiness({})),
         max_streams=settings.limits.max_streams,
         timeout_s=settings.limits.request_timeout_s,
         callers=Callers(settings.callers.values()),

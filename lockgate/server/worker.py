@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 from lockgate.assembly import open_gateway
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
+from lockgate.server.readiness import Readiness
 from lockgate.server.serving import Ports, build_api, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import remove_shared_metrics
 from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
@@ -82,11 +83,12 @@ async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socke
     loop = asyncio.get_running_loop()
     async with open_gateway(settings) as gateway:
         spare_the_collector()
-        ports = build_api(gateway, sockets)
+        readiness = Readiness(gateway.staff.needed)
+        ports = build_api(gateway, readiness, sockets)
         await ports.start()
         loop.add_signal_handler(signal.SIGTERM, ports.stop)
         await loop.sock_sendall(pair, READY)
-        async with asyncio.TaskGroup() as group:
+        async with readiness.watch(), asyncio.TaskGroup() as group:
             obeying = group.create_task(_obey(pair, ports))
             await ports.serve()
             obeying.cancel()

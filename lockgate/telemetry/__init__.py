@@ -15,14 +15,17 @@ from lockgate.telemetry.outgoing import (
     note_usage,
     trace_headers,
 )
+from lockgate.telemetry.turns import agent_step, count_unreadable_label, observe_turn
 
 __all__ = [
     "Call",
     "Event",
     "IncomingRequest",
+    "agent_step",
     "answer_started",
     "client_call",
     "count_detections",
+    "count_unreadable_label",
     "describe_exception",
     "frame_sent",
     "limit_calls",
@@ -34,6 +37,7 @@ __all__ = [
     "note_usage",
     "observe_held",
     "observe_request",
+    "observe_turn",
     "open_telemetry",
     "render_metrics",
     "set_up_logging",

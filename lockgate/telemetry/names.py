@@ -3,7 +3,7 @@
 
 from enum import StrEnum
 
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH
 
 SERVICE = "lockgate"
 DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
@@ -60,6 +60,8 @@ class Event(StrEnum):
     CHAT_GENERATION_STARTED = "chat.generation.started"
     MODEL_QUERY_COMPLETED = "model.query.completed"
     MODEL_QUERY_FAILED = "model.query.failed"
+    # Of agents.
+    RETRIEVAL_DEGRADED = "retrieval.degraded"
 
 
 # Spans (G-189).
@@ -79,15 +81,18 @@ ENDPOINT_SPANS = {
     "/v1/completions": "completions_detection",
     CHAT_PATH: "chat_answer",
     CHAT_STREAM_PATH: "chat_answer_stream",
+    OLLAMA_CHAT_PATH: "agent_chat",
+    OLLAMA_TEXT_PATH: "agent_generate",
 }
 HTTP_CALL_SPAN = "client HTTP request"
+AGENT_STEP_SPAN = "agent."  # and the step's name
 GRPC_CALL_SPAN = "client gRPC request"
 GRPC_KINDS = frozenset({"chunker", "generation"})
 GENERATING_KINDS = frozenset({"generation", "openai", "model"})
 
 
 class Counter(StrEnum):
-    """Counters of the OTLP export (G-190)."""
+    """Counters of the OTLP export (G-190); those of agents are ours."""
 
     INCOMING = "incoming_request_count"
     HANDLED = "handled_request_count"
@@ -101,15 +106,20 @@ class Counter(StrEnum):
     CALLS_5XX = "client_5xx_response_count"
     CALLS_FAILED = "client_request_failure_count"
     CALL_STREAMS = "client_stream_response_count"
+    AGENT_TURNS = "agent_turn_count"
+    AGENT_TOKENS = "agent_token_count"
+    UNREADABLE_LABELS = "agent_unreadable_label_count"
 
 
 class Duration(StrEnum):
-    """Histograms of the OTLP export (G-190), in milliseconds."""
+    """Histograms of the OTLP export (G-190), in milliseconds; those of agents are ours."""
 
     REQUEST = "service_request_duration"
     STREAM = "service_stream_response_duration"
     CALL = "client_request_duration"
     CALL_STREAM = "client_stream_response_duration"
+    AGENT_STEP = "agent_step_duration"
+    FIRST_TOKEN = "agent_first_token_duration"  # noqa: S105 - no password
 
 
 class GenAi(StrEnum):

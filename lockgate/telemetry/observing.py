@@ -15,6 +15,7 @@ from lockgate.core.values import Detection
 if TYPE_CHECKING:
     from lockgate.telemetry.incoming import IncomingRequest
     from lockgate.telemetry.outgoing import Call
+    from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 
 class Observer:
@@ -48,6 +49,18 @@ class Observer:
 
     def detections_found(self, detections: Sequence[Detection]) -> None:
         """Findings leave for the caller."""
+
+    def step_started(self, step: "AgentStep") -> None:
+        """An agent begins a step."""
+
+    def step_ended(self, step: "AgentStep") -> None:
+        """The step is over."""
+
+    def turn_ended(self, turn: "SpokenTurn") -> None:
+        """A turn of an agent is over."""
+
+    def label_unreadable(self) -> None:
+        """A model was asked for a label and gave none."""
 
 
 class Active:

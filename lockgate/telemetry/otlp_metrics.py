@@ -9,6 +9,7 @@ from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
 from lockgate.telemetry.observing import Observer
 from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
@@ -20,7 +21,7 @@ _CALLS_BY_CLASS = {2: Counter.CALLS_SUCCEEDED, 4: Counter.CALLS_4XX, 5: Counter.
 class MetricObserver(Observer):
     """Counts under the existing orchestrator's names (G-190), and model calls under those of the conventions."""
 
-    __slots__ = ("_counters", "_histograms", "_models", "_operations", "_tokens")
+    __slots__ = ("_agent_names", "_counters", "_histograms", "_models", "_operations", "_tokens")
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SERVICE)
@@ -34,7 +35,7 @@ class MetricObserver(Observer):
         self._tokens = meter.create_histogram(
             GenAi.USAGE_METRIC.value, "{token}", explicit_bucket_boundaries_advisory=_TOKENS
         )
-        self._models = FewNames()
+        self._models, self._agent_names = FewNames(), FewNames()
 
     def request_started(self, request: IncomingRequest) -> None:
         self._count(Counter.INCOMING, {"request_method": request.method, "request_path": request.route})
@@ -79,6 +80,21 @@ class MetricObserver(Observer):
         for kind, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:
                 self._tokens.record(tokens, {**labels, GenAi.TOKEN_TYPE.value: kind})
+
+    def step_ended(self, step: AgentStep) -> None:
+        if not step.is_abandoned:
+            self._measure(Duration.AGENT_STEP, step.seconds, {"step": self._agent_names.take(step.name)})
+
+    def turn_ended(self, turn: SpokenTurn) -> None:
+        take = self._agent_names.take
+        label = take(turn.label)
+        self._count(Counter.AGENT_TURNS, {"label": label, "layer": take(turn.layer), "outcome": take(turn.outcome)})
+        self._counters[Counter.AGENT_TOKENS].add(turn.tokens, {"label": label})
+        if turn.first_token_s is not None:
+            self._measure(Duration.FIRST_TOKEN, turn.first_token_s, {"label": label})
+
+    def label_unreadable(self) -> None:
+        self._count(Counter.UNREADABLE_LABELS, {})
 
     def _count_answer(self, call: Call, labels: Labels) -> None:
         self._count(Counter.CALLS_ANSWERED, labels)

@@ -22,6 +22,7 @@ from opentelemetry.trace import (
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.log import event_of, fields_of
 from lockgate.telemetry.names import (
+    AGENT_STEP_SPAN,
     ENDPOINT_SPANS,
     GENERATING_KINDS,
     GRPC_CALL_SPAN,
@@ -34,12 +35,13 @@ from lockgate.telemetry.names import (
 from lockgate.telemetry.observing import CURRENT, Observer
 from lockgate.telemetry.outgoing import Call
 from lockgate.telemetry.traces import Trace
+from lockgate.telemetry.turns import AgentStep, SpokenTurn, find_step
 
 _MAX_MODEL_CHARS = 200
 
 
 class SpanObserver(Observer):
-    """One span per request, one for its endpoint, one per call."""
+    """One span per request, one for its endpoint, one per step of an agent, one per call."""
 
     __slots__ = ("_tracer",)
 
@@ -81,14 +83,11 @@ class SpanObserver(Observer):
         outer.end()
 
     def call_started(self, call: Call) -> None:
-        request = call.request
-        parent = request.spans[1] if request is not None and request.spans else None
-        context = Context() if parent is None else set_span_in_context(parent, Context())
         name = GRPC_CALL_SPAN if call.kind in GRPC_KINDS else HTTP_CALL_SPAN
         fields = {"peer.service": call.name, "lockgate.service.kind": call.kind}
         call.span_start_ns = time_ns()
         call.span = self._tracer.start_span(
-            name, context, kind=SpanKind.CLIENT, attributes=fields, start_time=call.span_start_ns
+            name, _find_context(call.request), kind=SpanKind.CLIENT, attributes=fields, start_time=call.span_start_ns
         )
         call.trace = _trace_of(call.span) or call.trace
 
@@ -107,6 +106,21 @@ class SpanObserver(Observer):
         call.span.set_attributes(_generation_fields(call))
         seconds = max(call.ended_at, call.stream_ended_at) - call.started_at
         call.span.end(call.span_start_ns + int(seconds * 1e9))
+
+    def step_started(self, step: AgentStep) -> None:
+        step.span = self._tracer.start_span(AGENT_STEP_SPAN + step.name, _find_context(step.request))
+
+    def step_ended(self, step: AgentStep) -> None:
+        span: Span = step.span
+        if step.error:
+            span.set_attribute("error.type", step.error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+    def turn_ended(self, turn: SpokenTurn) -> None:
+        request = CURRENT.get()
+        if request is not None and request.spans and request.spans[1].is_recording():
+            request.spans[1].set_attributes(_turn_fields(turn))
 
 
 class SpanEvents(logging.Handler):
@@ -128,6 +142,26 @@ def _generation_fields(call: Call) -> dict[str, Any]:
         GenAi.OUTPUT_TOKENS: call.output_tokens,
     }
     return {name.value: value for name, value in fields.items() if value is not None}
+
+
+def _turn_fields(turn: SpokenTurn) -> dict[str, str | int]:
+    fields: dict[str, str | int] = {
+        "label": turn.label,
+        "layer": turn.layer,
+        "outcome": turn.outcome,
+        "tokens": turn.tokens,
+    }
+    if turn.first_token_s is not None:
+        fields["first_token_ms"] = _millis(turn.first_token_s)
+    return {f"lockgate.agent.{name}": value for name, value in fields.items()}
+
+
+def _find_context(request: IncomingRequest | None) -> Context:
+    """Where a new span of this request belongs: below the step that is under way, else below its endpoint."""
+    step = find_step(request)
+    if step is not None and step.span is not None:
+        return set_span_in_context(step.span, Context())
+    return set_span_in_context(request.spans[1], Context()) if request is not None and request.spans else Context()
 
 
 def _context_of(trace: Trace) -> Context:

@@ -26,10 +26,12 @@ from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
 from lockgate.telemetry.observing import Observer
 from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_STEPS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 Child = TypeVar("Child")
 
 
@@ -52,9 +54,10 @@ class PrometheusObserver(Observer):
     """Counts for Prometheus."""
 
     __slots__ = (
-        "_backend_errors", "_backend_seconds", "_callers", "_close", "_detections", "_first_frame_seconds",
-        "_held_seconds", "_open", "_registry", "_request_seconds", "_requests", "_stream_errors", "_stream_events",
-        "_stream_seconds", "_types",
+        "_agent_names", "_agent_tokens", "_agent_turns", "_backend_errors", "_backend_seconds", "_callers", "_close",
+        "_detections", "_first_frame_seconds", "_first_token_seconds", "_held_seconds", "_open", "_registry",
+        "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events", "_stream_seconds",
+        "_types", "_unreadable_labels",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,9 +86,18 @@ class PrometheusObserver(Observer):
         self._detections = count("detections", "Findings that left for callers.", "detector", "type")
         self._backend_seconds = measure("backend_seconds", "Time until a service answered.", ("kind", "name"), _SHORT)
         self._backend_errors = count("backend_errors", "Calls that a service failed.", "kind", "name", "status")
+        self._step_seconds = measure("agent_step_seconds", "Time that a step of an agent took.", "step", _STEPS)
+        self._agent_turns = count("agent_turns", "Turns of agents.", "label", "layer", "outcome")
+        self._first_token_seconds = measure(
+            "agent_first_token_seconds", "Time until an agent's first word.", "label", _LONG
+        )
+        self._agent_tokens = count("agent_tokens", "Pieces of agents' answers.", "label")
+        self._unreadable_labels = Counter(
+            "lockgate_agent_unreadable_labels", "Answers of models that name no label.", registry=registry
+        )
         gauge = Gauge("lockgate_open_requests", "Requests under way.", registry=registry, multiprocess_mode="livesum")
         self._open, self._close = gauge.inc, gauge.dec
-        self._types, self._callers = FewNames(), FewNames()
+        self._types, self._callers, self._agent_names = FewNames(), FewNames(), FewNames()
 
     def request_started(self, request: IncomingRequest) -> None:
         self._open()
@@ -117,6 +129,21 @@ class PrometheusObserver(Observer):
         types = self._types
         for one in detections:
             self._detections[one.detector_id, types.take(one.detection_type)].inc()
+
+    def step_ended(self, step: AgentStep) -> None:
+        if not step.is_abandoned:
+            self._step_seconds[self._agent_names.take(step.name)].observe(step.seconds)
+
+    def turn_ended(self, turn: SpokenTurn) -> None:
+        take = self._agent_names.take
+        label = take(turn.label)
+        self._agent_turns[label, take(turn.layer), take(turn.outcome)].inc()
+        self._agent_tokens[label].inc(turn.tokens)
+        if turn.first_token_s is not None:
+            self._first_token_seconds[label].observe(turn.first_token_s)
+
+    def label_unreadable(self) -> None:
+        self._unreadable_labels.inc()
 
     def render(self) -> bytes:
         """All metrics in the text format; those of every process where they share a directory."""

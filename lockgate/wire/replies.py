@@ -40,16 +40,15 @@ class WholeAnswer(NamedTuple):
     usage: Usage | None = None
 
 
-class AnswerReader(ABC):
+class PieceReader(ABC):
     """Bytes of a streamed answer in, its pieces out; any cut of the bytes gives the same pieces.
 
     `failure` is what the model says went wrong behind the pieces last handed out, or "" where it broke the rules.
     """
 
-    __slots__ = ("_parser", "failure", "has_events", "is_done", "usage")
+    __slots__ = ("failure", "has_events", "is_done", "usage")
 
     def __init__(self) -> None:
-        self._parser = SseParser()
         self.failure: str | None = None
         self.has_events = False
         self.is_done = False
@@ -59,6 +58,29 @@ class AnswerReader(ABC):
     def is_over(self) -> bool:
         """Whether nothing counts any more."""
         return self.is_done or self.failure is not None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the model has said that its answer is complete; more may follow that is no text."""
+        return self.is_done
+
+    @abstractmethod
+    def feed(self, packet: bytes) -> list[str]:
+        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
+
+    @abstractmethod
+    def finish(self) -> list[str]:
+        """What is left; no bytes follow."""
+
+
+class AnswerReader(PieceReader):
+    """An answer that comes as server-sent events."""
+
+    __slots__ = ("_parser",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parser = SseParser()
 
     def feed(self, packet: bytes) -> list[str]:
         """The pieces that these bytes complete, up to the end or the first failure; none is empty."""

@@ -15,6 +15,39 @@ PII = "detectors: {pii: {embedded: pii}}\n"
 REMOTE = "{type: text_contents, service: {hostname: pii.internal}, chunker_id: sentence, default_threshold: 0.5}"
 HOME = {"HOME": "/home/someone"}
 
+# Every setting of agents, none of them its default.
+SECRETS = {"DSN": "postgresql://me:hunter2@db/passages", "ES_KEY": "swordfish"}
+WHOLE = f"""{PII}
+models:
+  big: {{ollama: {{url: "http://o:11434", model: "llama3:70b"}}}}
+  small: {{openai: {{url: "http://s/v1", model: s}}}}
+sources:
+  pg: {{postgres: {{dsn_env: DSN, table: notes_2}}}}
+  es: {{elasticsearch: {{url: "https://es:9200/", index: docs-1, api_key_env: ES_KEY}}}}
+  here: {{embedded: index, options: {{file: other.db}}}}
+policies: {{support: {{output: {{pii: {{}}}}, on_finding: mask}}}}
+agents:
+  default:
+    main: big
+    conversational: small
+    sources: [pg, es, here]
+    policy: support
+    platform_route: true
+    prepare_timeout_s: 1.5
+    first_token_timeout_s: 2
+    token_gap_timeout_s: 3
+    history_messages: 4
+    history_tokens: 500
+    passages: 6
+    min_similarity: -0.5
+  bare: {{main: small, sources: []}}
+sessions: {{postgres: {{dsn_env: DSN}}, retention_days: 30, max_messages: 50, shared_default: false}}
+embeddings: {{ollama: {{url: "http://o:11434", model: bge}}}}
+classifier: {{model_path: labels.onnx, confidence_threshold: 0.9, export_dir: labels, export_threshold: 7}}
+evaluation: {{judge: small, questions: questions.jsonl}}
+limits: {{agent_request_bytes: 100}}
+"""
+
 
 class Loader:
     """Loads text as `config.yaml` in an empty directory."""

@@ -240,8 +240,8 @@ def test_models_can_come_from_variables_alone(loader: Loader) -> None:  # D-23
         ("models: {'': {embedded: a}}", ["models.: needs an id"]),
         ("models: {m: {openai: 1}}", ["models.m.openai: must be a map, not an integer"]),
         ("sources: {s: {}}", ["sources.s: needs exactly one of syftai_space, embedded, postgres, elasticsearch"]),
-        ("sources: {s: {postgres: {}, elasticsearch: {}}}",
-         ["sources.s: has `postgres` and `elasticsearch`: needs exactly one of syftai_space, embedded, postgres, "
+        ("sources: {s: {embedded: index, elasticsearch: {url: 'http://h', index: i}}}",
+         ["sources.s: has `embedded` and `elasticsearch`: needs exactly one of syftai_space, embedded, postgres, "
           "elasticsearch"]),
         ("sources: {s: {syftai_space: {}}}",
          ["sources.s.syftai_space.url: is required", "sources.s.syftai_space.slug: is required"]),
@@ -301,7 +301,7 @@ def test_what_runs_here_is_tried_with_all_other_faults(loader: Loader) -> None:
         tried.append((group, name))
         return ConfigError("is wrong", source="options", key="size")
 
-    loader.path.write_text(BOTH + "  later: {embedded: index}\n")
+    loader.path.write_text(BOTH.replace("sources:", "  later: {embedded: llamacpp}\nsources:"))
     with pytest.raises(ConfigError) as caught:
         load_settings(config_path=loader.path, flags={}, environ={**HOME, **TOKENS}, try_part=refuse)
     assert tried[-2:] == [("lockgate.models", "pkg.models:open_mine"), ("lockgate.data_sources", "mine")]

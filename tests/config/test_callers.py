@@ -47,7 +47,7 @@ def test_a_caller_can_come_from_variables_alone(loader: Loader) -> None:
         ("app: {key_env: APP_KEY}", {"APP_KEY": ""}, "callers.app.key_env: env var `APP_KEY` is empty"),
         ("app: {key_env: APP_KEY}", {"APP_KEY": " \n"}, "callers.app.key_env: env var `APP_KEY` is empty"),
         ("app: {key_env: APP_KEY}", {"APP_KEY": "hunter\n2"},
-         "callers.app.key_env: env var `APP_KEY` holds characters that no header can carry"),
+         "callers.app.key_env: env var `APP_KEY` holds characters that no key can have"),
         ("app: {key_env: Hunter-2!}", {},
          "callers.app.key_env: must be the name of an environment variable that is set, not the key itself"),
         ("app: {max_streams: 1}", {}, "callers.app.key_env: is required"),

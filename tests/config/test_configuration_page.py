@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lockgate.config.agent_environment import AGENT_VARIABLES
 from lockgate.config.environment import AGGREGATOR_VARIABLES
 from lockgate.config.schema import Setting, list_settings
 
@@ -24,12 +25,17 @@ def test_every_setting_has_its_row(setting: Setting) -> None:
 
 
 def test_no_row_describes_a_setting_that_does_not_exist() -> None:
-    assert ROWS.keys() == {setting.path for setting in list_settings()} | AGGREGATOR_VARIABLES.keys()
+    assert (
+        ROWS.keys()
+        == {setting.path for setting in list_settings()} | AGGREGATOR_VARIABLES.keys() | AGENT_VARIABLES.keys()
+    )
 
 
 def test_every_other_variable_is_mentioned() -> None:
     for name in (*AGGREGATOR_VARIABLES, "ORCHESTRATOR_CONFIG", "XDG_DATA_HOME"):
         assert name in PAGE
+    for name, meaning in AGENT_VARIABLES.items():
+        assert ROWS[name] == f"| `{name}` | {meaning} |"
 
 
 def test_every_example_is_linked_and_every_link_exists() -> None:

@@ -98,7 +98,8 @@ def test_a_host_that_was_asked_for_is_bound(loader: Loader) -> None:  # D-16
 
 
 def test_with_a_file_every_address_is_bound(loader: Loader) -> None:  # D-16
-    listeners = loader.load(f"{PII}server: {{health_port: 8034}}\nagents: {{a: {{main: m}}}}").listeners
+    agent = "models: {m: {embedded: a}}\nagents: {a: {main: m}}"
+    listeners = loader.load(f"{PII}server: {{health_port: 8034}}\n{agent}").listeners
     assert listeners.api == ("api", "0.0.0.0", 8033, False)
     assert listeners.health == ("health", "0.0.0.0", 8034, True)
     assert listeners.agent == ("agent", "0.0.0.0", 50051, False)
@@ -197,19 +198,13 @@ def test_an_unknown_word_in_the_export_list_is_a_fault(loader: Loader) -> None: 
         ("models: [main]", "models: must be a map, not a list"),
         ("models: {main: x}", "models.main: must be a map, not a string"),
         ("models: {main: {openai: url}}", "models.main.openai: must be a map, not a string"),
-        ("agents: {a: {sources: docs}}", "agents.a.sources: must be a list of strings, not a string"),
+        ("embeddings: {ollama: here}", "embeddings.ollama: must be a map, not a string"),
         ("sessions: {retention_days: soon}", "sessions.retention_days: must be an integer, not a string"),
         ("upstreams: {allow: {}}", "upstreams.allow: must be a list of strings, not a map"),
     ],
 )
 def test_types_and_ranges_of_our_own_keys_are_checked(loader: Loader, text: str, fault: str) -> None:  # D-23
     assert loader.faults(PII + text) == [f"config.yaml: {fault}"]
-
-
-def test_sections_for_later_are_kept_as_they_are(loader: Loader) -> None:  # D-23
-    settings = loader.load(f"{PII}agents: {{a: {{main: m}}}}\nsessions: {{sqlite: s.db}}")
-    assert settings.agents == {"a": {"main": "m"}}
-    assert settings.sessions == {"sqlite": "s.db"}
 
 
 def test_settings_are_frozen(loader: Loader) -> None:

@@ -266,10 +266,11 @@ def test_all_faults_are_told_at_once() -> None:
 
 def test_serve_refuses_what_it_cannot_serve_yet_and_names_it(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("detectors: {pii: {embedded: pii}}\nagents: {a: {main: m}}\n")
+    path.write_text("detectors: {pii: {embedded: pii}}\nmodels: {m: {embedded: llamacpp}}\n")
     done = run("serve", "--config-path", str(path), HTTP_PORT="0", HEALTH_HTTP_PORT="0")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode() == f"lockgate: this version cannot serve these settings of {path} yet:\n  agents\n"
+    told = f"lockgate: this version cannot serve these settings of {path} yet:\n  models.m.embedded: llamacpp\n"
+    assert done.stderr.decode() == told
 
 
 def test_the_demo_shows_every_step_and_tells_how_to_go_on() -> None:

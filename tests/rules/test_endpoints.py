@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 from lockgate.assembly import open_gateway
+from lockgate.config.agent_report import CLIENT_PATHS
 from lockgate.config.report import ENDPOINTS
 from lockgate.config.settings import Settings
 from lockgate.pipelines.generate import NoBackend
@@ -19,3 +20,4 @@ async def test_every_endpoint_is_listed_and_has_a_span() -> None:
     served = {path for path, methods in routes.items() if "POST" in methods}
     assert served == set(LISTED) == set(ENDPOINT_SPANS)
     assert len(LISTED) == len(served)
+    assert routes.keys() >= set(CLIENT_PATHS)

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import lockgate
+from lockgate.config.agent_report import CLIENT_PATHS
 from lockgate.config.report import ENDPOINTS
 from tests.server.http_client import CONTENT, call
 from tests.server.processes import ServerProcess
@@ -57,7 +58,7 @@ async def test_the_openapi_document_describes_the_routes_and_every_reference_lea
     answer = await call(server.api_port, "/openapi.json", method="GET")
     document = answer.json()
     assert document["openapi"].startswith("3.1")
-    served = {path for path, _, _ in ENDPOINTS}
+    served = {path for path, _, _ in ENDPOINTS} | set(CLIENT_PATHS)
     assert served | {"/health", "/ready"} == document["paths"].keys()
     for name in re.findall(rb'"#/components/schemas/([^"]+)"', answer.body):
         assert name.decode() in document["components"]["schemas"]

@@ -20,6 +20,7 @@ from lockgate.config.load import load_settings
 from lockgate.errors import ConfigFaults, LockgateError
 from lockgate.server.worker import pack, unpack
 from lockgate.server.workers import Workers
+from tests.config.config_cases import SECRETS, WHOLE, Loader
 from tests.server.certificates import Authority
 from tests.server.http_client import CONTENT, call, connect, detect
 from tests.server.processes import ROOT, ServerProcess, running, wait_until
@@ -237,6 +238,16 @@ def test_settings_reach_a_worker_as_they_are(path: Path) -> None:
     again = unpack(BytesIO(pack(settings)))
     assert again == settings
     assert type(again.detectors) is type(settings.detectors)
+
+
+def test_settings_of_agents_reach_a_worker_as_they_are(tmp_path: Path) -> None:
+    settings = Loader(tmp_path).load(WHOLE, SECRETS)
+    again = unpack(BytesIO(pack(settings)))
+    assert again == settings
+    assert type(again.agents) is type(settings.agents)
+    assert again.sessions.postgres is not None
+    assert again.sessions.postgres.dsn is not None
+    assert again.sessions.postgres.dsn.reveal() == SECRETS["DSN"]
 
 
 @pytest.mark.parametrize("words", ["0", "-1", "x", "513"])

@@ -5,11 +5,13 @@ Answers the standard question after health itself. Knows no method's meaning.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
 from lockgate.server.grpc.calls import Calls, Context
@@ -18,38 +20,66 @@ from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheck
 _HEALTH = "grpc.health.v1.Health"
 _ROOM_BYTES = 1024  # for what a message holds besides its text
 _FOR_EVER_S = 31_536_000.0
+_LOOK_S = 0.5  # while somebody watches our health
+
+
+class Kind(Enum):
+    """Who sends many messages."""
+
+    NEITHER = "unary_unary"
+    SERVER = "unary_stream"
+    BOTH = "stream_stream"
 
 
 class Method(NamedTuple):
-    """One method: what it takes, who answers, and whether both sides send many messages."""
+    """One method: what it takes, who answers, and which side sends many messages."""
 
     request: type[Message]
     answer: Callable[..., Any]
-    is_stream: bool = False
+    kind: Kind = Kind.NEITHER
 
 
 Services = Mapping[str, Mapping[str, Method]]
 
 
+class Line(NamedTuple):
+    """How a port is spoken to. `shares`: other processes may serve it too. `is_ready` is what health tells."""
+
+    max_message_bytes: int
+    tls: grpc.ServerCredentials | None = None
+    shares: bool = False
+    reflects: DescriptorPool | None = None
+    is_ready: Callable[[], bool] = lambda: True
+
+
 class GrpcPort:
     """Serves one port as PortServer does, with other words on the line."""
 
-    def __init__(self, services: Services, calls: Calls, *, max_message_bytes: int) -> None:
+    def __init__(self, services: Services, calls: Calls, line: Line) -> None:
         options = [
-            ("grpc.so_reuseport", 0),  # or a second server would share the port without a word
-            ("grpc.max_receive_message_length", max_message_bytes + _ROOM_BYTES),
+            ("grpc.so_reuseport", int(line.shares)),  # or a second server would share the port without a word
+            ("grpc.max_receive_message_length", line.max_message_bytes + _ROOM_BYTES),
         ]
         self._server = grpc.aio.server(options=options)
-        health = {"Check": Method(HealthCheckRequest, _Health(services).check)}
+        self._tls = line.tls
+        health = _Health(services, line.is_ready)
+        methods = {
+            "Check": Method(HealthCheckRequest, health.check),
+            "Watch": Method(HealthCheckRequest, health.watch, Kind.SERVER),
+        }
         self._server.add_generic_rpc_handlers(
-            [_build_service(name, methods) for name, methods in {**services, _HEALTH: health}.items()]
+            [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
         )
+        if line.reflects is not None:
+            _reflect((*services, _HEALTH), self._server, line.reflects)
         self._calls = calls
         self._told = asyncio.Event()
         self._cut = asyncio.Event()
 
     def bind(self, address: str) -> int:
         """Take the port of the address, or a free one for 0; raises RuntimeError, which does not tell why."""
+        if self._tls is not None:
+            return self._server.add_secure_port(address, self._tls)
         return self._server.add_insecure_port(address)
 
     async def start(self) -> None:
@@ -83,15 +113,38 @@ class GrpcPort:
 
 
 class _Health:
-    """Whoever gets an answer is served."""
+    """Whoever gets an answer is served, once everything behind us has been reached."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, is_ready: Callable[[], bool]) -> None:
         self._known = {"", _HEALTH, *services}
+        self._is_ready = is_ready
 
     async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
         if request.service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        return HealthCheckResponse(status=HealthCheckResponse.SERVING)
+        return HealthCheckResponse(status=self._look(request.service))
+
+    async def watch(self, request: HealthCheckRequest, context: Context) -> None:
+        """Tell it now, and whenever it changes, until the client leaves."""
+        told = None
+        while True:
+            status = self._look(request.service)
+            if status != told:
+                await context.write(HealthCheckResponse(status=status))
+                told = status
+            await asyncio.sleep(_LOOK_S)
+
+    def _look(self, service: str) -> HealthCheckResponse.ServingStatus:
+        if service not in self._known:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse.SERVING if self._is_ready() else HealthCheckResponse.NOT_SERVING
+
+
+def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool) -> None:
+    """Let clients ask what there is to call."""
+    from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
+
+    enable_server_reflection((*names, SERVICE_NAME), server, pool=pool)
 
 
 def _build_service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
@@ -99,8 +152,14 @@ def _build_service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcH
 
 
 def _build_method(method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
-    build = grpc.stream_stream_rpc_method_handler if method.is_stream else grpc.unary_unary_rpc_method_handler
-    return build(method.answer, method.request.FromString, _encode)
+    return _BUILDERS[method.kind](method.answer, method.request.FromString, _encode)
+
+
+_BUILDERS = {
+    Kind.NEITHER: grpc.unary_unary_rpc_method_handler,
+    Kind.SERVER: grpc.unary_stream_rpc_method_handler,
+    Kind.BOTH: grpc.stream_stream_rpc_method_handler,
+}
 
 
 def _encode(message: Message) -> bytes:

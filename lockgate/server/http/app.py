@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_PATHS
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.cors import Cors, answer_preflight
 from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
+from lockgate.wire.agent_ollama import encode_error as encode_ollama_error
 from lockgate.wire.chat import encode_error as encode_chat_error
 from lockgate.wire.guardrails import encode_error
 from lockgate.wire.openai import encode_client_error
@@ -78,6 +79,8 @@ class App:
             return self.encode_error
         if path.startswith(_CLIENT_PATHS):
             return encode_client_error
+        if path in OLLAMA_PATHS:
+            return encode_ollama_error
         return encode_chat_error if path.startswith(CHAT_PATH) else encode_error
 
     async def _attend(self, endpoint: Endpoint, exchange: Exchange) -> None:

@@ -14,13 +14,13 @@ from hashlib import sha256
 from types import TracebackType
 
 from lockgate.config.settings import CallerSettings
+from lockgate.core.endpoints import OLLAMA_PATHS
 from lockgate.errors import TooManyRequests, Unauthorized
 from lockgate.server.http.exchange import ANONYMOUS, KEY_HEADER, Exchange
 
 _AUTHORIZATION = b"authorization"
 _MINUTE_S = 60.0
 _BEARER_PREFIX = "/v1/"
-_BEARER_PATHS = frozenset({"/api/chat", "/api/generate", "/api/tags"})
 
 
 class RateWindow:
@@ -104,11 +104,11 @@ class Callers:
         if not self._shares:
             exchange.caller = exchange.certificate_name or ANONYMOUS
             return self._open_door
-        may_be_bearer = exchange.path.startswith(_BEARER_PREFIX) or exchange.path in _BEARER_PATHS
+        may_be_bearer = exchange.path.startswith(_BEARER_PREFIX) or exchange.path in OLLAMA_PATHS
         exchange.key = exchange.raw_header(KEY_HEADER).strip()
         if may_be_bearer:
             exchange.withheld |= {_AUTHORIZATION}
-            exchange.key = exchange.key or _read_bearer(exchange.raw_header(_AUTHORIZATION))
+            exchange.key = exchange.key or read_bearer(exchange.raw_header(_AUTHORIZATION))
         exchange.caller = self.identify(exchange.key, exchange.certificate_name)
         return self.admit_name(exchange.caller)
 
@@ -134,6 +134,7 @@ class Callers:
         return Admission(share)
 
 
-def _read_bearer(value: bytes) -> bytes:
+def read_bearer(value: bytes) -> bytes:
+    """The token of an authorization, or nothing."""
     scheme, _, token = value.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""

@@ -8,9 +8,18 @@ from typing import Any, Literal
 import msgspec
 
 from lockgate._version import __version__
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
-from lockgate.server.http import generation, guardrails, openai
+from lockgate.core.endpoints import (
+    CHAT_PATH,
+    CHAT_STREAM_PATH,
+    OLLAMA_CHAT_PATH,
+    OLLAMA_MODELS_PATH,
+    OLLAMA_TEXT_PATH,
+    OLLAMA_VERSION_PATH,
+)
+from lockgate.server.http import agent, generation, guardrails, openai
 from lockgate.server.http.exchange import Exchange
+from lockgate.wire.agent_ollama import OllamaChat, OllamaText
+from lockgate.wire.agent_openai import AgentChat, AgentText
 from lockgate.wire.chat import ChatRequest
 from lockgate.wire.classification import Classification, GenerationDetection
 from lockgate.wire.guardrails import (
@@ -211,6 +220,12 @@ class AnswerBroken(msgspec.Struct):
     message: str
 
 
+class OllamaFault(msgspec.Struct):
+    """Why there is no answer, or no more of it."""
+
+    error: str
+
+
 # The events of a streamed answer, in their order.
 _ANSWER_EVENTS = {
     "retrieval_start": RetrievalStart,
@@ -229,7 +244,7 @@ def build_document() -> dict[str, Any]:
     types = (
         ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer, ChatDetection, ContextRequest,
         GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text, ChatRequest, Answer,
-        AnswerFault, *_ANSWER_EVENTS.values(),
+        AnswerFault, *_ANSWER_EVENTS.values(), AgentChat, AgentText, OllamaChat, OllamaText, OllamaFault,
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     names = dict(zip(types, schemas, strict=True))
@@ -256,6 +271,7 @@ def build_document() -> dict[str, Any]:
             **_reviews(names),
             **_generating(names),
             **_answering(names),
+            **_speaking(names),
             "/health": {"get": {"operationId": "health", "responses": {"200": {"description": "the process is up"}}}},
             "/ready": {"get": {"operationId": "ready", "responses": {"200": {"description": "requests are taken"}}}},
         },
@@ -277,13 +293,11 @@ def _reviews(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _generating(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The endpoints that ask a model. Completions are served when `openai` is configured."""
+    """The endpoints that ask a model; completions, where a server behind us answers them."""
     guarded = "A completion whose prompt and answer are read by detectors; with `stream`, server-sent events."
     rows = (
         (openai.CHAT_PATH, "completeChat", guarded, Chat, (_JSON, _SSE)),
         (openai.TEXT_PATH, "completeText", guarded, Text, (_JSON, _SSE)),
-        (openai.CLIENT_CHAT_PATH, "clientChat", "The same under the name that clients know.", Chat, (_JSON, _SSE)),
-        (openai.CLIENT_TEXT_PATH, "clientText", "The same under the name that clients know.", Text, (_JSON, _SSE)),
         (generation.CLASSIFICATION_PATH, "classify", "Text by model id, with findings.", Classification, (_JSON,)),
         (generation.STREAMING_PATH, "classifyStream", "The same as server-sent events.", Classification, (_SSE,)),
         (generation.GENERATION_PATH, "generate", "Text, then what reviewers say of it.", GenerationDetection, (_JSON,)),
@@ -309,6 +323,41 @@ def _answering(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     return {
         CHAT_PATH: _operation("answer", whole, request, _body(_JSON, names[Answer]), errors),
         CHAT_STREAM_PATH: _operation("answerStream", streamed, request, _body(_SSE, _one_event(names)), errors),
+    }
+
+
+def _speaking(names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """What clients of OpenAI's and Ollama's call."""
+    ours = "`model` is `brunix`, `agent/<name>`, a configured model, or one under a policy, `<model>@<policy>`."
+    passed = f"{ours} With `openai` configured any other goes to that server, its prompt and answer read by detectors."
+    events, lines = (
+        f"{passed} With `stream`, server-sent events.",
+        f"{ours} One line per piece, unless `stream` is off.",
+    )
+    rows = (
+        (openai.CLIENT_CHAT_PATH, "clientChat", events, (Chat, AgentChat), (_JSON, _SSE), ErrorAnswer),
+        (openai.CLIENT_TEXT_PATH, "clientText", events, (Text, AgentText), (_JSON, _SSE), ErrorAnswer),
+        (OLLAMA_CHAT_PATH, "ollamaChat", lines, (OllamaChat,), (_JSON, _NDJSON), OllamaFault),
+        (OLLAMA_TEXT_PATH, "ollamaGenerate", lines, (OllamaText,), (_JSON, _NDJSON), OllamaFault),
+    )
+    lists = (
+        (agent.MODELS_PATH, "listModels", "whom a request may name"),
+        (OLLAMA_MODELS_PATH, "ollamaTags", "the same, for clients of Ollama's"),
+        (OLLAMA_VERSION_PATH, "ollamaVersion", "our version"),
+    )
+    posts = {
+        path: _operation(
+            name,
+            words,
+            _body(_JSON, {"anyOf": [names[kind] for kind in kinds]}),
+            {one: {"schema": _ANY_OBJECT} for one in sent},
+            _errors(names[fault]),
+        )
+        for path, name, words, kinds, sent, fault in rows
+    }
+    return posts | {
+        path: {"get": {"operationId": name, "responses": {"200": {"description": words}}}}
+        for path, name, words in lists
     }
 
 

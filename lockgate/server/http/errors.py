@@ -14,6 +14,7 @@ from lockgate.errors import (
     RequestError,
     RequestTimedOut,
     TooManyRequests,
+    TurnFailed,
     UpstreamError,
 )
 from lockgate.telemetry import Event, log_event, logger, name_causes
@@ -43,7 +44,7 @@ def reply_to(error: Exception) -> ErrorReply:
     match error:
         case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
-        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed():
+        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed() | TurnFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
             note_failure(error)

@@ -31,7 +31,7 @@ _FRAMING = frozenset(
 )
 _JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 _NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
-_TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
+TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
 
 
 class ClientLeft(Exception):
@@ -172,15 +172,19 @@ class Exchange:
         """The whole body of a JSON request."""
         if not _is_json(self.header(b"content-type")):
             raise UnreadableBody(_NOT_JSON_TYPE, status=415)
+        return await self.read_body(limit)
+
+    async def read_body(self, limit: int) -> bytes:
+        """The whole body, whatever it says it is."""
         length = self.header(b"content-length")
         if length.isdecimal() and int(length) > limit:
-            raise UnreadableBody(_TOO_LARGE, status=413)
+            raise UnreadableBody(TOO_LARGE, status=413)
         parts, size = [], 0
         async for piece in self.pieces():
             parts.append(piece)
             size += len(piece)
             if size > limit:
-                raise UnreadableBody(_TOO_LARGE, status=413)
+                raise UnreadableBody(TOO_LARGE, status=413)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def answer(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
@@ -218,17 +222,19 @@ class Exchange:
         *,
         done: bytes = b"",
         encode_error: Callable[[str], bytes] | None = None,
+        error_event: str = "error",
     ) -> None:
         """Begin an answer of server-sent events; each `write` is one. An error is an event too, and `done` follows it.
 
-        `encode_error` makes that event of its words, where the endpoint has its own. A stream without events for a
-        while sends a comment, so that nobody on the way takes it for dead. Of the headers `connection: keep-alive` is
-        left out where the connection will not be kept.
+        `encode_error` makes that event of its words, where the endpoint has its own; else `error_event` names it. A
+        stream without events for a while sends a comment, so that nobody on the way takes it for dead. Of the headers
+        `connection: keep-alive` is left out where the connection will not be kept.
         """
 
         def end_with_error(reply: ErrorReply) -> bytes:
-            event = encode_error(reply.details) if encode_error is not None else self._encode_error_event(reply)
-            return event + done
+            if encode_error is not None:
+                return encode_error(reply.details) + done
+            return encode_event(self.encode_error(reply.status, reply.details).decode(), error_event) + done
 
         await self.start_stream([*_EVENTS, *headers], end_with_error)
         self._open_body().keep_alive(_PULSE, self.keep_alive_s)
@@ -267,9 +273,6 @@ class Exchange:
             await self.end()
         elif not self.status:
             await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
-
-    def _encode_error_event(self, reply: ErrorReply) -> bytes:
-        return encode_event(self.encode_error(reply.status, reply.details).decode(), "error")
 
     def drop(self) -> None:
         """Cut the connection."""

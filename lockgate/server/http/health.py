@@ -11,6 +11,7 @@ from lockgate.assembly import Gateway
 from lockgate.core.values import Health
 from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.passing import build_passthrough
+from lockgate.server.readiness import Readiness
 from lockgate.telemetry import render_metrics
 
 _EMULATED = {"fms-guardrails-orchestr8": "0.18.3"}
@@ -57,6 +58,16 @@ async def api_health(exchange: Exchange) -> None:
     await exchange.answer_json(b'{"status":"healthy","service":"lockgate"}')
 
 
-async def api_ready(exchange: Exchange) -> None:
-    """GET /ready on the API port."""
-    await exchange.answer_json(b'{"status":"ready","checks":{}}')
+class ReadyRoute:
+    """GET /ready on the API port: whether everything that agents need has been reached once."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+
+    async def ready(self, exchange: Exchange) -> None:
+        """The answer; without agents there is nothing to wait for."""
+        if self._readiness.is_ready:
+            await exchange.answer_json(b'{"status":"ready","checks":{}}')
+            return
+        checks = dict.fromkeys(self._readiness.missing, "not reached yet")
+        await exchange.answer_json(_encode({"status": "not ready", "checks": checks}), 503)

@@ -31,14 +31,22 @@ class OpenAIRoutes:
         self._answering = Answering(gateway)
         self._backend = backend
         self._is_fms = gateway.is_fms
+        self._policies = gateway.settings.policies
         self._chat_shape = wire.PLAIN_CHAT if gateway.is_fms else wire.CHAT
         self._text_shape = wire.PLAIN_TEXT if gateway.is_fms else wire.TEXT
         self._whole_text_holds = gateway.settings.whole_document == "hold"
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
-        raw = await exchange.read_json(self._answering.limits.body_bytes)
-        asked = await decode(raw, partial(wire.read_request, self._chat_shape))
+        await self.complete_chat_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+
+    async def complete_text(self, exchange: Exchange) -> None:
+        """POST text completions."""
+        await self.complete_text_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+
+    async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
+        """The same, when the body has been read."""
+        asked = self._split_model(await decode(raw, partial(wire.read_request, self._chat_shape)))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         if not asked.messages:
@@ -55,10 +63,9 @@ class OpenAIRoutes:
 
         await self._complete(exchange, CHATS, asked, text, check_role)
 
-    async def complete_text(self, exchange: Exchange) -> None:
-        """POST text completions."""
-        raw = await exchange.read_json(self._answering.limits.body_bytes)
-        asked = await decode(raw, partial(wire.read_request, self._text_shape))
+    async def complete_text_body(self, exchange: Exchange, raw: bytes) -> None:
+        """The same, when the body has been read."""
+        asked = self._split_model(await decode(raw, partial(wire.read_request, self._text_shape)))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(asked.policy)
@@ -67,6 +74,13 @@ class OpenAIRoutes:
         if any(start > end for start, end in asked.masks):
             raise InvalidRequest("invalid masks")
         await self._complete(exchange, TEXTS, asked, asked.prompt, lambda: None)
+
+    def _split_model(self, asked: wire.Asked) -> wire.Asked:
+        """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
+        model, _, policy = asked.model.rpartition("@")
+        if not model or self._is_fms or asked.policy is not None or policy not in self._policies:
+            return asked
+        return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
 
     async def _complete(
         self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, text: str, check_role: Callable[[], None]

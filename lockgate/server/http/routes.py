@@ -2,15 +2,23 @@
 """The tables of routes: what each port answers."""
 
 from lockgate.assembly import Gateway
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.core.endpoints import (
+    CHAT_PATH,
+    CHAT_STREAM_PATH,
+    OLLAMA_CHAT_PATH,
+    OLLAMA_MODELS_PATH,
+    OLLAMA_TEXT_PATH,
+    OLLAMA_VERSION_PATH,
+)
 from lockgate.pipelines.generate import NoBackend
-from lockgate.server.http import chat, generation, guardrails, openai
+from lockgate.server.http import agent, chat, generation, guardrails, openai
 from lockgate.server.http.app import Endpoint, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
-from lockgate.server.http.health import HealthRoutes, api_health, api_ready
+from lockgate.server.http.health import HealthRoutes, ReadyRoute, api_health
+from lockgate.server.readiness import Readiness
 
 
-def api_routes(gateway: Gateway) -> Routes:
+def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
     """The API port."""
     detecting = guardrails.GuardrailsRoutes(gateway)
     generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend())
@@ -27,22 +35,40 @@ def api_routes(gateway: Gateway) -> Routes:
         CHAT_PATH: answering.answer_whole,
         CHAT_STREAM_PATH: answering.answer_stream,
     }
-    if gateway.openai is not None:
-        completing = openai.OpenAIRoutes(gateway, gateway.openai)
+    completing = None if gateway.openai is None else openai.OpenAIRoutes(gateway, gateway.openai)
+    if completing is not None:
         posts[openai.CHAT_PATH] = completing.complete_chat
         posts[openai.TEXT_PATH] = completing.complete_text
-        if not gateway.is_fms:
-            posts[openai.CLIENT_CHAT_PATH] = completing.complete_chat
-            posts[openai.CLIENT_TEXT_PATH] = completing.complete_text
     routes: dict[str, dict[str, Endpoint]] = {path: {"POST": endpoint} for path, endpoint in posts.items()}
+    if gateway.agents or not gateway.is_fms:
+        routes |= _client_routes(gateway, completing)
     if not gateway.is_fms:
         routes["/health"] = {"GET": api_health}
-        routes["/ready"] = {"GET": api_ready}
+        routes["/ready"] = {"GET": ReadyRoute(readiness).ready}
         routes["/openapi.json"] = {"GET": openapi_document}
     if gateway.settings.server.docs:
         routes["/openapi.json"] = {"GET": openapi_document}
         routes["/docs"] = routes["/redoc"] = {"GET": docs_page}
     return routes
+
+
+def _client_routes(gateway: Gateway, completing: openai.OpenAIRoutes | None) -> dict[str, dict[str, Endpoint]]:
+    """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
+    speaking = agent.AgentRoutes(gateway)
+    completes: agent.AgentRoutes | openai.OpenAIRoutes = speaking
+    if completing is not None and not gateway.is_fms:
+        passing = agent.AgentRoutes(gateway, completing.complete_chat_body, completing.complete_text_body)
+        completes = passing if speaking.names else completing
+    return {
+        openai.CLIENT_CHAT_PATH: {"POST": completes.complete_chat},
+        openai.CLIENT_TEXT_PATH: {"POST": completes.complete_text},
+        OLLAMA_CHAT_PATH: {"POST": speaking.chat},
+        OLLAMA_TEXT_PATH: {"POST": speaking.generate},
+        OLLAMA_MODELS_PATH: {"GET": speaking.list_tags},
+        OLLAMA_VERSION_PATH: {"GET": agent.tell_version},
+        agent.MODELS_PATH: {"GET": speaking.list_models},
+        **{f"{agent.MODELS_PATH}/{name}": {"GET": speaking.show_model} for name in speaking.names},
+    }
 
 
 def health_routes(gateway: Gateway) -> Routes:

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what agents are made of: models, sources, embedder, classifier, session store; and makes agents of them.
+
+The second half of lockgate.assembly, for what only agents need. Nothing heavy is loaded where the settings name no
+agent.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockgate.config.agent_settings import INDEX, AgentSettings
+from lockgate.config.policies import PolicySettings
+from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
+from lockgate.core.endpoints import OPENAI_PREFIX
+from lockgate.core.labels import Guess
+from lockgate.core.release import Strategy
+from lockgate.core.routes import choose_routes
+from lockgate.core.turns import StoreLimits
+from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
+from lockgate.errors import ConfigError, InvalidRequest, RequestError
+from lockgate.interfaces import DataSource, Embedder, Model, Probe, SessionStore
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.converse import Agent, Memory, ModelSpeaker, Speaker
+from lockgate.pipelines.evaluate import Bench, Judge
+from lockgate.pipelines.finding import Library
+from lockgate.pipelines.graph import build_graphs
+from lockgate.pipelines.guarded_stream import plan_lanes
+from lockgate.pipelines.guards import Guard, Rules, choose
+from lockgate.pipelines.metering import Chunking
+from lockgate.pipelines.retrieve import NamedSource
+from lockgate.pipelines.speaking import Gate, Pace
+from lockgate.telemetry import Event, log_event
+
+if TYPE_CHECKING:
+    from lockgate.clients.upstreams import Upstreams
+
+_OPEN_IN_STREAMS = 4  # requests per detector
+_HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
+
+OpenPart = Callable[[str, str, Mapping[str, Any], str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The detectors of a process, as policies use them."""
+
+    settings: Settings
+    all: Mapping[str, Guard]
+    chunking: Chunking
+
+    @property
+    def gate(self) -> Gate:
+        """How text is held."""
+        plan = partial(
+            plan_lanes,
+            strategy=Strategy.FRONTIER,
+            max_open=_OPEN_IN_STREAMS,
+            max_held_chars=self.settings.limits.max_held_chars,
+        )
+        return Gate(plan, self.chunking)
+
+    def guarding(self, policy: PolicySettings | None) -> Guarding:
+        """Who reads what under a policy, for one turn; raises RequestError for a detector that cannot."""
+        if policy is None:
+            return Guarding()
+        contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
+        return Guarding(
+            input=choose(self.all, policy.input, contents).contents,
+            documents=choose(self.all, policy.documents, contents).contents,
+            output=choose(self.all, policy.output, contents).contents,
+            grounding=choose(self.all, policy.grounding, claims).reviews,
+            on_input=policy.on_input,
+            on_documents=policy.on_documents,
+            on_output=policy.on_output,
+            on_grounding=policy.on_grounding,
+            fallback=policy.fallback,
+            passes_failures=policy.passes_failures,
+            grounding_holds=self.settings.grounding == "hold",
+            max_open=self.settings.detector_concurrent_requests,
+            max_chars=self.settings.limits.max_held_chars,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Everybody who can answer: agents by name, models by id, and who compares their answers."""
+
+    agents: Mapping[str, Agent]
+    models: Mapping[str, Model]
+    sources: Mapping[str, NamedSource]
+    probes: Mapping[str, Probe]
+    needed: Mapping[str, Probe]  # what must have been reached once before we are ready
+
+    def find_agent(self, name: str, source: str = "") -> Speaker:
+        """An agent, or the same agent searching one source alone."""
+        if not source:
+            return self.agents[name]
+        if source not in self.sources:
+            raise InvalidRequest(f"there is no source `{source}`", status=400)
+        agent = self.agents[name]
+        return replace(agent, library=agent.library._replace(sources=(self.sources[source],)))
+
+
+class Exposed(NamedTuple):
+    """What requests may name by id: sources and models that run here, or where they are."""
+
+    sources: dict[str, DataSource | Endpoint | None]
+    models: dict[str, Model | Endpoint | None]
+
+
+class StaffOpener:
+    """Opens them one by one. `open_part` opens a plugin of a group and notes what is wrong with it."""
+
+    def __init__(self, guards: Guards, stack: AsyncExitStack, open_part: OpenPart, upstreams: "Upstreams") -> None:
+        self._settings = guards.settings
+        self._guards = guards
+        self._stack = stack
+        self._open_part = open_part
+        self._upstreams = upstreams
+        self._probes: dict[str, Probe] = {}
+
+    async def open(self, exposed: Exposed) -> Staff:
+        """Everybody, and for requests that name them those that are exposed. Raises ConfigError."""
+        settings = self._settings
+        models = {name: await self._open_model(one) for name, one in settings.models.items()}
+        used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
+        embedder = await self._open_embedder() if any(map(_embeds, used.values())) else None
+        sources = {name: await self._open_source(one, embedder) for name, one in used.items()}
+        exposed.models.update({name: _expose_model(one, models[name]) for name, one in settings.models.items()
+                               if one.expose})  # fmt: skip
+        exposed.sources.update({name: _expose_source(one, sources[name]) for name, one in used.items() if one.expose})
+        agents = await self._open_agents(models, sources, embedder) if settings.agents else {}
+        return Staff(agents, models, sources, self._probes, self._list_needed())
+
+    async def _open_agents(
+        self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
+    ) -> dict[str, Agent]:
+        store = await self._open_store()
+        guess = await self._open_classifier(embedder)
+        note_label = await self._open_export()
+        agents = {}
+        for name, one in self._settings.agents.items():
+            routes = choose_routes(has_platform=one.platform_route)
+            agents[name] = Agent(
+                routes=routes,
+                graphs=build_graphs(routes),
+                main=models[one.main],
+                conversational=models[one.conversational],
+                library=Library([sources[source] for source in one.sources], one.passages, one.min_similarity),
+                memory=Memory(store, one.history_messages, one.history_tokens),
+                guarding=self._guard(one),
+                gate=self._guards.gate,
+                guess=guess,
+                note_label=note_label,
+                pace=Pace(one.first_token_timeout_s, one.token_gap_timeout_s),
+                prepare_s=one.prepare_timeout_s,
+            )
+        return agents
+
+    def _guard(self, agent: AgentSettings) -> Callable[[], Guarding]:
+        policy = self._settings.policies[agent.policy] if agent.policy is not None else None
+        try:
+            self._guards.guarding(policy)
+        except RequestError as error:
+            raise self._blame(f"agents.{agent.id}.policy", error.message) from error
+        return partial(self._guards.guarding, policy)
+
+    def _list_needed(self) -> dict[str, Probe]:
+        """What agents cannot do without."""
+        agents = self._settings.agents.values()
+        needed = {f"models.{name}" for one in agents for name in (one.main, one.conversational)}
+        needed |= {f"sources.{name}" for one in agents for name in one.sources}
+        return {name: probe for name, probe in self._probes.items() if name in needed or "." not in name}
+
+    async def _enter(self, name: str, opening: AbstractAsyncContextManager[Any]) -> Any:  # noqa: ANN401 - any part
+        opened = await self._stack.enter_async_context(opening)
+        if hasattr(opened, "probe"):
+            self._probes[name] = opened
+        return opened
+
+    async def _open_model(self, model: ModelSettings) -> Any:  # noqa: ANN401 - a Model
+        name = f"models.{model.id}"
+        if model.openai is not None:
+            from lockgate.clients.openai_model import open_openai_model
+
+            return await self._enter(name, open_openai_model(model.openai))
+        if model.ollama is not None:
+            from lockgate.clients.ollama import open_ollama_model
+
+            return await self._enter(name, open_ollama_model(model.ollama))
+        return await self._open_part("lockgate.models", str(model.embedded), model.options, name)
+
+    async def _open_source(self, source: SourceSettings, embedder: Embedder | None) -> NamedSource:
+        name = f"sources.{source.id}"
+        if source.syftai_space is not None:
+            endpoint = _find_space(source.syftai_space)
+            return NamedSource(endpoint.path, partial(self._upstreams.own_source, endpoint))
+        opened: DataSource
+        if source.elasticsearch is not None:
+            from lockgate.clients.elasticsearch import open_elasticsearch
+
+            opened = await self._enter(name, open_elasticsearch(source.elasticsearch, embedder, source.id))
+        elif source.postgres is not None:
+            from lockgate.clients.postgres_index import open_postgres_index
+
+            assert source.postgres.dsn is not None  # noqa: S101 - the settings have been checked
+            dsn, table = source.postgres.dsn.reveal(), source.postgres.table
+            opened = await self._enter(name, open_postgres_index(dsn, table, embedder, source.id))
+        elif source.embedded == INDEX:
+            from lockgate.embedded.fts import open_index
+
+            file = self._settings.data_dir / str(source.options.get("file", "index.db"))
+            opened = await self._enter(name, open_index(file, embedder, source.id))
+        else:
+            opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
+        return NamedSource(source.id, lambda: opened)
+
+    async def _open_embedder(self) -> Embedder | None:
+        if (ollama := self._settings.embeddings.ollama) is not None:
+            from lockgate.clients.ollama import open_ollama_embedder
+
+            embedder: Embedder = await self._stack.enter_async_context(open_ollama_embedder(ollama))
+            return embedder
+        own = await self._open_minilm()
+        if own is None:
+            log_event(Event.WARNING, logging.WARNING, reason=_HINT)
+        return own
+
+    async def _open_minilm(self) -> Embedder | None:
+        from lockgate.embedded.weights import find_weights
+
+        weights = find_weights(self._settings.data_dir, "minilm")
+        if weights is None:
+            return None
+        from lockgate.embedded.minilm import open_minilm
+
+        own: Embedder = await self._stack.enter_async_context(open_minilm(weights))
+        return own
+
+    async def _open_store(self) -> SessionStore:
+        sessions = self._settings.sessions
+        limits = StoreLimits(sessions.max_messages, sessions.retention_days)
+        store: SessionStore
+        if sessions.postgres is not None:
+            from lockgate.clients.postgres_sessions import open_postgres_sessions
+
+            assert sessions.postgres.dsn is not None  # noqa: S101 - the settings have been checked
+            store = await self._enter("sessions", open_postgres_sessions(sessions.postgres.dsn.reveal(), limits))
+        else:
+            from lockgate.embedded.sessions import open_sqlite_sessions
+
+            store = await self._enter("sessions", open_sqlite_sessions(self._find_file(sessions.sqlite), limits))
+        return store
+
+    def _find_file(self, name: str | None) -> Path:
+        path = self._settings.data_dir / (name or "sessions.db")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
+        """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
+        try:
+            from lockgate.embedded.classifier import find_classifier, load_classifier
+        except ImportError:
+            return _know_nothing
+
+        path = find_classifier(self._settings.classifier.model_path)
+        own = embedder if self._settings.embeddings.ollama is None else None
+        own = own or (await self._open_minilm() if path is not None else None)
+        if path is None or own is None:
+            return _know_nothing
+        classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)
+        return classifier.classify if classifier is not None else _know_nothing
+
+    async def _open_export(self) -> Callable[[str, str, str, float | None], None]:
+        classifier = self._settings.classifier
+        if classifier.export_dir is None:
+            return _note_nothing
+        from lockgate.embedded.label_export import open_label_export
+
+        export = await self._stack.enter_async_context(
+            open_label_export(classifier.export_dir, classifier.export_threshold)
+        )
+        return export.note
+
+    def _blame(self, key: str, message: str) -> ConfigError:
+        return ConfigError(message, source=self._settings.source, key=key)
+
+
+def build_speaker(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
+    """A model alone, behind the gate if there is a policy."""
+    return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
+
+
+def build_bench(settings: Settings, staff: Staff, agent: str) -> Bench:
+    """What evaluating the agent needs, as far as it is there."""
+    evaluation = settings.evaluation
+    judge = Judge(staff.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
+    return Bench(partial(staff.find_agent, agent), judge, evaluation.questions)
+
+
+def _embeds(source: SourceSettings) -> bool:
+    """Whether a source searches by meaning, with an embedder of ours."""
+    return bool(source.elasticsearch or source.postgres) or source.embedded == INDEX
+
+
+def _find_space(space: SpaceSettings) -> Endpoint:
+    token = space.token.reveal() if space.token is not None else None
+    return Endpoint(space.url, space.slug, space.owner, space.tenant, token)
+
+
+def _expose_source(settings: SourceSettings, source: NamedSource) -> DataSource | Endpoint:
+    """A source as requests reach it; of a Space, where it is: requests have their own limits."""
+    return source.open() if settings.syftai_space is None else _find_space(settings.syftai_space)
+
+
+def _expose_model(settings: ModelSettings, model: Model) -> Model | Endpoint:
+    """A model as requests reach it; of an OpenAI-compatible server, where it is."""
+    if (server := settings.openai) is None:
+        return model
+    token = server.api_token_value.reveal() if server.api_token_value is not None else None
+    return Endpoint(OPENAI_PREFIX + server.url, server.model, token=token)
+
+
+async def _know_nothing(question: str) -> Guess | None:
+    return None
+
+
+def _note_nothing(query: str, label: str, layer: str, confidence: float | None) -> None:
+    pass

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators do with sessions: list, show, export and delete them.
+
+Decides how a session looks to a person and in an export. Refuses to know how it is kept, and whether a server runs:
+the store is shared with it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from lockgate.config.settings import Settings
+    from lockgate.core.turns import SessionEntry, SessionKey, StoredTurn
+    from lockgate.interfaces import SessionArchive
+
+_OK, _USAGE, _FAILED = 0, 2, 3
+_ANONYMOUS, _DEFAULT_AGENT = "anonymous", "default"
+_COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
+_MARGIN = "    "
+
+AddSettings = Callable[[argparse.ArgumentParser], None]
+
+
+class Commands(Protocol):
+    """Where a command is added; argparse's own class for it is private."""
+
+    def add_parser(self, name: str, **words: Any) -> argparse.ArgumentParser:  # noqa: ANN401 - argparse's
+        """A parser for a command of this name."""
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """`lockgate sessions` and what follows it."""
+    about = "Sessions that agents have had. A server may run meanwhile."
+    parser = commands.add_parser("sessions", help="list, show, export and delete sessions", description=about)
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_list(inner.add_parser("list", help="all sessions, the latest first"), add_settings)
+    _add_show(inner.add_parser("show", help="one session as a dialogue, with its aborted turns"), add_settings)
+    _add_export(inner.add_parser("export", help="all turns as JSON lines"), add_settings)
+    _add_delete(inner.add_parser("delete", help="remove sessions and everything about them"), add_settings)
+
+
+def _add_list(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_list)
+    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
+    add_settings(parser)
+
+
+def _add_show(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_show)
+    parser.add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
+    _add_key(parser)
+    add_settings(parser)
+
+
+def _add_export(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_export)
+    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
+    parser.add_argument("--format", choices=["jsonl"], default="jsonl", help="one JSON object per turn (jsonl)")
+    parser.add_argument(
+        "--labels", action="store_true", help="query, label, layer and confidence only, without aborted turns"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
+    add_settings(parser)
+
+
+def _add_delete(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_delete)
+    parser.add_argument("ids", nargs="+", metavar="ID", help="the sessions' ids, as `list` shows them")
+    _add_key(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_settings(parser)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--caller", metavar="NAME", default=_ANONYMOUS, help=f"whose it is, default {_ANONYMOUS}")
+    parser.add_argument("--agent", metavar="NAME", default=_DEFAULT_AGENT, help=f"with whom, default {_DEFAULT_AGENT}")
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    return asyncio.run(_list(options.load(options), options.caller))
+
+
+async def _list(settings: "Settings", caller: str | None) -> int:
+    async with _open_archive(settings) as archive:
+        entries = await archive.list_sessions(caller)
+    if not entries:
+        print("no sessions", file=sys.stderr)
+        return _OK
+    table = [_COLUMNS, *map(_build_line, entries)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return _OK
+
+
+def _build_line(entry: "SessionEntry") -> tuple[str, ...]:
+    return (*map(_in_one_line, entry.key), str(entry.turns), _name_time(entry.last_at))
+
+
+def _run_show(options: argparse.Namespace) -> int:
+    return asyncio.run(_show(options.load(options), _build_key(options, options.id)))
+
+
+async def _show(settings: "Settings", key: "SessionKey") -> int:
+    async with _open_archive(settings) as archive:
+        turns = await archive.read_session(key)
+    if not turns:
+        return _complain(f"there is no session {_describe(key)}")
+    print(f"session {_describe(key)}")
+    for turn in turns:
+        print(f"\n{_name_time(turn.at)}  {_summarise(turn)}")
+        _print_said("user", turn.question)
+        _print_said("assistant", turn.answer)
+    return _OK
+
+
+def _summarise(turn: "StoredTurn") -> str:
+    """What is known of a turn besides its words, in one line."""
+    label = _in_one_line(turn.label) or "no label"
+    if turn.aborted:
+        return f"{label}  ABORTED: {_in_one_line(turn.aborted)} (not part of the history)"
+    layer = f" by {_in_one_line(turn.layer)}" if turn.layer else ""
+    confidence = f", confidence {turn.confidence:.2f}" if turn.confidence is not None else ""
+    return f"{label}{layer}{confidence}"
+
+
+def _print_said(role: str, text: str) -> None:
+    from lockgate.terminal import printable
+
+    print(f"  {role}:")
+    for line in printable(text).split("\n"):
+        print(f"{_MARGIN}{line}".rstrip())
+
+
+def _run_export(options: argparse.Namespace) -> int:
+    return asyncio.run(_export(options.load(options), options))
+
+
+async def _export(settings: "Settings", options: argparse.Namespace) -> int:
+    turns = sessions = 0
+    async with _open_archive(settings) as archive:
+        with _open_output(options.output) as output:
+            for entry in reversed(await archive.list_sessions(options.caller)):
+                sessions += 1
+                for turn in await archive.read_session(entry.key):
+                    if not (options.labels and turn.aborted):
+                        turns += 1
+                        record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
+                        print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
+    print(f"{turns} turns of {sessions} sessions exported", file=sys.stderr)
+    return _OK
+
+
+def _build_label(turn: "StoredTurn") -> dict[str, Any]:
+    return {"query": turn.question, "label": turn.label, "layer": turn.layer, "confidence": turn.confidence}
+
+
+def _build_record(key: "SessionKey", turn: "StoredTurn") -> dict[str, Any]:
+    return {
+        "caller": key.caller,
+        "agent": key.agent,
+        "session": key.id,
+        "at": _name_time(turn.at),
+        "query": turn.question,
+        "answer": turn.answer,
+        "label": turn.label,
+        "layer": turn.layer,
+        "confidence": turn.confidence,
+        "request_id": turn.request_id,
+        "aborted": turn.aborted or None,
+    }
+
+
+@contextlib.contextmanager
+def _open_output(name: str | None) -> Iterator[TextIO]:
+    """Standard output, or a file that is there only when it is complete, readable for nobody else."""
+    if name in (None, "-"):
+        yield sys.stdout
+        return
+    from lockgate.errors import ConfigError
+
+    part = Path(f"{name}.{os.getpid()}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as output:
+            yield output
+        part.replace(str(name))
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", source=str(name)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _run_delete(options: argparse.Namespace) -> int:
+    keys = [_build_key(options, name) for name in dict.fromkeys(options.ids)]
+    settings = options.load(options)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            return _complain("nobody can be asked here: say --yes to delete", _USAGE)
+        names = "".join(f"\n  {_describe(key)}" for key in keys)
+        print(f"Delete everything about these sessions?{names}\n[y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return _complain("nothing was deleted")
+    return asyncio.run(_delete(settings, keys))
+
+
+async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
+    code = _OK
+    async with _open_archive(settings) as archive:
+        for key in keys:
+            if await archive.delete_session(key):
+                print(f"deleted {_describe(key)}")
+            else:
+                code = _complain(f"there is no session {_describe(key)}")
+    return code
+
+
+@contextlib.asynccontextmanager
+async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
+    """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
+    from lockgate.errors import ConfigError
+
+    if settings.sessions.postgres is None and not (path := _place(settings)).exists():
+        raise ConfigError("there is no session store yet", source=str(path))
+    async with _open_store(settings) as store:
+        yield store
+
+
+def _open_store(settings: "Settings") -> "AbstractAsyncContextManager[Any]":
+    """The store that the settings name."""
+    from lockgate.core.turns import StoreLimits
+
+    sessions = settings.sessions
+    limits = StoreLimits(sessions.max_messages, sessions.retention_days)
+    if sessions.postgres is not None:
+        from lockgate.clients.postgres_sessions import open_postgres_sessions
+
+        return open_postgres_sessions(sessions.postgres.dsn.reveal(), limits)
+    from lockgate.embedded.sessions import open_sqlite_sessions
+
+    return open_sqlite_sessions(_place(settings), limits)
+
+
+def _place(settings: "Settings") -> Path:
+    return settings.data_dir.expanduser() / str(settings.sessions.sqlite)
+
+
+def _build_key(options: argparse.Namespace, name: str) -> "SessionKey":
+    from lockgate.core.turns import SessionKey
+
+    return SessionKey(options.caller, options.agent, name)
+
+
+def _describe(key: "SessionKey") -> str:
+    return f"`{_in_one_line(key.id)}` of {_in_one_line(key.caller)} with agent {_in_one_line(key.agent)}"
+
+
+def _in_one_line(text: str) -> str:
+    """The text without characters that could command a terminal or break a table."""
+    from lockgate.terminal import printable
+
+    return printable(text).replace("\n", "\ufffd").replace("\t", " ")
+
+
+def _name_time(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")  # noqa: DTZ006 - made aware at once
+
+
+def _complain(words: str, code: int = _FAILED) -> int:
+    print(f"lockgate: {words}", file=sys.stderr)
+    return code

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of agents: who they are, where sessions are kept, who embeds, classifies and judges.
+
+Refuses to know whether the models, sources and policies that they name exist; `lockgate.config.agents` decides that.
+"""
+# ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
+
+import dataclasses
+from pathlib import Path
+
+from lockgate.config import kinds
+from lockgate.config.kinds import Section
+from lockgate.config.options import option
+from lockgate.config.upstream_settings import OllamaModelSettings, PostgresSettings
+
+INDEX = "index"  # the source of an agent that names none; unless configured, the embedded index
+DEFAULT_AGENT = "default"
+SESSIONS_FILE = "sessions.db"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """One agent, resolved: what it names exists. `id` is that of its entry."""
+
+    id: str
+    main: str = option(kinds.NAME, "id of the model that answers from documents and writes code")
+    conversational: str = option(kinds.NAME, "id of the model for everything else", "", "the same as `main`")
+    sources: tuple[str, ...] = option(
+        kinds.TEXTS, "ids of its data sources; an empty list: it looks nothing up", (), "[index]"
+    )
+    policy: str | None = option(kinds.NAME, "id of its policy", None)
+    platform_route: bool = option(kinds.BOOLEAN, "has a route for questions about account, usage and billing", False)
+    prepare_timeout_s: float = option(
+        kinds.DURATION, "seconds for what comes before the answer: choosing a route, looking things up", 30.0, "30"
+    )
+    first_token_timeout_s: float = option(kinds.DURATION, "seconds until the model's first token", 60.0, "60")
+    token_gap_timeout_s: float = option(kinds.DURATION, "seconds between two tokens", 60.0, "60")
+    history_messages: int = option(kinds.COUNT, "messages of the session that go into a prompt", 20)
+    history_tokens: int = option(kinds.COUNT, "tokens that these may be, roughly", 6000)
+    passages: int = option(kinds.POSITIVE, "passages that go into a prompt", 8)
+    min_similarity: float = option(
+        kinds.between(-1, 1), "passages less similar to the question than this are left out", 0.0, "0"
+    )
+
+    def __post_init__(self) -> None:
+        """One model may do everything."""
+        object.__setattr__(self, "conversational", self.conversational or self.main)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Where sessions are kept; exactly one of `sqlite` and `postgres` is set. A file lies in the data directory."""
+
+    sqlite: str | None = option(
+        kinds.normalised(kinds.PATH, str), "file, in the data directory unless absolute", SESSIONS_FILE,
+        "sessions.db, unless `postgres` is given",
+    )  # fmt: skip
+    postgres: PostgresSettings | None = option(Section(PostgresSettings), "a PostgreSQL database", None)
+    retention_days: int | None = option(kinds.POSITIVE, "days that a session is kept after its last turn", None)
+    max_messages: int = option(kinds.whole(2), "messages kept per session", 200)
+    shared_default: bool = option(
+        kinds.BOOLEAN, "gRPC requests without a session id share one; false: each gets a fresh one, not kept", True
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingSettings:
+    """Who turns text into vectors; without `ollama` it is done here."""
+
+    ollama: OllamaModelSettings | None = option(Section(OllamaModelSettings), "an embedding model of Ollama", None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClassifierSettings:
+    """The classifier that chooses a route without asking a model."""
+
+    model_path: Path | None = option(
+        kinds.PATH, "file of the classifier", None, "the one in the data directory", ("CLASSIFIER_MODEL_PATH",)
+    )
+    confidence_threshold: float = option(
+        kinds.between(0, 1), "less certain answers are left to the model", 0.85,
+        variables=("CLASSIFIER_CONFIDENCE_THRESHOLD",),
+    )  # fmt: skip
+    export_dir: Path | None = option(
+        kinds.PATH, "where questions and their labels are written; null: nowhere", None,
+        variables=("CLASSIFIER_EXPORT_DIR",),
+    )  # fmt: skip
+    export_threshold: int = option(
+        kinds.POSITIVE, "questions per file", 100, variables=("CLASSIFIER_EXPORT_THRESHOLD",)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """How answers are judged."""
+
+    judge: str | None = option(kinds.NAME, "id of the model that judges", None)
+    questions: Path | None = option(kinds.PATH, "file of the questions", None)

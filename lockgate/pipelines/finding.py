@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents for an agent's question: all its sources asked at once, read by detectors, put in one order by rank.
+
+A source that fails or is late gives nothing, and the others go on; if all do, there are no documents. Refuses to know
+how a source searches.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from lockgate.core.fusion import Query, fuse
+from lockgate.core.receipts import Receipt
+from lockgate.core.retrieval import Retrieval
+from lockgate.core.values import Document
+from lockgate.errors import UpstreamError
+from lockgate.interfaces import DataSource
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, inspect, query
+from lockgate.pipelines.speaking import excuse, fail_check
+from lockgate.pipelines.together import run_together
+
+SIMILARITY = "similarity"  # in a document's metadata: how near in meaning it is, where the source knows
+
+
+class Library(NamedTuple):
+    """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
+
+    sources: Sequence[NamedSource] = ()
+    passages: int = 8
+    min_similarity: float = 0.0
+
+
+async def find_documents(wanted: Query, library: Library, guarding: Guarding, until: float) -> tuple[Document, ...]:
+    """The best documents first, only those that may be used, until that time of the loop's clock."""
+    if not library.sources:
+        return ()
+    readers = excuse(tuple(guarding.documents), guarding)
+    permits = asyncio.Semaphore(guarding.max_open)
+    inspection = Inspection(readers, guarding.on_documents, Receipt(), permits, guarding.max_chars)
+    budget = Budget()
+
+    async def ask(source: NamedSource) -> Retrieval:
+        keyed = NamedSource(source.path, partial(_Keyed, source, wanted))
+        return await inspect(budget.take(await query(keyed, wanted.question, library.passages, until)), inspection)
+
+    try:
+        retrievals = await run_together([partial(ask, one) for one in library.sources], len(library.sources))
+    except UpstreamError as error:  # of a detector: sources tell theirs otherwise
+        raise fail_check(error) from error
+    return _merge(retrievals, library)
+
+
+def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document, ...]:
+    """One order of all: of one source its own, of several by rank, for their scores mean different things."""
+    kept = [[one for one in retrieval.documents if _is_near(one, library)] for retrieval in retrievals]
+    if len(kept) == 1:
+        return tuple(kept[0][: library.passages])
+    ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
+    return tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
+
+
+def _is_near(document: Document, library: Library) -> bool:
+    similarity = (document.metadata or {}).get(SIMILARITY)
+    return not isinstance(similarity, int | float) or similarity >= library.min_similarity
+
+
+class _Keyed:
+    """A source that is asked with keywords, if it takes them."""
+
+    __slots__ = ("_query", "_source")
+
+    def __init__(self, named: NamedSource, wanted: Query) -> None:
+        self._source: DataSource = named.open()
+        self._query = wanted
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """What the source finds."""
+        both = getattr(self._source, "search_both", None)
+        if both is None:
+            return await self._source.search(question, limit)
+        found: Sequence[Document] = await both(self._query, limit)
+        return found

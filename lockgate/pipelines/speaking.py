@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's words on their way to the listener: as they come, or through the gate where somebody reads them first.
+
+Decides how long a model may be silent, and what its failure is called. Without detectors each chunk of the model is
+one piece, passed on at once; with them a piece is what the gate lets through. The model is read only as fast as pieces
+are taken.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lockgate.core.lanes import LanePlan
+from lockgate.core.values import Document, Frame, Message
+from lockgate.core.verdicts import Judge, judge_whole
+from lockgate.errors import CheckFailed, TimedOut, TurnFailed, UpstreamError
+from lockgate.interfaces import Model
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.detect import detect_contents
+from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
+from lockgate.pipelines.guards import ActiveGuard, Chosen, forgive
+from lockgate.pipelines.listening import blaming_model, next_burst
+from lockgate.pipelines.metering import Basis, Chunking, ground, tell_sources
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
+
+ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
+_GONE = "the model is not available"
+_LATE = "the model did not answer in time"
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a turn; complete when its last piece has been heard."""
+
+    label: str = ""
+    layer: str = ""
+    confidence: float | None = None
+    topic: str = ""
+    prepare_ms: int = 0
+    first_token_ms: int = 0
+    tokens: int = 0
+    outcome: str = ANSWERED
+    is_repeated: bool = False
+    usage: Mapping[str, int] | None = None
+    documents: tuple[Document, ...] = field(default=())
+
+    @property
+    def passages(self) -> int:
+        """How many documents the model was given."""
+        return len(self.documents)
+
+
+class Pace(NamedTuple):
+    """How long a model may be silent, in seconds."""
+
+    first_token_s: float = 60.0
+    token_gap_s: float = 60.0
+
+
+class Gate(NamedTuple):
+    """How text is held for detectors: how it goes through, and by what it is cut for those that compare."""
+
+    plan: Callable[[Sequence[ActiveGuard]], LanePlan]
+    chunking: Chunking
+
+
+class Saying(NamedTuple):
+    """What a model is to say, and who reads it first."""
+
+    model: Model
+    messages: Sequence[Message]
+    params: Mapping[str, Any]
+    pace: Pace
+    guarding: Guarding
+    gate: Gate
+    documents: Sequence[Document] = ()
+    lack: str = ""  # what the model was told in place of documents, where it should have had some
+
+
+async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
+    """The pieces of the answer; `facts` learn of its tokens, its usage, and whether it was cut off."""
+    guards = choose_readers(saying)
+    source = _listen(saying, facts)
+    if not guards:
+        async with aclosing(source):
+            async for burst in source:
+                for frame in burst if isinstance(burst, list) else (burst,):
+                    if frame.text:
+                        yield frame.text
+        return
+    guarding = saying.guarding
+    comparing = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
+    judge = Judge(guarding.on_output, guarding.fallback, comparing)
+    try:
+        async with open_guarded_stream(source, guards, saying.gate.plan(guards)) as releases:
+            async for release in releases:
+                if release.detections:
+                    count_detections(release.detections)
+                verdict = judge.judge(release.start, release.text, release.detections)
+                if verdict.is_blocked:
+                    facts.outcome = ANSWER_BLOCKED
+                if verdict.text:
+                    yield verdict.text
+                if verdict.is_blocked:
+                    return
+    except UpstreamError as error:  # the model's own are called otherwise
+        raise fail_check(error) from error
+
+
+def choose_readers(saying: Saying) -> tuple[ActiveGuard, ...]:
+    """Who reads the answer before it leaves."""
+    guarding, documents = saying.guarding, saying.documents
+    readers = tell_sources(guarding.output, {one.source for one in documents}) if guarding.output else ()
+    texts = [one.text for one in documents] or [saying.lack]
+    if guarding.grounding and any(texts):
+        basis = Basis(texts, saying.gate.chunking, guarding.max_open)
+        readers += ground(guarding.grounding, basis, holds=guarding.grounding_holds)
+    return excuse(readers, guarding)
+
+
+def excuse(readers: tuple[ActiveGuard, ...], guarding: Guarding) -> tuple[ActiveGuard, ...]:
+    """The same readers; where the policy says so, one that fails has found nothing, and the log knows."""
+    if not guarding.passes_failures:
+        return readers
+    return forgive(Chosen(readers), _note_failed).contents
+
+
+def _note_failed(detector_id: str) -> None:
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=detector_id, reason="the policy lets unread text pass")
+
+
+def fail_check(error: UpstreamError) -> CheckFailed:
+    """The error for a detector that failed."""
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+    return CheckFailed(error.service)
+
+
+def fail_model(error: UpstreamError) -> TurnFailed:
+    """The error for a model that failed. Its words are for nobody: they may quote the prompt or a header."""
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="model", reason=name_causes(error))
+    return TurnFailed(_LATE, status=504) if isinstance(error, TimedOut) else TurnFailed(_GONE)
+
+
+async def _listen(saying: Saying, facts: Facts) -> Source:
+    clock = asyncio.get_running_loop().time
+    until = clock() + saying.pace.first_token_s
+    try:
+        with blaming_model():
+            frames = saying.model.generate(saying.messages, {**saying.params, "stream": True})
+        async with aclosing(frames):
+            while (burst := await next_burst(frames, until)) is not None:
+                if _note(burst, facts):
+                    until = clock() + saying.pace.token_gap_s
+                yield burst
+    except UpstreamError as error:
+        raise fail_model(error) from error
+
+
+def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
+    """Count what came; whether there was text in it."""
+    before = facts.tokens
+    for frame in burst if isinstance(burst, list) else (burst,):
+        if frame.text:
+            facts.tokens += 1
+        if frame.fields is not None and frame.fields.get("usage"):
+            facts.usage = frame.fields["usage"]
+    return facts.tokens > before
+
+
+async def check_texts(texts: Sequence[str], guarding: Guarding) -> list[str] | None:
+    """What was asked, as it may go on: masked where the policy says so; None where it may not."""
+    readers = excuse(tuple(guarding.input), guarding)
+    if not readers:
+        return list(texts)
+    checked: list[str] = []
+    try:
+        for text in texts:
+            found = await detect_contents(text, readers, guarding.max_open) if text else []
+            if found:
+                count_detections(found)
+            verdict = judge_whole(text, found, guarding.on_input)
+            if verdict.is_blocked:
+                return None
+            checked.append(verdict.text)
+    except UpstreamError as error:
+        raise fail_check(error) from error
+    return checked

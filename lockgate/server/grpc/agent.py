@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's service: questions in, answers out as one message or token by token, and an evaluation.
+
+Translates at the border: fields to what the pipeline is asked, pieces to messages, facts to trailing metadata. The last
+message is sent when the turn is complete and stored. Knows neither routes nor sessions' contents.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import quote
+from uuid import uuid4
+
+from lockgate.assembly import Gateway
+from lockgate.core.turns import DEFAULT_SESSION, SessionKey
+from lockgate.pipelines.converse import Ask, Speaker, Speech
+from lockgate.pipelines.evaluate import EvaluationRequest, evaluate
+from lockgate.pipelines.speaking import Facts
+from lockgate.server.grpc.calls import Calls, Context, read_metadata
+from lockgate.server.grpc.port import Kind, Method, Services
+from lockgate.telemetry import answer_started, frame_sent
+from lockgate.wire.assistance import Asked, read_agent_request, read_request_id
+from lockgate.wire.protos.assistance_pb2 import (
+    AgentRequest,
+    AgentResponse,
+    EvalRequest,
+    EvalResponse,
+    QuestionDetail,
+)
+
+SERVICE = "brunix.AssistanceEngine"
+ASK, STREAM, EVALUATE = "AskAgent", "AskAgentStream", "EvaluateRAG"
+_WHOLE_CODE = "AVAP-2026"
+_REQUEST_ID = "x-request-id"
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # what metadata carry as it is
+
+
+class AgentMethods:
+    """The methods of the service."""
+
+    def __init__(self, gateway: Gateway, calls: Calls) -> None:
+        self._gateway = gateway
+        self._calls = calls
+        self._agent: Speaker = gateway.agents[gateway.default_agent]
+        self._name = gateway.default_agent
+        self._shares_default = gateway.settings.sessions.shared_default
+
+    def list_services(self) -> Services:
+        """What a port serves."""
+        return {
+            SERVICE: {
+                ASK: Method(AgentRequest, self.ask, Kind.SERVER),
+                STREAM: Method(AgentRequest, self.stream, Kind.SERVER),
+                EVALUATE: Method(EvalRequest, self.evaluate),
+            }
+        }
+
+    async def ask(self, request: AgentRequest, context: Context) -> None:
+        """The whole answer in one message."""
+        await self._calls.attend(f"/{SERVICE}/{ASK}", context, partial(self._ask, request, context))
+
+    async def stream(self, request: AgentRequest, context: Context) -> None:
+        """Each token in a message of its own, then one that says that this was all."""
+        await self._calls.attend(f"/{SERVICE}/{STREAM}", context, partial(self._stream, request, context))
+
+    async def evaluate(self, request: EvalRequest, context: Context) -> EvalResponse:
+        """Scores of the agent's answers to the configured questions."""
+        return await self._calls.attend(f"/{SERVICE}/{EVALUATE}", context, partial(self._evaluate, request))
+
+    async def _ask(self, request: AgentRequest, context: Context, caller: str) -> None:
+        ask = self._read(request, context, caller, is_stream=False)
+        async with self._agent.open(ask) as speech:
+            text = "".join([piece async for piece in speech])
+            _tell_facts(context, speech, ask)
+        answer_started(200, is_stream=False)
+        await context.write(AgentResponse(text=text, avap_code=_WHOLE_CODE, is_final=True))
+
+    async def _stream(self, request: AgentRequest, context: Context, caller: str) -> None:
+        ask = self._read(request, context, caller, is_stream=True)
+        async with self._agent.open(ask) as speech:
+            async for piece in speech:
+                answer_started(200, is_stream=True)
+                await context.write(AgentResponse(text=piece))
+                frame_sent()
+            _tell_facts(context, speech, ask)
+        await context.write(AgentResponse(is_final=True))
+
+    def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> Ask:
+        asked = read_agent_request(request)
+        return Ask(
+            asked.query,
+            self._find_session(asked, caller),
+            label=asked.query_type,
+            editor=asked.editor,
+            account=asked.account,
+            request_id=read_request_id(read_metadata(context, _REQUEST_ID)),
+            is_stream=is_stream,
+        )
+
+    def _find_session(self, asked: Asked, caller: str) -> SessionKey | None:
+        """The session that a request names; whoever names none shares one, or has none."""
+        session_id = asked.session_id or (DEFAULT_SESSION if self._shares_default else "")
+        return SessionKey(caller, self._name, session_id) if session_id else None
+
+    async def _evaluate(self, request: EvalRequest, _: str) -> EvalResponse:
+        wanted = EvaluationRequest(request.category, request.limit, request.index)
+        found = await evaluate(wanted, self._gateway.evaluation())
+        answer_started(200, is_stream=False)
+        details = [QuestionDetail(**one._asdict()) for one in found.details]
+        return EvalResponse(**{**found._asdict(), "details": details})
+
+
+def _tell_facts(context: Context, speech: Speech, ask: Ask) -> None:
+    session_id = ask.session.id if ask.session is not None else str(uuid4())
+    context.set_trailing_metadata(tuple(_list_facts(speech.facts, session_id).items()))
+
+
+def _list_facts(facts: Facts, session_id: str) -> Mapping[str, str]:
+    """What a client may want to know of a turn, as text that metadata can carry."""
+    return {
+        "lockgate-label": facts.label,
+        "lockgate-layer": facts.layer,
+        "lockgate-prepare-ms": str(facts.prepare_ms),
+        "lockgate-first-token-ms": str(facts.first_token_ms),
+        "lockgate-tokens": str(facts.tokens),
+        "lockgate-passages": str(facts.passages),
+        "lockgate-session": quote(session_id, safe=_PLAIN),
+        "lockgate-outcome": facts.outcome,
+    }

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and configured models for clients of OpenAI's and Ollama's: from a request to its turn, and its words back.
+
+Decides who a request's `model` is: an agent, a configured model, one under a policy, or none of ours, which then goes
+to the server behind us, if there is one. All dialects go the same way. Knows no rule of a conversation.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from lockgate._version import __version__
+from lockgate.config.settings import Settings
+from lockgate.core.turns import SessionKey
+from lockgate.errors import InvalidRequest, UnreadableBody
+from lockgate.pipelines.converse import Ask, Speaker
+from lockgate.pipelines.speaking import ANSWERED, Facts
+from lockgate.server.http.bodies import decode
+from lockgate.server.http.exchange import TOO_LARGE, Exchange
+from lockgate.wire import agent_ollama, agent_openai
+from lockgate.wire.agent_fields import Wanted, peek_model, read_model
+
+BRUNIX, DEFAULT_AGENT, AGENT_PREFIX = "brunix", "default", "agent/"
+MODELS_PATH = "/v1/models"
+_MAX_REQUEST_ID_CHARS = 200
+_UNBUFFERED = (b"x-accel-buffering", b"no")
+_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
+
+PassOn = Callable[[Exchange, bytes], Awaitable[None]]
+
+
+class Scribe(Protocol):
+    """Writes one answer in the words of its dialect."""
+
+    def begin(self) -> bytes:
+        """What comes before the first piece of a stream."""
+
+    def add(self, piece: str) -> bytes:
+        """A piece of a stream."""
+
+    def finish(self, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+        """The end of a stream that is complete."""
+
+    def write_whole(self, text: str, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+        """A whole answer."""
+
+
+class Dialect(NamedTuple):
+    """One way to ask and to be answered: of OpenAI's in JSON that says so and events, else in any body and lines."""
+
+    read: Callable[[bytes], Wanted]
+    scribe: Callable[[Wanted], Scribe]
+    is_openai: bool = False
+
+    def encode_unknown(self, name: str) -> bytes:
+        """The answer where nobody has that name."""
+        if self.is_openai:
+            return agent_openai.encode_unknown_model(name)
+        return agent_ollama.encode_unknown_model(name)
+
+    async def read_body(self, exchange: Exchange, limit: int) -> bytes:
+        """The body of a request."""
+        return await (exchange.read_json(limit) if self.is_openai else exchange.read_body(limit))
+
+    async def start(self, exchange: Exchange) -> None:
+        """The beginning of a stream; an error becomes its last word."""
+        if self.is_openai:
+            await exchange.start_events([_UNBUFFERED], error_event="")
+        else:
+            await exchange.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
+
+
+OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, is_openai=True)
+OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, is_openai=True)
+OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe)
+OLLAMA_TEXT = Dialect(agent_ollama.read_text, agent_ollama.TextScribe)
+
+
+class Speakers(Protocol):
+    """What of a gateway answers here."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def agents(self) -> Mapping[str, Speaker]:
+        """The agents by name."""
+
+    def find_model(self, name: str, policy: str | None) -> Speaker:
+        """A configured model alone, under a policy if one is named."""
+
+
+class Found(NamedTuple):
+    """Who answers; `agent` is empty where it is a model alone."""
+
+    speaker: Speaker
+    agent: str = ""
+
+
+class AgentRoutes:
+    """The endpoints of one open gateway; `pass_chat` and `pass_text` take what names none of ours."""
+
+    def __init__(self, gateway: Speakers, pass_chat: PassOn | None = None, pass_text: PassOn | None = None) -> None:
+        self._gateway = gateway
+        self._pass_chat, self._pass_text = pass_chat, pass_text
+        self._models, self._limits = gateway.settings.models, gateway.settings.limits
+        self._created = int(time.time())
+
+    @property
+    def names(self) -> list[str]:
+        """Everything that a request may name, without the combinations with policies."""
+        agents = self._gateway.agents
+        brunix = [BRUNIX] if DEFAULT_AGENT in agents else []
+        return list(dict.fromkeys([*brunix, *(AGENT_PREFIX + name for name in agents), *self._models]))
+
+    async def complete_chat(self, exchange: Exchange) -> None:
+        """POST /v1/chat/completions."""
+        await self._take(exchange, OPENAI_CHAT, self._pass_chat)
+
+    async def complete_text(self, exchange: Exchange) -> None:
+        """POST /v1/completions."""
+        await self._take(exchange, OPENAI_TEXT, self._pass_text)
+
+    async def chat(self, exchange: Exchange) -> None:
+        """POST /api/chat."""
+        await self._take(exchange, OLLAMA_CHAT)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST /api/generate."""
+        await self._take(exchange, OLLAMA_TEXT)
+
+    async def list_models(self, exchange: Exchange) -> None:
+        """GET /v1/models."""
+        await exchange.answer_json(agent_openai.encode_models(self.names, self._created))
+
+    async def show_model(self, exchange: Exchange) -> None:
+        """GET /v1/models/<name>, of a name that is known."""
+        name = exchange.path.removeprefix(f"{MODELS_PATH}/")
+        await exchange.answer_json(agent_openai.encode_model(name, self._created))
+
+    async def list_tags(self, exchange: Exchange) -> None:
+        """GET /api/tags."""
+        await exchange.answer_json(agent_ollama.encode_models(self.names, self._created))
+
+    async def _take(self, exchange: Exchange, dialect: Dialect, pass_on: PassOn | None = None) -> None:
+        """Answer, or pass on what is for the server behind us, untouched."""
+        ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
+        raw = await dialect.read_body(exchange, max(ours, theirs))
+        found = self._find(await decode(raw, peek_model), dialect)
+        if len(raw) > (theirs if found is None and pass_on is not None else ours):
+            raise UnreadableBody(TOO_LARGE, status=413)
+        if found is None and pass_on is not None:
+            await pass_on(exchange, raw)
+            return
+        with _refusing_plainly():
+            if found is None:
+                await _tell_unknown(exchange, dialect, await decode(raw, read_model))
+                return
+            wanted = await decode(raw, dialect.read)
+            ask = _build_ask(exchange, wanted, found)
+        await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
+
+    def _find(self, name: str, dialect: Dialect) -> Found | None:
+        found = self._find_exactly(name)
+        if found is None and not dialect.is_openai and name.endswith(agent_ollama.LATEST):
+            found = self._find_exactly(name.removesuffix(agent_ollama.LATEST))
+        return found
+
+    def _find_exactly(self, name: str) -> Found | None:
+        agents, models = self._gateway.agents, self._models
+        agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
+        if agent in agents and agent != name:
+            return Found(agents[agent], agent)
+        if name in models:
+            return Found(self._gateway.find_model(name, None))
+        model, _, policy = name.rpartition("@")
+        if model in models and policy in self._gateway.settings.policies:
+            return Found(self._gateway.find_model(model, policy))
+        return None
+
+
+async def tell_version(exchange: Exchange) -> None:
+    """GET /api/version."""
+    await exchange.answer_json(agent_ollama.encode_version(__version__))
+
+
+def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
+    if not found.agent and (wanted.session_id or wanted.label):
+        name = "session_id" if wanted.session_id else "query_type"
+        raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
+    session = SessionKey(exchange.caller, found.agent, wanted.session_id) if wanted.session_id else None
+    return Ask(
+        question=wanted.question,
+        session=session,
+        sent=wanted.sent,
+        label=wanted.label,
+        editor=wanted.editor,
+        account=wanted.account,
+        request_id=_read_request_id(exchange.header(b"x-request-id")),
+        params=wanted.params,
+        is_stream=wanted.is_stream,
+    )
+
+
+async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Dialect, scribe: Scribe) -> None:
+    """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
+    parts: list[str] = []
+    async with speaker.open(ask) as speech:
+        pieces = aiter(speech)
+        if ask.is_stream:
+            await _relay(exchange, pieces, dialect, scribe)
+        else:
+            parts = [piece async for piece in pieces]
+    ending = _describe_end(speech.facts)
+    if ask.is_stream:
+        await exchange.write(scribe.finish(**ending))
+        await exchange.end()
+    else:
+        await exchange.answer_json(scribe.write_whole("".join(parts), **ending))
+
+
+async def _relay(exchange: Exchange, pieces: AsyncIterator[str], dialect: Dialect, scribe: Scribe) -> None:
+    """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
+    piece = await anext(pieces, None)
+    await dialect.start(exchange)
+    if begin := scribe.begin():
+        await exchange.write(begin)
+    while piece is not None:
+        if piece:
+            await exchange.write(scribe.add(piece))
+        piece = await anext(pieces, None)
+
+
+def _describe_end(facts: Facts) -> dict[str, Any]:
+    return {"is_blocked": facts.outcome != ANSWERED, "usage": facts.usage}
+
+
+def _read_request_id(value: str) -> str:
+    """The caller's name for the request, if it can be one."""
+    is_name = len(value) <= _MAX_REQUEST_ID_CHARS and value.isascii() and value.isprintable()
+    return value if is_name else ""
+
+
+@contextmanager
+def _refusing_plainly() -> Iterator[None]:
+    """What is wrong with a request is 400 here, also its shape: clients of these dialects know no 422."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, status=400) from error
+
+
+async def _tell_unknown(exchange: Exchange, dialect: Dialect, name: str) -> None:
+    exchange.error_code = 404
+    await exchange.answer_json(dialect.encode_unknown(name), 404)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readiness: whether everything that agents need has been reached once. What fails later does not undo it.
+
+Decides when to ask again. Knows what is asked by name only.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from lockgate.interfaces import Probe
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_WELL = "HEALTHY"
+
+
+class Readiness:
+    """One process's view of what it needs."""
+
+    def __init__(self, needed: Mapping[str, Probe]) -> None:
+        self._missing = dict(needed)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is missing."""
+        return not self._missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What has not been reached yet."""
+        return tuple(self._missing)
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[None]:
+        """Asks, again and again, what has not answered yet."""
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(self._ask())
+            try:
+                yield
+            finally:
+                asking.cancel()
+
+    async def _ask(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while self._missing:
+            names = list(self._missing)
+            answers = await asyncio.gather(*[self._missing[name].probe(()) for name in names])
+            for name, health in zip(names, answers, strict=True):
+                if health.status == _WELL:
+                    del self._missing[name]
+            if self._missing:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
