@@ -11,6 +11,7 @@ from benchmarks.content import measure_content
 from benchmarks.core import measure_core, measure_growth
 from benchmarks.grounded import measure_grounded
 from benchmarks.measuring import FULL, QUICK, RESULTS, Effort, Row, render, write_json
+from benchmarks.retrieval import measure_retrieval
 from benchmarks.stream import measure_stream
 
 _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
@@ -20,6 +21,7 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "stream": measure_stream,
     "chat": measure_chat,
     "grounded": measure_grounded,
+    "retrieval": measure_retrieval,
 }
 
 

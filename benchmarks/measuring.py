@@ -45,6 +45,8 @@ class Effort(NamedTuple):
     chat_streams: int
     pace_ms: int
     grounded_requests: int
+    questions: int
+    indexed_passages: int
 
 
 FULL = Effort(
@@ -57,6 +59,8 @@ FULL = Effort(
     chat_streams=64,
     pace_ms=10,
     grounded_requests=200,
+    questions=1_000,
+    indexed_passages=10_000,
 )
 QUICK = Effort(
     rounds=1,
@@ -68,6 +72,8 @@ QUICK = Effort(
     chat_streams=2,
     pace_ms=1,
     grounded_requests=8,
+    questions=16,
+    indexed_passages=200,
 )
 
 

@@ -212,10 +212,10 @@ class StaffOpener:
             dsn, table = source.postgres.dsn.reveal(), source.postgres.table
             opened = await self._enter(name, open_postgres_index(dsn, table, embedder, source.id))
         elif source.embedded == INDEX:
-            from lockgate.embedded.fts import open_index
+            from lockgate.embedded.index_part import open_index_part
 
-            file = self._settings.data_dir / str(source.options.get("file", "index.db"))
-            opened = await self._enter(name, open_index(file, embedder, source.id))
+            part = open_index_part(source.options, self._settings.data_dir, embedder, source.id)
+            opened = await self._enter(name, part)
         else:
             opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
         return NamedSource(source.id, lambda: opened)

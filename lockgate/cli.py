@@ -243,7 +243,9 @@ def _run_check(options: argparse.Namespace) -> int:
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
+    from lockgate.telemetry import set_up_logging
 
+    set_up_logging(style=None, level="INFO", is_quiet=True)  # what is wrong is told below
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
     print(render_check(settings, locate))

@@ -14,6 +14,7 @@ from lockgate.core.chunks import ChunkAligner, Tape
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.errors import InvalidRequest, Rejected
+from lockgate.holding import Queues
 from lockgate.interfaces import Chunker, Detector, Headers
 
 Find = Callable[[str], Sequence[Detection]]
@@ -190,13 +191,18 @@ class MemorySessionStore:
         self._clock = clock
         self._turns: dict[SessionKey, list[tuple[Turn, float]]] = {}
         self._aborted: dict[SessionKey, list[tuple[AbortedTurn, float]]] = {}
-        self._locks: dict[SessionKey, asyncio.Lock] = {}
+        self._queues = Queues[SessionKey]()
+        self._held: set[SessionKey] = set()
 
     @asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
         """The session for oneself, first come, first served."""
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            yield
+        async with self._queues.alone(key):
+            self._held.add(key)
+            try:
+                yield
+            finally:
+                self._held.discard(key)
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns and the one of this request id."""
@@ -206,7 +212,7 @@ class MemorySessionStore:
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Add a turn; one whose request id is there already is not added again."""
-        if key not in self._locks or not self._locks[key].locked():
+        if key not in self._held:
             raise RuntimeError("a turn was added to a session that is not held")
         kept = self._turns.setdefault(key, [])
         if not turn.request_id or all(one.request_id != turn.request_id for one, _ in kept):
@@ -234,7 +240,9 @@ class MemorySessionStore:
             for turn, at in self._turns.get(key, ())
         ]
         stored += [
-            StoredTurn(turn.question, turn.delivered, turn.label, at, request_id=turn.request_id, aborted=turn.reason)
+            StoredTurn(
+                turn.question, turn.delivered, turn.label, at, "", None, turn.request_id, turn.reason or "aborted"
+            )
             for turn, at in self._aborted.get(key, ())
         ]
         return sorted((turn for turn in stored if turn.at >= self._cutoff()), key=lambda turn: turn.at)

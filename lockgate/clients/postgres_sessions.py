@@ -12,24 +12,21 @@ import asyncio
 import contextlib
 import time
 import uuid
-import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 from lockgate.clients.postgres import PostgresPool, open_postgres
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.errors import Unavailable, UpstreamError
+from lockgate.holding import Queues, pruning, see_through
 from lockgate.wire import session_rows as rows
 
-PRUNE_EVERY_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _CLOSE_TIMEOUT_S = 2.0
 _SERVICE = "sessions"
 _PART = "sessions"  # its row in the table of versions
 _SET_UP_LOCK = 0x6C6F636B67617465  # one at a time makes the tables
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lockgate_versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL)"
-
-T = TypeVar("T")
 
 
 class PostgresSessions:
@@ -40,7 +37,7 @@ class PostgresSessions:
         self._writer = _Writer(pool)
         self._limits = limits
         self._clock = clock
-        self._alone: weakref.WeakValueDictionary[SessionKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._queues = Queues[SessionKey]()
         self._held: dict[SessionKey, Any] = {}  # by which connection
         self._setting_up = asyncio.Lock()
         self._is_set_up = False
@@ -50,14 +47,13 @@ class PostgresSessions:
         """The session for oneself: first come, first served in this process, by chance among several."""
         key = rows.clean_key(key)
         number = rows.number_of(key)
-        alone = self._alone.setdefault(key, asyncio.Lock())  # lives as long as somebody holds it or waits
-        async with alone:
+        async with self._queues.alone(key):
             try:
                 self._held[key] = await self._writer.lock(number)
                 yield
             finally:
                 self._held.pop(key, None)
-                await _see_through(self._writer.unlock(number))
+                await see_through(self._writer.unlock(number))
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns and the one of this request id."""
@@ -74,7 +70,7 @@ class PostgresSessions:
         values = rows.turn_values(key, turn, self._clock())
         trim = (*key, rows.kept_messages(self._limits))
         await self._set_up()
-        await _see_through(self._writer.write(self._held[key], (rows.ADD_TURN, values), (rows.TRIM_TURNS, trim)))
+        await see_through(self._writer.write(self._held[key], (rows.ADD_TURN, values), (rows.TRIM_TURNS, trim)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
         """Note an aborted turn; the latest hundred of a session are kept."""
@@ -164,7 +160,7 @@ class _Writer:
     async def lock(self, number: int) -> Any:  # noqa: ANN401 - asyncpg's connection, untyped
         """Wait for an advisory lock, asking ever less often; the connection that has it."""
         pause_s = _FIRST_PAUSE_S
-        while (connection := await _see_through(self._try(number))) is None:
+        while (connection := await see_through(self._try(number))) is None:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         return connection
@@ -223,35 +219,8 @@ async def open_postgres_sessions(
         store = PostgresSessions(pool, limits, clock)
         stack.push_async_callback(store.close)
         if limits.retention_days is not None:
-            stack.push_async_callback(_stop, asyncio.create_task(_forget_often(store)))
+            await stack.enter_async_context(pruning(store.forget_old))
         yield store
-
-
-async def _forget_often(store: PostgresSessions) -> None:
-    """What is too old goes without anybody asking; where that fails it goes the next time, and nobody sees it."""
-    while True:
-        with contextlib.suppress(UpstreamError):
-            await store.forget_old()
-        await asyncio.sleep(PRUNE_EVERY_S)
-
-
-async def _stop(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.wait([task])
-
-
-async def _see_through(work: Coroutine[Any, Any, T]) -> T:
-    """What the work came to. Whoever is cancelled meanwhile waits for its end first: nothing goes on unseen."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # nobody will ask for it
-        raise
 
 
 def _count(done: str) -> int:

@@ -244,6 +244,7 @@ def _open_store(settings: "Settings") -> "AbstractAsyncContextManager[Any]":
     if sessions.postgres is not None:
         from lockgate.clients.postgres_sessions import open_postgres_sessions
 
+        assert sessions.postgres.dsn is not None  # noqa: S101 - loading the settings has checked it
         return open_postgres_sessions(sessions.postgres.dsn.reveal(), limits)
     from lockgate.embedded.sessions import open_sqlite_sessions
 
@@ -272,7 +273,7 @@ def _in_one_line(text: str) -> str:
 
 
 def _name_time(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")  # noqa: DTZ006 - made aware at once
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
 
 def _complain(words: str, code: int = _FAILED) -> int:

@@ -2,18 +2,11 @@
 """What `lockgate check` says about agents: who they are, what they use, and where they are reached. No secret."""
 
 from lockgate.config.settings import ModelSettings, SessionSettings, Settings, SourceSettings
-from lockgate.core.endpoints import OLLAMA_CHAT_PATH, OLLAMA_MODELS_PATH, OLLAMA_TEXT_PATH
+from lockgate.core.endpoints import OLLAMA_PATHS
 from lockgate.core.routes import choose_routes
 
 # What clients of OpenAI's and of Ollama's call. Requests name an agent or a model, and a policy says who reads.
-AGENT_ENDPOINTS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    OLLAMA_CHAT_PATH,
-    OLLAMA_TEXT_PATH,
-    OLLAMA_MODELS_PATH,
-)
+CLIENT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", *sorted(OLLAMA_PATHS))
 
 Row = tuple[str, ...]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lockgate.config.agent_report import AGENT_ENDPOINTS, describe_place, has_names, list_agent_parts, list_agents
+from lockgate.config.agent_report import CLIENT_PATHS, describe_place, has_names, list_agent_parts, list_agents
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
@@ -23,7 +23,7 @@ from lockgate.config.settings import (
     SourceSettings,
 )
 from lockgate.config.upstreams import is_for_later, kind_of
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_CHAT_PATH, OLLAMA_PATHS, OLLAMA_TEXT_PATH
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
@@ -47,6 +47,8 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
     (CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
     (CHAT_STREAM_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
+    (OLLAMA_CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
+    (OLLAMA_TEXT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
 _NOT_YET_USED = ("server.allowed_hosts",)
@@ -199,20 +201,19 @@ def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
         readers.append(_name_readers(settings, outputs, path == V1_STREAM))
         rows.append((path, _describe_service_of(settings, path), *readers))
     listed = {path for path, _, _ in ENDPOINTS}
-    added = [path for path in AGENT_ENDPOINTS if path not in listed]
-    rows += [(path, _describe_service_of(settings, path), "by policy", "by policy") for path in added]
+    rows += [(path, "yes", "-", "-") for path in CLIENT_PATHS if path not in listed]  # nothing is said there
     is_bare = settings.compat == "fms" and not settings.agents  # as the existing orchestrator
-    return [row for row in rows if not (is_bare and row[0] in AGENT_ENDPOINTS)]
+    return [row for row in rows if not (is_bare and row[0] in CLIENT_PATHS)]
 
 
 def _describe_service_of(settings: Settings, path: str) -> str:
     """Whether an endpoint is served, and if not, which section would make it so."""
-    if path in AGENT_ENDPOINTS and has_names(settings):
+    if path in CLIENT_PATHS and has_names(settings):
         return "yes"
+    if path in OLLAMA_PATHS:
+        return "needs `agents` or `models`"
     if "completions" in path and settings.openai is None:
         return "needs `openai`"
-    if path in AGENT_ENDPOINTS and "completions" not in path:
-        return "needs `agents` or `models`"
     if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:
         return "needs `generation`"
     return "yes"

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the searches of an index find, and how their findings become one list of documents.
+"""What the two searches of an index find, and how their findings become one list of documents.
 
-Decides nothing about ranks (lockgate.core.fusion does) and refuses to know how anything was found.
+Decides which findings of the search by words count beside those of the search by meaning. Refuses to know how anything
+was found; ranks become one order in lockgate.core.fusion.
+
+A search by words always finds something: some passage has one word of the question. Fusion sees ranks alone, so such
+chance hits would push out what the search by meaning has found. A passage therefore counts there only if it has a
+third of what the question says, each word weighed by how rare it is. Where there is no other search, all count.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from lockgate.core.fusion import fuse
@@ -12,6 +18,7 @@ from lockgate.core.values import Document
 
 WORDS: Final = "lexical"
 MEANING: Final = "vector"
+MIN_SHARE: Final = 1 / 3
 
 
 class Hit(NamedTuple):
@@ -24,11 +31,56 @@ class Hit(NamedTuple):
     text: str
 
 
-def rank_hits(legs: Sequence[Sequence[Hit]], near: Mapping[int, float], limit: int) -> list[Document]:
-    """The best passages of all searches; `near` has the cosine to the question where it is known."""
-    hits = {hit.key: hit for leg in legs for hit in leg}
-    best = fuse([[hit.key for hit in leg] for leg in legs], limit)
-    return [_to_document(hits[key], score, near.get(key)) for key, score in best]
+class Spread(NamedTuple):
+    """Where a word of the question stands: in how many passages at all, and in which of the hits."""
+
+    passages: int
+    hits: Collection[int]
+
+
+class FoundByWords(NamedTuple):
+    """The hits of the search by words, best first; how many passages there are, and each word's spread."""
+
+    hits: Sequence[Hit]
+    total: int = 0
+    spreads: Sequence[Spread] = ()
+
+
+class FoundByMeaning(NamedTuple):
+    """The hits of the search by meaning, nearest first, and the cosine to the question of every passage asked about."""
+
+    hits: Sequence[Hit]
+    cosines: Mapping[int, float]
+
+
+def rank_hits(words: FoundByWords | None, meaning: FoundByMeaning | None, limit: int) -> list[Document]:
+    """The best passages of both searches; one that failed is None."""
+    rankings: list[Sequence[Hit]] = []
+    cosines: Mapping[int, float] = {}
+    if words is not None:
+        rankings.append(words.hits if meaning is None else _leave_out_chance(words))
+    if meaning is not None:
+        rankings.append(meaning.hits)
+        cosines = meaning.cosines
+    hits = {hit.key: hit for ranking in rankings for hit in ranking}
+    best = fuse([[hit.key for hit in ranking] for ranking in rankings], limit)
+    return [_to_document(hits[key], score, cosines.get(key)) for key, score in best]
+
+
+def _leave_out_chance(found: FoundByWords) -> list[Hit]:
+    """The hits that have enough of what the question says."""
+    weights = [_weigh(found.total, spread.passages) for spread in found.spreads]
+    needed = sum(weights) * MIN_SHARE
+    return [hit for hit in found.hits if _sum_weights(hit.key, found.spreads, weights) >= needed]
+
+
+def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) -> float:
+    return sum(weight for spread, weight in zip(spreads, weights, strict=True) if key in spread.hits)
+
+
+def _weigh(total: int, passages: int) -> float:
+    """How much a word tells: the rarer, the more."""
+    return math.log(1 + max(total - passages + 0.5, 0.5) / (passages + 0.5))
 
 
 def _to_document(hit: Hit, score: float, similarity: float | None) -> Document:

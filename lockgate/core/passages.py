@@ -65,6 +65,11 @@ def split_passages(sections: Sequence[Section], title: str = "", max_chars: int 
     return passages
 
 
+def text_to_embed(passage: Passage) -> str:
+    """What an embedder reads of a passage: its title says what the text takes for granted."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
 def split_blocks(text: str) -> tuple[str, ...]:
     """A plain text's paragraphs."""
     return tuple(block.strip() for block in re.split(r"\n[^\S\n]*(?:\n\s*)+", text) if block.strip())

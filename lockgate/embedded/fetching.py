@@ -58,7 +58,8 @@ _CAUSES = (
     ),
     (
         r"No matching distribution|Could not find a version",
-        "the package index that pip knows does not have it: look at where pip gets packages from (`pip config list`)",
+        "the package index that pip knows does not have it, or does not answer: look at where pip gets packages from "
+        "(`pip config list`)",
     ),
 )
 _ELSEWHERE = (

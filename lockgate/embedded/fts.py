@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from lockgate.core.fusion import LEG_LIMIT, Query
-from lockgate.core.hits import MEANING, WORDS, Hit, name_model, rank_hits
+from lockgate.core.hits import MEANING, WORDS, FoundByMeaning, FoundByWords, Hit, name_model, rank_hits
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.core.search_words import find_search_words
 from lockgate.core.values import Document
@@ -41,11 +41,11 @@ class _NoVectors(Unavailable):
     """Words of ours, fit for the log."""
 
 
-class _Found(NamedTuple):
-    """What a search found; that by meaning knows how near any passage is."""
+class _Near(NamedTuple):
+    """What the search by meaning found, and how near any passage is."""
 
     hits: list[Hit]
-    nearness: Nearness | None = None
+    nearness: Nearness
 
 
 class FtsDataSource:
@@ -67,14 +67,11 @@ class FtsDataSource:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
         if not self._files.exists():
             return []
-        legs: dict[str, Callable[[], Awaitable[_Found]]] = {
-            WORDS: partial(self._search_words, find_search_words(query.keywords or query.question))
-        }
-        if self._embedder is not None:
-            legs[MEANING] = partial(self._search_meaning, query.question, self._embedder)
+        words = find_search_words(query.keywords or query.question)
         async with asyncio.TaskGroup() as group:
-            tasks = {name: group.create_task(self._try(leg)) for name, leg in legs.items()}
-        return _put_together(self._take_found({name: task.result() for name, task in tasks.items()}), limit)
+            by_words = group.create_task(self._try(WORDS, partial(self._search_words, words)))
+            by_meaning = group.create_task(self._try(MEANING, partial(self._search_meaning, query.question)))
+        return self._put_together(by_words.result(), by_meaning.result(), limit)
 
     async def knows(self, document: IndexedDocument) -> bool:
         """Whether the document is here as it is, with vectors of its model if it has one."""
@@ -95,28 +92,29 @@ class FtsDataSource:
         """Take documents out; how many were there."""
         return await self._files.run(lambda file: file.remove(sources)) if self._files.exists() else 0
 
-    async def _search_words(self, words: Sequence[str]) -> _Found:
+    async def _search_words(self, words: Sequence[str]) -> FoundByWords:
         if not words:
-            return _Found([])
-        match = " OR ".join(f'"{word}"' for word in words)  # quoted, a word is never an order to the search
-        return _Found(await self._files.run(lambda file: file.find_words(match, LEG_LIMIT)))
+            return FoundByWords([])
+        return await self._files.run(lambda file: file.find_words(words, LEG_LIMIT))
 
-    async def _search_meaning(self, question: str, embedder: Embedder) -> _Found:
-        [vector] = await embedder.embed([question])
+    async def _search_meaning(self, question: str) -> _Near | None:
+        if self._embedder is None:
+            return None  # told when the index was opened
+        [vector] = await self._embedder.embed([question])
         return await self._files.run(lambda file: self._compare(file, vector))
 
-    def _compare(self, file: IndexFile, vector: Sequence[float]) -> _Found:
+    def _compare(self, file: IndexFile, vector: Sequence[float]) -> _Near:
         nearness = self._vectors.compare(file, vector)
         if not len(nearness.keys):
             raise _NoVectors(self._files.name, NO_VECTORS)
-        return _Found(file.read_hits(nearness.find_best(LEG_LIMIT)), nearness)
+        return _Near(file.read_hits(nearness.find_best(LEG_LIMIT)), nearness)
 
-    async def _try(self, leg: Callable[[], Awaitable[_Found]]) -> _Found | UpstreamError:
+    async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
         """What a search finds in its time, or why it did not."""
         name = self._files.name
         try:
             async with asyncio.timeout(self._leg_timeout_s):
-                return await leg()
+                found = await search()
         except TimeoutError:
             return TimedOut(name, f"{_FAILED}no answer in time")
         except UpstreamError as error:
@@ -125,31 +123,32 @@ class FtsDataSource:
             failure = Unavailable(name, f"{_FAILED}the embedder failed")
             failure.__cause__ = error
             return failure
-
-    def _take_found(self, results: dict[str, _Found | UpstreamError]) -> list[_Found]:
-        """What the searches found that came to their end; of the others the log is told, once until they recover."""
-        found = [result for result in results.values() if not isinstance(result, UpstreamError)]
-        for leg, result in results.items():
-            if not isinstance(result, UpstreamError):
-                self._told.pop(leg, None)
-            elif found:
-                self._tell(leg, result.message if isinstance(result, _NoVectors) else name_causes(result))
-        if not found:
-            raise next(result for result in results.values() if isinstance(result, UpstreamError))
+        self._told.pop(leg, None)
         return found
 
-    def _tell(self, leg: str, reason: str) -> None:
+    def _put_together(
+        self, words: FoundByWords | UpstreamError, near: _Near | UpstreamError | None, limit: int
+    ) -> list[Document]:
+        if isinstance(words, UpstreamError):
+            if not isinstance(near, _Near):
+                raise words
+            self._tell(WORDS, words)
+        if isinstance(near, UpstreamError):
+            self._tell(MEANING, near)
+        by_words = None if isinstance(words, UpstreamError) else words
+        return rank_hits(by_words, _look_up(near, by_words) if isinstance(near, _Near) else None, limit)
+
+    def _tell(self, leg: str, error: UpstreamError) -> None:
+        """The log, once until the search works again."""
+        reason = error.message if isinstance(error, _NoVectors) else name_causes(error)
         if self._told.get(leg) != reason:
             self._told[leg] = reason
             log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._files.name, leg=leg, reason=reason)
 
 
-def _put_together(found: Sequence[_Found], limit: int) -> list[Document]:
-    near: dict[int, float] = {}
-    for one in found:
-        if one.nearness is not None:
-            near = one.nearness.look_up({hit.key for leg in found for hit in leg.hits})
-    return rank_hits([one.hits for one in found], near, limit)
+def _look_up(near: _Near, words: FoundByWords | None) -> FoundByMeaning:
+    keys = {hit.key for hits in (near.hits, words.hits if words else ()) for hit in hits}
+    return FoundByMeaning(near.hits, near.nearness.look_up(keys))
 
 
 class _Connections:

@@ -16,16 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lockgate.core.hits import Hit
+from lockgate.core.hits import FoundByWords, Hit, Spread
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.errors import Unavailable
 
 BUSY_TIMEOUT_S: Final = 10.0
-TITLE_WEIGHT, TEXT_WEIGHT = 2.0, 1.0
 _APPLICATION: Final = 0x4C4B4958  # "LKIX": the file is an index of ours
 _VERSION: Final = 1
 _TABLES: Final = """
-CREATE TABLE edition (file TEXT NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE edition (file TEXT NOT NULL, number INTEGER NOT NULL, passages INTEGER NOT NULL);
 CREATE TABLE documents (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     source TEXT NOT NULL UNIQUE,
@@ -63,19 +62,20 @@ _HIT = "passages.id, documents.name, passages.number, passages.title, passages.t
 _JOINED = "passages JOIN documents ON documents.id = passages.document"
 _FIND_WORDS = f"""
 WITH found AS MATERIALIZED (
-    SELECT rowid AS key, rank AS distance FROM words
-    WHERE words MATCH ? AND rank MATCH 'bm25({TITLE_WEIGHT}, {TEXT_WEIGHT})' ORDER BY rank LIMIT ?
+    SELECT rowid AS key, rank AS distance FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?
 )
-SELECT {_HIT} FROM found JOIN {_JOINED.replace("passages JOIN", "passages ON passages.id = found.key JOIN")}
+SELECT {_HIT} FROM found JOIN passages ON passages.id = found.key JOIN documents ON documents.id = passages.document
 ORDER BY found.distance, found.key
 """  # noqa: S608 - constants of ours
+_NEXT_EDITION = "UPDATE edition SET number = number + 1, passages = (SELECT count(*) FROM passages)"
 
 
 class Edition(NamedTuple):
-    """Which file, and how often it was written to."""
+    """Which file, how often it was written to, and how many passages it has."""
 
     file: str
     number: int
+    passages: int = 0
 
 
 class StoredVectors(NamedTuple):
@@ -128,15 +128,27 @@ class IndexFile:
 
     def read_edition(self) -> Edition:
         """What tells one state of the index from all others."""
-        return Edition(*self._connection.execute("SELECT file, number FROM edition").fetchone())
+        return Edition(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
 
     def list_models(self) -> dict[int, str]:
         """Who made the vectors of each document."""
         return dict(self._connection.execute("SELECT id, model FROM documents"))
 
-    def find_words(self, match: str, limit: int) -> list[Hit]:
-        """The passages that match best."""
-        return [Hit(*row) for row in self._connection.execute(_FIND_WORDS, (match, limit))]
+    def find_words(self, words: Sequence[str], limit: int) -> FoundByWords:
+        """The passages that have the words, those that match best first."""
+        quoted = [f'"{word}"' for word in words]  # quoted, a word is never an order to the search
+        with self.reading():
+            hits = [Hit(*row) for row in self._connection.execute(_FIND_WORDS, (" OR ".join(quoted), limit))]
+            keys = [hit.key for hit in hits]
+            spreads = [self._find_spread(word, keys) for word in quoted]
+            return FoundByWords(hits, self.read_edition().passages, spreads)
+
+    def _find_spread(self, word: str, keys: Sequence[int]) -> Spread:
+        marks = ", ".join("?" * len(keys))
+        sql = f"""SELECT count(*), group_concat(CASE WHEN rowid IN ({marks}) THEN rowid END)
+            FROM words WHERE words MATCH ?"""  # noqa: S608 - question marks
+        passages, found = self._connection.execute(sql, (*keys, word)).fetchone()
+        return Spread(passages, frozenset(map(int, found.split(","))) if found else frozenset())
 
     def read_hits(self, passages: Sequence[int]) -> list[Hit]:
         """Passages by their keys, in the same order; those that are gone are left out."""
@@ -165,7 +177,7 @@ class IndexFile:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection
-            self._connection.execute("UPDATE edition SET number = number + 1")
+            self._connection.execute(_NEXT_EDITION)
         except BaseException:
             self._connection.rollback()
             raise
@@ -215,7 +227,7 @@ def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
         raise Unavailable(name, f"{file.name} is no index of ours")
     for statement in _statements(_TABLES):
         connection.execute(statement)
-    connection.execute("INSERT INTO edition VALUES (?, 0)", (secrets.token_hex(8),))
+    connection.execute("INSERT INTO edition VALUES (?, 0, 0)", (secrets.token_hex(8),))
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
     connection.execute(f"PRAGMA user_version = {_VERSION}")
 

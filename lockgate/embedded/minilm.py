@@ -54,16 +54,25 @@ class Minilm:
             self._calls -= 1
 
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        loop = asyncio.get_running_loop()
         vectors: list[Vector] = []
         for start in range(0, len(texts), WINDOW_TEXTS):
-            rows = await loop.run_in_executor(self._thread, self._encode, texts[start : start + WINDOW_TEXTS])
-            found: dict[int, Vector] = {}
-            for batch in cut_batches([len(row) for row in rows]):
-                several = await loop.run_in_executor(self._thread, self._run, [rows[at] for at in batch])
-                found.update(zip(batch, several, strict=True))
-            vectors.extend(found[at] for at in range(len(rows)))
+            vectors.extend(await self._embed_window(texts[start : start + WINDOW_TEXTS]))
         return vectors
+
+    async def _embed_window(self, texts: Sequence[str]) -> list[Vector]:
+        """One turn per batch; the first is the turn that cuts the texts into pieces, so a question takes only one."""
+        loop = asyncio.get_running_loop()
+        rows, (batch, *batches), several = await loop.run_in_executor(self._thread, self._begin, texts)
+        found = dict(zip(batch, several, strict=True))
+        for batch in batches:
+            several = await loop.run_in_executor(self._thread, self._run, [rows[at] for at in batch])
+            found.update(zip(batch, several, strict=True))
+        return [found[at] for at in range(len(texts))]
+
+    def _begin(self, texts: Sequence[str]) -> tuple[list[Numbers], list[list[int]], list[Vector]]:
+        rows = self._encode(texts)
+        batches = list(cut_batches([len(row) for row in rows]))
+        return rows, batches, self._run([rows[at] for at in batches[0]])
 
     def _encode(self, texts: Sequence[str]) -> list[Numbers]:
         return [self._pieces.encode(text[:MAX_TEXT_CHARS], MAX_TOKENS) for text in texts]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lockgate.errors import ConfigError, Unavailable
+from lockgate.holding import see_through
 from lockgate.wire.session_rows import TABLES, VERSION
 
 BUSY_TIMEOUT_S = 5.0
@@ -52,15 +53,8 @@ class SessionFile:
 
 
 async def _run(thread: ThreadPoolExecutor, job: Callable[[], T]) -> T:
-    work = asyncio.wrap_future(thread.submit(job))
     try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        work.exception()  # nobody will ask for it
-        raise
+        return await see_through(asyncio.wrap_future(thread.submit(job)))
     except sqlite3.Error as error:
         raise Unavailable("sessions", _name_failure(error)) from None
 

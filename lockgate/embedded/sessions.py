@@ -7,22 +7,18 @@ All SQL runs in one thread of the store's own. A session is held by a lock on on
 the system takes it back when its process ends, in whatever way. Neither works on a network file system.
 """
 
-import asyncio
 import contextlib
 import sqlite3
 import time
 import uuid
-import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.embedded.session_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
 from lockgate.embedded.session_locks import SessionLocks, open_session_locks
-from lockgate.errors import UpstreamError
+from lockgate.holding import Queues, pruning
 from lockgate.wire import session_rows as rows
-
-PRUNE_EVERY_S = 60.0
 
 
 class SqliteSessions:
@@ -33,15 +29,14 @@ class SqliteSessions:
         self._locks = locks
         self._limits = limits
         self._clock = clock
-        self._alone: weakref.WeakValueDictionary[SessionKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._queues = Queues[SessionKey]()
         self._held: set[SessionKey] = set()
 
     @contextlib.asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
         """The session for oneself: first come, first served in this process, by chance among several."""
         key = rows.clean_key(key)
-        alone = self._alone.setdefault(key, asyncio.Lock())  # lives as long as somebody holds it or waits
-        async with alone, self._locks.hold(rows.number_of(key)):
+        async with self._queues.alone(key), self._locks.hold(rows.number_of(key)):
             self._held.add(key)
             try:
                 yield
@@ -121,18 +116,5 @@ async def open_sqlite_sessions(
         locks = stack.enter_context(open_session_locks(path.with_name(path.name + ".locks")))
         store = SqliteSessions(file, locks, limits, clock)
         if limits.retention_days is not None:
-            stack.push_async_callback(_stop, asyncio.create_task(_forget_often(store)))
+            await stack.enter_async_context(pruning(store.forget_old))
         yield store
-
-
-async def _forget_often(store: SqliteSessions) -> None:
-    """What is too old goes without anybody asking; where that fails it goes the next time, and nobody sees it."""
-    while True:
-        with contextlib.suppress(UpstreamError):
-            await store.forget_old()
-        await asyncio.sleep(PRUNE_EVERY_S)
-
-
-async def _stop(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -9,11 +9,12 @@ are taken.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.core.lanes import LanePlan
+from lockgate.core.release import Release
 from lockgate.core.values import Document, Frame, Message
 from lockgate.core.verdicts import Judge, judge_whole
 from lockgate.errors import CheckFailed, TimedOut, TurnFailed, UpstreamError
@@ -91,23 +92,33 @@ async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
                     if frame.text:
                         yield frame.text
         return
-    guarding = saying.guarding
-    comparing = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
-    judge = Judge(guarding.on_output, guarding.fallback, comparing)
+    judge = _build_judge(saying.guarding)
     try:
         async with open_guarded_stream(source, guards, saying.gate.plan(guards)) as releases:
-            async for release in releases:
-                if release.detections:
-                    count_detections(release.detections)
-                verdict = judge.judge(release.start, release.text, release.detections)
-                if verdict.is_blocked:
-                    facts.outcome = ANSWER_BLOCKED
-                if verdict.text:
-                    yield verdict.text
-                if verdict.is_blocked:
-                    return
+            with suppress(GeneratorExit):  # nobody listens any more; the gate must not take that for a failure
+                async for release in releases:
+                    piece = _judge(judge, release, facts)
+                    if piece:
+                        yield piece
+                    if facts.outcome == ANSWER_BLOCKED:
+                        return
     except UpstreamError as error:  # the model's own are called otherwise
         raise fail_check(error) from error
+
+
+def _build_judge(guarding: Guarding) -> Judge:
+    comparing = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
+    return Judge(guarding.on_output, guarding.fallback, comparing)
+
+
+def _judge(judge: Judge, release: Release, facts: Facts) -> str:
+    """What of a release may leave."""
+    if release.detections:
+        count_detections(release.detections)
+    verdict = judge.judge(release.start, release.text, release.detections)
+    if verdict.is_blocked:
+        facts.outcome = ANSWER_BLOCKED
+    return verdict.text
 
 
 def choose_readers(saying: Saying) -> tuple[ActiveGuard, ...]:

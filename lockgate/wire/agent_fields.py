@@ -5,8 +5,6 @@ Decides which values can be used and in which words the others are refused. Refu
 answer is written: that is for `agent_openai` and `agent_ollama`.
 """
 
-import re
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -17,12 +15,11 @@ from lockgate.core.routes import Editor
 from lockgate.core.turns import ASSISTANT, SYSTEM, USER
 from lockgate.core.values import Message
 from lockgate.errors import InvalidRequest
+from lockgate.wire.agent_values import check_session_id, decode_text, refuse
 from lockgate.wire.openai import ContentPart, refuse_typos
 from lockgate.wire.shapes import Shape
 
-MAX_SESSION_CHARS = 256
 _ROLES = {USER: USER, ASSISTANT: ASSISTANT, SYSTEM: SYSTEM, "developer": SYSTEM}
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _EDITOR_FIELDS = ("editor_content", "selected_text", "extra_context")
 _ACCOUNT_FIELD = "user_info"
 
@@ -116,12 +113,14 @@ def refuse_unfit(raw: bytes, unfit: Sequence[Unfit]) -> None:
 
 def build_wanted(request: AgentRequest, sent: tuple[Message, ...], params: Params, *, is_stream: bool) -> Wanted:
     """What a request wants, of its own fields and of those that all have."""
+    session_id = request.session_id or ""
+    check_session_id(session_id)
     editor, account = read_user(request.user or "")
     return Wanted(
         request.model,
         sent,
         is_stream,
-        read_session_id(request.session_id or ""),
+        session_id,
         request.query_type or "",
         editor,
         account,
@@ -173,13 +172,6 @@ def _read_content(place: int, message: AgentMessage) -> str:
 # Fields of ours.
 
 
-def read_session_id(text: str) -> str:
-    """The name of a session, or nothing."""
-    if len(text) > MAX_SESSION_CHARS or not text.isprintable():
-        raise InvalidRequest(f"`session_id` must be at most {MAX_SESSION_CHARS} printable characters")
-    return text
-
-
 def read_user(user: str) -> tuple[Editor, str]:
     """What the user has before the eyes and what is said about the user, if `user` is a JSON text that tells it.
 
@@ -189,11 +181,11 @@ def read_user(user: str) -> tuple[Editor, str]:
     told = [fields.get(name) for name in _EDITOR_FIELDS]
     for name, value in zip(_EDITOR_FIELDS, told, strict=True):
         if not isinstance(value, str | None):
-            raise InvalidRequest(f"user: `{name}` must be a string")
+            raise refuse(f"user.{name}", "must be a string")
     account = fields.get(_ACCOUNT_FIELD)
     if not isinstance(account, dict | None):
-        raise InvalidRequest(f"user: `{_ACCOUNT_FIELD}` must be an object")
-    texts = [read_base64(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, told, strict=True)]
+        raise refuse(f"user.{_ACCOUNT_FIELD}", "must be an object")
+    texts = [decode_text(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, told, strict=True)]
     return Editor(*texts), msgspec.json.encode(account).decode() if account else ""
 
 
@@ -205,13 +197,3 @@ def _read_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return fields
-
-
-def read_base64(field: str, value: str) -> str:
-    """A text in base64: the standard alphabet, with padding; inside is UTF-8."""
-    try:
-        if _BASE64.fullmatch(value):
-            return b64decode(value).decode()
-    except UnicodeDecodeError:
-        raise InvalidRequest(f"`{field}` must be UTF-8 inside its base64") from None
-    raise InvalidRequest(f"`{field}` must be base64, in the standard alphabet with padding")

@@ -218,14 +218,16 @@ def test_the_report_shows_agents_and_no_secret(loader: Loader) -> None:
 
 
 def test_the_report_lists_the_paths_of_agents_and_models(loader: Loader) -> None:  # D-18
-    paths = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate", "/api/tags"]
+    paths = ["/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate"]
+    lists = ["/v1/models", "/api/tags", "/api/version"]
 
     def served(text: str) -> list[str]:
         lines = [line.split() for line in render_check(loader.load(text)).splitlines()]
-        return [line[0] for line in lines if line and line[0] in paths and line[1] == "yes"]
+        return [line[0] for line in lines if line and line[0] in paths + lists and line[1] == "yes"]
 
-    assert served(AGENT) == served(f"{AGENT}compat: fms") == served(PII + MODEL) == paths
-    assert served(PII) == served(f"{PII}{MODEL}compat: fms") == []
+    assert served(AGENT) == served(f"{AGENT}compat: fms") == served(PII + MODEL) == paths + lists
+    assert served(PII) == lists
+    assert served(f"{PII}{MODEL}compat: fms") == []
 
 
 def test_what_check_prints_means_the_same_when_it_is_loaded(loader: Loader, tmp_path: Path) -> None:

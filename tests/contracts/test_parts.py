@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from lockgate.core.values import Document, Frame, Message
-from lockgate.interfaces import Chunker, DataSource, Detector, Model, SessionStore
+from lockgate.interfaces import Chunker, DataSource, Detector, Model
 from lockgate.plugins import find_factory
 from lockgate.testing import (
     FixedChunker,
-    MemorySessionStore,
     ScriptedDataSource,
     ScriptedDetector,
     ScriptedModel,
@@ -63,13 +62,6 @@ async def test_a_model_says_its_frames_and_stops_when_closed() -> None:
 async def test_a_source_gives_the_best_documents_first() -> None:
     source: DataSource = ScriptedDataSource([Document("b", "", 0.1), Document("a", "", 0.9)])
     assert [one.title for one in await source.search("?", 1)] == ["a"]
-
-
-async def test_a_session_store_gives_back_what_was_appended() -> None:
-    store: SessionStore = MemorySessionStore()
-    await store.append("s", [Message("user", "hi"), Message("assistant", "hello")])
-    assert [one.role for one in await store.load("s")] == ["user", "assistant"]
-    assert await store.load("other") == ()
 
 
 async def test_a_broken_chunker_is_caught_by_the_contract() -> None:

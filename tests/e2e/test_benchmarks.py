@@ -14,7 +14,7 @@ from benchmarks.processes import open_relay, open_upstream
 from benchmarks.upstream import CHAT_PATH
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SECTIONS = ("chat", "content", "core", "grounded", "growth", "stream")
+_SECTIONS = ("chat", "content", "core", "grounded", "growth", "retrieval", "stream")
 _ALL_MET, _MISSED = 0, 1
 
 

@@ -3,7 +3,9 @@
 
 import argparse
 import json
+import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from lockgate.commands.evaluate import add_parser
 from lockgate.config.load import load_settings
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest
 from lockgate.pipelines.evaluate import load_questions
+from lockgate.telemetry import logger
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "evaluation"
 CONFIG = """
@@ -31,6 +34,17 @@ QUESTIONS = [
     {"id": "keep", "category": "good", "question": "For how long is the journal kept?", "reference": "For 90 days."},
     {"id": "broken", "category": "bad", "question": "What is broken?", "reference": "Nothing."},
 ]
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """The command silences the log of its process."""
+    root = logging.getLogger()
+    before, sinks = [(one, one.level) for one in (root, logger)], root.handlers[:]
+    yield
+    root.handlers[:] = sinks
+    for one, level in before:
+        one.setLevel(level)
 
 
 def run(folder: Path, *arguments: str, judge: str = ", judge: judge", config: str = CONFIG) -> int:
@@ -81,7 +95,7 @@ def test_what_cannot_be_evaluated_is_an_error_that_says_why(tmp_path: Path) -> N
     with pytest.raises(InvalidRequest, match="no source `other`"):
         run(tmp_path, "--index", "other")
     with pytest.raises(InvalidRequest, match="no agent is configured"):
-        run(tmp_path, config='data_dir: "{folder}"')
+        run(tmp_path, config="detectors: {{pii: {{embedded: pii}}}}")
 
 
 def test_the_example_has_questions_that_its_pages_answer() -> None:

@@ -9,8 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.embedded import minilm
-from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, MAX_CALLS, Minilm, cut_batches, open_minilm
+from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, Minilm, cut_batches, open_minilm
 from lockgate.embedded.wordpiece import load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
 
@@ -137,17 +136,28 @@ async def test_more_texts_than_a_window_come_back_in_order(embedder: Minilm, mon
     assert np.abs(together - alone).max() < 1e-5
 
 
-async def test_a_question_does_not_wait_for_an_indexing_job(embedder: Minilm) -> None:
+async def test_a_question_waits_for_one_batch_of_an_indexing_job(
+    embedder: Minilm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    begun = threading.Event()
+    run = embedder._run
+
+    def run_noted(rows: Sequence[list[int]]) -> list[list[float]]:
+        lengths.append(len(rows[0]))
+        begun.set()
+        return run(rows)
+
+    monkeypatch.setattr(embedder, "_run", run_noted)
     job = asyncio.create_task(embedder.embed(["a passage of some length " * 40] * 60))
-    await asyncio.sleep(0.05)
-    started = time.perf_counter()
+    assert await asyncio.to_thread(begun.wait, 10)
     await embedder.embed(["How long?"])
-    waited_s = time.perf_counter() - started
     assert not job.done()
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    assert waited_s < 1.5  # a few batches; the job is sixty
+    place = next(at for at, length in enumerate(lengths) if length < 10)
+    assert place <= 2  # the one that ran, and one that may have come in between
 
 
 async def test_the_event_loop_goes_on_meanwhile(embedder: Minilm) -> None:
@@ -169,8 +179,9 @@ async def test_a_call_that_is_left_does_not_disturb_others(embedder: Minilm) -> 
     assert len(await embedder.embed(["after"])) == 1
 
 
-async def test_too_many_calls_are_refused(embedder: Minilm) -> None:
-    jobs = [asyncio.create_task(embedder.embed(["x"])) for _ in range(MAX_CALLS + 3)]
+async def test_too_many_calls_are_refused(embedder: Minilm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minilm, "MAX_CALLS", 20)
+    jobs = [asyncio.create_task(embedder.embed(["x"])) for _ in range(23)]
     ends = await asyncio.gather(*jobs, return_exceptions=True)
     refused = [end for end in ends if isinstance(end, BaseException)]
     assert [type(end) for end in refused] == [Unavailable] * 3

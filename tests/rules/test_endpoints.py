@@ -4,11 +4,12 @@
 from dataclasses import replace
 
 from lockgate.assembly import open_gateway
-from lockgate.config.agent_report import CLIENT_PATHS
 from lockgate.config.report import ENDPOINTS
 from lockgate.config.settings import Settings
+from lockgate.core.endpoints import OLLAMA_PATHS
 from lockgate.pipelines.generate import NoBackend
 from lockgate.server.http.routes import api_routes
+from lockgate.server.readiness import Readiness
 from lockgate.telemetry.names import ENDPOINT_SPANS
 
 LISTED = [path for path, _, _ in ENDPOINTS]
@@ -16,8 +17,8 @@ LISTED = [path for path, _, _ in ENDPOINTS]
 
 async def test_every_endpoint_is_listed_and_has_a_span() -> None:
     async with open_gateway(Settings()) as gateway:
-        routes = api_routes(replace(gateway, generation=NoBackend(), openai=NoBackend()))
+        routes = api_routes(replace(gateway, generation=NoBackend(), openai=NoBackend()), Readiness({}))
     served = {path for path, methods in routes.items() if "POST" in methods}
     assert served == set(LISTED) == set(ENDPOINT_SPANS)
     assert len(LISTED) == len(served)
-    assert routes.keys() >= set(CLIENT_PATHS)
+    assert routes.keys() >= OLLAMA_PATHS | {"/v1/models"}

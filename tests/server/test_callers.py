@@ -138,7 +138,6 @@ async def test_a_key_names_its_caller(path: str, headers: dict[str, str], caller
         (OPENAI, {"authorization": "key-of-app"}, "a key is required: send it as X-Lockgate-Key"),
         (OPENAI, {"authorization": "Bearer app"}, "this key is not known"),
         (OPENAI, {"x-lockgate-key": "no", **BEARER}, "this key is not known"),
-        ("/api/tags", {}, "a key is required: send it as X-Lockgate-Key"),
     ],
 )
 async def test_without_a_key_that_is_known_nothing_is_answered(
@@ -151,6 +150,15 @@ async def test_without_a_key_that_is_known_nothing_is_answered(
     assert ("error" in told) == path.startswith("/v1/")
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/tags", "/api/version"])
+async def test_clients_of_ollama_are_refused_in_its_words(path: str) -> None:
+    async with served(build(configured("app"), more={"/api/version": tell})) as port:
+        answer = await ask(port, path, {})
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json() == {"error": "a key is required: send it as X-Lockgate-Key"}
+        assert (await ask(port, path, BEARER)).json()["caller"] == "app"
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/docs"])

@@ -13,7 +13,8 @@ from lockgate.core.routes import Editor
 from lockgate.core.values import Message
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.wire import agent_openai as wire
-from lockgate.wire.agent_fields import Wanted, peek_model, read_base64, read_model, read_session_id, read_user
+from lockgate.wire.agent_fields import Wanted, peek_model, read_model, read_user
+from lockgate.wire.agent_values import decode_text
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -111,14 +112,14 @@ def test_a_text_completion_has_one_prompt(prompt: Any) -> None:
             "messages[0]: only text is supported",
         ),
         ({"session_id": 3}, "session_id: invalid type: integer `3`, expected a string"),
-        ({"session_id": "x" * 257}, "`session_id` must be at most 256 printable characters"),
-        ({"session_id": "a\nb"}, "`session_id` must be at most 256 printable characters"),
+        ({"session_id": "x" * 257}, "`session_id` must have at most 256 characters"),
+        ({"session_id": "a\nb"}, "`session_id` must have visible characters only"),
         ({"query_type": []}, "query_type: invalid type: sequence, expected a string"),
         ({"stream": "yes"}, 'stream: invalid type: string "yes", expected a boolean'),
         ({"user": {"editor_content": ""}}, "user: invalid type: map, expected a string"),
-        ({"user": '{"editor_content": "%%%"}'}, "`user.editor_content` must be base64"),
-        ({"user": '{"selected_text": 3}'}, "user: `selected_text` must be a string"),
-        ({"user": '{"user_info": "x"}'}, "user: `user_info` must be an object"),
+        ({"user": '{"editor_content": "%%%"}'}, "`user.editor_content` is not base64"),
+        ({"user": '{"selected_text": 3}'}, "`user.selected_text` must be a string"),
+        ({"user": '{"user_info": "x"}'}, "`user.user_info` must be an object"),
         ({"max_tokens": 0}, "`max_tokens` must be at least 1"),
         ({"max_tokens": "5"}, "max_tokens: invalid type"),
         ({"temperature": 2.5}, "`temperature` must be between 0 and 2"),
@@ -168,22 +169,22 @@ def test_null_inside_user_is_nothing() -> None:
 
 @given(st.text())
 def test_any_text_survives_base64(words: str) -> None:
-    assert read_base64("x", b64(words)) == words
+    assert decode_text("x", b64(words)) == words
 
 
 @pytest.mark.parametrize("value", ["YQ", "YQ=", "YQ===", "Y===", "YW I=", "YWI=\n", "YWI==", "-_-_", "YQ==YQ==", "ü"])
 def test_only_the_standard_alphabet_with_padding_is_base64(value: str) -> None:
-    with pytest.raises(InvalidRequest, match="`x` must be base64, in the standard alphabet with padding"):
-        read_base64("x", value)
+    with pytest.raises(InvalidRequest, match="`x` is not base64"):
+        decode_text("x", value)
 
 
 def test_base64_that_holds_no_text_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="`x` must be UTF-8 inside its base64"):
-        read_base64("x", base64.b64encode(b"\xff\xfe").decode())
+    with pytest.raises(InvalidRequest, match="`x` is not UTF-8 text in base64"):
+        decode_text("x", base64.b64encode(b"\xff\xfe").decode())
 
 
 def test_names_of_sessions_may_be_in_any_language() -> None:
-    assert read_session_id("Sitzung é 1") == "Sitzung é 1"
+    assert chat(session_id="Sitzung é 1").session_id == "Sitzung é 1"
 
 
 def test_the_model_is_seen_without_reading_the_rest() -> None:

@@ -18,7 +18,8 @@ from lockgate.pipelines.speaking import Facts
 from lockgate.server.grpc.calls import Calls, Context, read_metadata
 from lockgate.server.grpc.port import Kind, Method, Services
 from lockgate.telemetry import answer_started, frame_sent
-from lockgate.wire.assistance import Asked, read_agent_request, read_request_id
+from lockgate.wire.agent_values import read_request_id
+from lockgate.wire.assistance import Asked, read_agent_request
 from lockgate.wire.protos.assistance_pb2 import (
     AgentRequest,
     AgentResponse,
@@ -105,8 +106,28 @@ class AgentMethods:
         wanted = EvaluationRequest(request.category, request.limit, request.index)
         found = await evaluate(wanted, self._gateway.evaluation())
         answer_started(200, is_stream=False)
-        details = [QuestionDetail(**one._asdict()) for one in found.details]
-        return EvalResponse(**{**found._asdict(), "details": details})
+        return EvalResponse(
+            status=found.status,
+            questions_evaluated=found.questions_evaluated,
+            elapsed_seconds=found.elapsed_seconds,
+            judge_model=found.judge_model,
+            faithfulness=found.faithfulness,
+            answer_relevancy=found.answer_relevancy,
+            context_recall=found.context_recall,
+            context_precision=found.context_precision,
+            global_score=found.global_score,
+            verdict=found.verdict,
+            details=[
+                QuestionDetail(
+                    id=one.id,
+                    category=one.category,
+                    question=one.question,
+                    answer_preview=one.answer_preview,
+                    n_chunks=one.n_chunks,
+                )
+                for one in found.details
+            ],
+        )
 
 
 def _tell_facts(context: Context, speech: Speech, ask: Ask) -> None:

@@ -20,10 +20,10 @@ from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import TOO_LARGE, Exchange
 from lockgate.wire import agent_ollama, agent_openai
 from lockgate.wire.agent_fields import Wanted, peek_model, read_model
+from lockgate.wire.agent_values import read_request_id
 
 BRUNIX, DEFAULT_AGENT, AGENT_PREFIX = "brunix", "default", "agent/"
 MODELS_PATH = "/v1/models"
-_MAX_REQUEST_ID_CHARS = 200
 _UNBUFFERED = (b"x-accel-buffering", b"no")
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
 
@@ -197,7 +197,7 @@ def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
         label=wanted.label,
         editor=wanted.editor,
         account=wanted.account,
-        request_id=_read_request_id(exchange.header(b"x-request-id")),
+        request_id=read_request_id(exchange.header(b"x-request-id")),
         params=wanted.params,
         is_stream=wanted.is_stream,
     )
@@ -234,12 +234,6 @@ async def _relay(exchange: Exchange, pieces: AsyncIterator[str], dialect: Dialec
 
 def _describe_end(facts: Facts) -> dict[str, Any]:
     return {"is_blocked": facts.outcome != ANSWERED, "usage": facts.usage}
-
-
-def _read_request_id(value: str) -> str:
-    """The caller's name for the request, if it can be one."""
-    is_name = len(value) <= _MAX_REQUEST_ID_CHARS and value.isascii() and value.isprintable()
-    return value if is_name else ""
 
 
 @contextmanager

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What session stores say and do when the disk, the database or the connection fails."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockgate.clients.postgres import open_postgres
+from lockgate.clients.postgres_sessions import open_postgres_sessions
+from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
+from lockgate.embedded.sessions import open_sqlite_sessions
+from lockgate.errors import ConfigError, TimedOut, Unavailable, UpstreamError
+from tests.postgres import Server
+
+KEY = SessionKey("ana", "default", "s")
+LIMITS = StoreLimits()
+TURN = Turn("q", "a", "RETRIEVAL")
+
+
+async def add(store: Any, turn: Turn = TURN) -> None:
+    async with store.hold(KEY):
+        await store.append(KEY, turn)
+
+
+async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 7")
+    database.close()
+    with pytest.raises(ConfigError, match=r"sessions\.db: holds sessions of a newer version .*tables 7"):
+        async with open_sqlite_sessions(path, LIMITS):
+            pass
+
+
+async def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "sessions.db", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            async with open_sqlite_sessions(path, LIMITS):
+                pass
+
+
+async def test_sessions_are_readable_for_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS) as store:
+        await add(store)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert set(modes) == {"sessions.db", "sessions.db-wal", "sessions.db-shm", "sessions.db.locks"}
+
+
+async def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    path.write_bytes(b"this is no database " * 100)
+    with pytest.raises(Unavailable, match="is damaged"):
+        async with open_sqlite_sessions(path, LIMITS):
+            pass
+
+
+async def test_a_file_that_gets_damaged_fails_one_call_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS) as store:
+        for number in range(50):
+            await add(store, Turn(f"q{number}", "a" * 4000, "RETRIEVAL"))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    async with open_sqlite_sessions(path, LIMITS) as store:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="is damaged"):
+                await store.load(KEY, 10)
+            with pytest.raises(Unavailable, match="is damaged"):
+                await add(store)
+
+
+async def test_a_full_disk_loses_nothing_and_the_store_recovers(tmp_path: Path) -> None:
+    async with open_sqlite_sessions(tmp_path / "sessions.db", LIMITS) as store:
+        await add(store)
+        await store._file.run(lambda database: database.execute("PRAGMA max_page_count = 1").fetchall())
+        with pytest.raises(Unavailable, match="is full") as caught:
+            await add(store, Turn("q" * 100_000, "a", "RETRIEVAL"))
+        assert caught.value.service == "sessions"
+        assert (await store.load(KEY, 10)).turns == (TURN,)
+        await store._file.run(lambda database: database.execute("PRAGMA max_page_count = 10000").fetchall())
+        await add(store)
+        assert (await store.load(KEY, 10)).turns == (TURN, TURN)
+
+
+async def test_a_file_that_stays_locked_fails_in_bounded_time_and_readers_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=0.1) as store:
+        await add(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="locked by another process"):
+                await add(store)
+            assert (await store.load(KEY, 10)).turns == (TURN,)
+        finally:
+            other.close()
+        await add(store)
+
+
+async def test_the_event_loop_goes_on_while_the_file_is_locked(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        task = asyncio.create_task(add(store))
+        await asyncio.sleep(0.1)  # would take 5 s
+        assert not task.done()
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert not task.done()  # the write is under way, so the session stays held
+        other.close()
+        async with asyncio.timeout(6):
+            await asyncio.wait([task])
+        assert (await store.load(KEY, 10)).turns == (TURN,)
+        async with asyncio.timeout(1), store.hold(KEY):
+            pass
+
+
+async def end_connections(server: Server, dsn: str) -> None:
+    """As when the database is restarted."""
+    name = dsn.split("?")[0].rsplit("/", 1)[-1]
+    words = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+    await asyncio.to_thread(server.psql, words)
+
+
+async def test_nothing_is_written_once_the_connection_that_holds_the_session_is_lost(
+    postgres_server: Server, postgres_dsn: str
+) -> None:
+    async with open_postgres_sessions(postgres_dsn, LIMITS) as store:
+        await add(store)
+        async with store.hold(KEY):
+            await end_connections(postgres_server, postgres_dsn)
+            async with asyncio.timeout(1), open_postgres_sessions(postgres_dsn, LIMITS) as other:
+                await add(other, Turn("other", "a", "RETRIEVAL"))
+            with pytest.raises(Unavailable, match="connection"):
+                await store.append(KEY, TURN)
+        await add(store)  # and all is well again
+        await store.abort(KEY, AbortedTurn("q", "", "late"))
+        assert [turn.question for turn in (await store.load(KEY, 10)).turns] == ["q", "other", "q"]
+
+
+async def test_a_failed_connection_that_nobody_used_is_replaced(postgres_server: Server, postgres_dsn: str) -> None:
+    async with open_postgres_sessions(postgres_dsn, LIMITS) as store:
+        await add(store)
+        await end_connections(postgres_server, postgres_dsn)
+        await asyncio.sleep(0.05)
+        assert (await store.load(KEY, 10)).turns == (TURN,)
+        await add(store)
+
+
+async def test_a_database_that_is_not_there_is_unavailable_and_no_secret_is_told(tmp_path: Path) -> None:
+    for dsn in (
+        f"postgresql://ana:hunter2@/sessions?host={tmp_path}",
+        "postgresql://ana:hunter2@127.0.0.1:1/sessions",
+        "postgresql://ana:hunter2@127.0.0.1:1/sessions?sslmode=hunter2",
+    ):
+        async with open_postgres_sessions(dsn, StoreLimits(retention_days=1)) as store:
+            for call in (
+                store.load(KEY, 10),
+                add(store),
+                store.list_sessions(),
+                store.abort(KEY, AbortedTurn("", "", "")),
+            ):
+                with pytest.raises(Unavailable) as caught:
+                    await call
+                assert caught.value.service == "sessions"
+                assert "hunter2" not in repr(caught.value)
+                assert "address" in caught.value.message or "reached" in caught.value.message
+
+
+@pytest.mark.parametrize("dsn", ["hunter2", "mysql://a:hunter2@b/c", "postgresql://a:hunter2@b:port/c", ""])
+async def test_an_address_that_is_none_is_refused_and_not_told(dsn: str) -> None:
+    with pytest.raises(ConfigError, match="must look like postgresql://") as caught:
+        async with open_postgres_sessions(dsn, LIMITS):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_database_of_a_newer_version_is_refused(postgres_dsn: str) -> None:
+    async with open_postgres_sessions(postgres_dsn, LIMITS) as store, open_postgres(postgres_dsn) as pool:
+        await store.load(KEY, 1)
+        await pool.execute("UPDATE lockgate_versions SET version = 7")
+        async with open_postgres_sessions(postgres_dsn, LIMITS) as other:
+            with pytest.raises(Unavailable, match="newer version"):
+                await other.load(KEY, 1)
+
+
+async def test_who_may_not_make_tables_may_use_those_that_are_there(postgres_dsn: str) -> None:
+    async with open_postgres_sessions(postgres_dsn, LIMITS) as store, open_postgres(postgres_dsn) as pool:
+        await store.load(KEY, 1)
+        await pool.execute(
+            "DROP ROLE IF EXISTS lockgate_guest; CREATE ROLE lockgate_guest LOGIN;"
+            "GRANT ALL ON lockgate_versions, lockgate_messages, lockgate_aborted TO lockgate_guest"
+        )
+        async with open_postgres_sessions(postgres_dsn.replace("postgres:@", "lockgate_guest:@"), LIMITS) as guest:
+            await add(guest)
+        await pool.execute("DROP OWNED BY lockgate_guest; DROP ROLE lockgate_guest")
+
+
+async def test_a_statement_that_takes_too_long_is_ended_and_the_pool_goes_on(postgres_dsn: str) -> None:
+    async with open_postgres(postgres_dsn, "passages", statement_timeout_s=0.1) as pool:
+        for _ in range(12):
+            with pytest.raises(TimedOut, match="did not answer in time") as caught:
+                await pool.fetch("SELECT pg_sleep(5)")
+        assert caught.value.service == "passages"
+        assert [tuple(row) for row in await pool.fetch("SELECT $1::int", 3)] == [(3,)]
+
+
+async def test_a_transaction_is_undone_when_its_body_fails(postgres_dsn: str) -> None:
+    async with open_postgres(postgres_dsn) as pool:
+        await pool.execute("CREATE TABLE one (a INTEGER PRIMARY KEY)")
+        with pytest.raises(UpstreamError, match="SQLSTATE 23505"):
+            async with pool.transaction() as connection:
+                await connection.execute("INSERT INTO one VALUES (1)")
+                await connection.execute("INSERT INTO one VALUES (1)")
+        assert list(await pool.fetch("SELECT * FROM one")) == []
+        with pytest.raises(Unavailable, match="a table does not exist"):
+            await pool.fetch("SELECT * FROM two")
+
+
+async def test_more_tasks_than_connections_are_all_served(postgres_dsn: str) -> None:
+    async with open_postgres(postgres_dsn) as pool:
+        answers = await asyncio.gather(*(pool.fetch("SELECT $1::int, pg_sleep(0.01)", number) for number in range(40)))
+        assert [rows[0][0] for rows in answers] == list(range(40))
+        (count,) = (await pool.fetch("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockgate'"))[0]
+        assert count <= 10

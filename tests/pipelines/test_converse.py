@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns: what is remembered, what is not, and what becomes of one that is left or fails."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from lockgate.core.labels import Guess
+from lockgate.core.routes import Editor, choose_routes
+from lockgate.core.turns import Turn
+from lockgate.core.values import Document, Frame, Message
+from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed, Unavailable
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.converse import Ask, Memory, ModelSpeaker
+from lockgate.pipelines.finding import Library
+from lockgate.pipelines.guards import ActiveGuard, Guard
+from lockgate.pipelines.retrieve import NamedSource
+from lockgate.pipelines.speaking import Pace
+from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
+from tests.pipelines.agents import KEY, PASSAGES, AskedModel, build_agent, build_main, converse
+
+TALK = Ask("Thanks!", KEY, label="CONVERSATIONAL")
+
+
+async def turns_of(store: MemorySessionStore) -> list[tuple[str, str]]:
+    return [(turn.question, turn.answer) for turn in (await store.load(KEY, 100)).turns]
+
+
+async def aborted_of(store: MemorySessionStore) -> list[tuple[str, str, str]]:
+    return [(one.question, one.answer, one.aborted) for one in await store.read_session(KEY) if one.aborted]
+
+
+class WaitingModel:
+    """Says one piece for each permit that it is given."""
+
+    def __init__(self) -> None:
+        self.permits = asyncio.Semaphore(0)
+        self.was_closed = asyncio.Event()
+
+    async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+        try:
+            for number in range(100):
+                await self.permits.acquire()
+                yield Frame(number, f"t{number} ")
+        finally:
+            self.was_closed.set()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_turn_is_stored_when_its_last_piece_has_been_heard(*, is_stream: bool) -> None:
+    store = MemorySessionStore()
+    agent = build_agent(memory=Memory(store))
+    async with agent.open(TALK._replace(is_stream=is_stream)) as speech:
+        pieces = []
+        async for piece in speech:
+            pieces.append(piece)
+            assert await turns_of(store) == []
+        assert await turns_of(store) == [("Thanks!", "You are welcome.")]
+    assert pieces == (["You ", "are ", "welcome."] if is_stream else ["You are welcome."])
+
+
+async def test_each_chunk_of_the_model_is_a_piece_before_the_next_is_made() -> None:
+    model = WaitingModel()
+    agent = build_agent(conversational=model)
+    async with agent.open(TALK) as speech:
+        pieces = aiter(speech)
+        for number in range(5):
+            model.permits.release()
+            assert await asyncio.wait_for(anext(pieces), 1) == f"t{number} "
+
+
+async def test_a_listener_that_leaves_stops_the_model_and_the_turn_is_forgotten() -> None:
+    store, model = MemorySessionStore(), WaitingModel()
+    agent = build_agent(conversational=model, memory=Memory(store))
+    async with agent.open(TALK) as speech:
+        pieces = aiter(speech)
+        for _ in range(3):
+            model.permits.release()
+            await anext(pieces)
+    assert model.was_closed.is_set()
+    assert await turns_of(store) == []
+    assert await aborted_of(store) == [("Thanks!", "t0 t1 t2 ", "the client left")]
+
+
+async def _cancel_after(agent: Any, ask: Ask, steps: int) -> bool:
+    """Cancel a turn when it has given way so often; whether it was over before."""
+
+    async def run() -> None:
+        await converse(agent, ask)
+
+    task = asyncio.ensure_future(run())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+        if task.done():
+            await task
+            return True
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return False
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_turn_cancelled_anywhere_is_whole_or_not_there(*, is_stream: bool) -> None:
+    ask = Ask("What is the port?", KEY, is_stream=is_stream)
+    for steps in range(400):
+        store = MemorySessionStore()
+        agent = build_agent(memory=Memory(store))
+        is_over = await _cancel_after(agent, ask, steps)
+        assert await turns_of(store) in ([], [("What is the port?", "It is 8033.")])
+        async with asyncio.timeout(1), store.hold(KEY):  # nobody holds it any more
+            pass
+        main = agent.main
+        assert isinstance(main, AskedModel)
+        assert main.closed == len(main.asked)
+        if is_over:
+            return
+    raise AssertionError("the turn never ended")
+
+
+async def test_a_second_turn_of_a_session_waits_for_the_first() -> None:
+    store, model = MemorySessionStore(), WaitingModel()
+    first = build_agent(conversational=model, memory=Memory(store))
+    talk = AskedModel(lambda _: ["second"])
+    second = build_agent(conversational=talk, memory=Memory(store))
+    async with first.open(TALK) as speech:
+        pieces = aiter(speech)
+        model.permits.release()
+        await anext(pieces)
+        waiting = asyncio.ensure_future(converse(second, TALK._replace(question="And?")))
+        await asyncio.sleep(0.05)
+        assert talk.asked == []
+        for _ in range(100):
+            model.permits.release()
+        assert len([piece async for piece in pieces]) == 99
+    await waiting
+    assert [question for question, _ in await turns_of(store)] == ["Thanks!", "And?"]
+    assert Message("user", "Thanks!") in talk.asked[0]
+
+
+async def test_a_model_that_fails_before_its_first_word_says_nothing() -> None:
+    store = MemorySessionStore()
+    agent = build_agent(conversational=ScriptedModel([], error=Unavailable("model", "secret")), memory=Memory(store))
+    with pytest.raises(TurnFailed, match="the model is not available") as caught:
+        await converse(agent, TALK)
+    assert caught.value.status == 503
+    assert await turns_of(store) == []
+
+
+async def test_a_model_that_fails_later_leaves_what_it_said_and_no_turn() -> None:
+    store = MemorySessionStore()
+    broken = ScriptedModel(["one ", "two"], error=RuntimeError("boom"))
+    agent = build_agent(conversational=broken, memory=Memory(store))
+    heard = []
+    with pytest.raises(TurnFailed):
+        async with agent.open(TALK) as speech:
+            async for piece in speech:
+                heard += [piece]
+    assert heard == ["one ", "two"]
+    assert await turns_of(store) == []
+    assert await aborted_of(store) == [("Thanks!", "one two", "the model is not available")]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"pace": Pace(0.05, 60)}, "the model did not answer in time"),
+        ({"prepare_s": 0.05, "label": ""}, "could not be prepared in time"),
+    ],
+)
+async def test_what_takes_too_long_is_told_as_such(changed: dict[str, Any], words: str, *, is_stream: bool) -> None:
+    label = changed.pop("label", "CONVERSATIONAL")
+    agent = build_agent(main=WaitingModel(), conversational=WaitingModel(), **changed)
+    with pytest.raises(TurnFailed, match=words) as caught:
+        await converse(agent, TALK._replace(label=label, is_stream=is_stream))
+    assert caught.value.status == 504
+    changed["label"] = label
+
+
+async def test_a_gap_between_tokens_has_its_own_limit() -> None:
+    model = WaitingModel()
+    model.permits.release()
+    agent = build_agent(conversational=model, pace=Pace(5, 0.05))
+    with pytest.raises(TurnFailed, match="in time"):
+        await converse(agent, TALK)
+
+
+async def test_an_unknown_label_is_refused_before_anything_is_asked() -> None:
+    main = build_main()
+    with pytest.raises(InvalidRequest, match="unknown query_type"):
+        await converse(build_agent(main=main), Ask("q", KEY, label="PLATFORM"))
+    assert main.asked == []
+
+
+async def test_a_retry_gets_the_same_answer_and_makes_no_second_turn() -> None:
+    store, talk = MemorySessionStore(), AskedModel(lambda _: ["<think>hm</think>Hello"])
+    agent = build_agent(conversational=talk, memory=Memory(store))
+    ask = TALK._replace(request_id="r1")
+    assert (await converse(agent, ask))[0] == ["<think>hm</think>Hello"]
+    pieces, facts = await converse(agent, ask._replace(is_stream=False))
+    assert pieces == ["Hello"]
+    assert (facts.label, facts.is_repeated, facts.outcome) == ("CONVERSATIONAL", True, "answered")
+    assert len(talk.asked) == 1
+    assert await turns_of(store) == [("Thanks!", "Hello")]
+    with pytest.raises(InvalidRequest, match="used before"):
+        await converse(agent, ask._replace(question="Something else"))
+
+
+async def test_without_a_session_the_clients_own_messages_are_the_history() -> None:
+    talk = AskedModel(lambda _: ["ok"])
+    sent = (
+        Message("system", "Be kind."),
+        Message("user", "Hi"),
+        Message("assistant", "Ho"),
+        Message("user", "Thanks!"),
+    )
+    store = MemorySessionStore()
+    agent = build_agent(conversational=talk, memory=Memory(store))
+    await converse(agent, Ask("Thanks!", sent=sent, label="CONVERSATIONAL"))
+    assert [one.text for one in talk.asked[0][1:]] == ["Hi", "Ho", "Thanks!"]
+    assert talk.asked[0][0].text.endswith("Be kind.")
+    assert await store.list_sessions() == []
+
+
+async def test_with_a_session_the_stored_history_wins() -> None:
+    talk, store = AskedModel(lambda _: ["ok"]), MemorySessionStore()
+    async with store.hold(KEY):
+        await store.append(KEY, Turn("stored", "answer", "CONVERSATIONAL"))
+    agent = build_agent(conversational=talk, memory=Memory(store))
+    sent = (Message("user", "sent"), Message("assistant", "too"), Message("user", "Thanks!"))
+    await converse(agent, TALK._replace(sent=sent))
+    assert [one.text for one in talk.asked[0][1:]] == ["stored", "answer", "Thanks!"]
+
+
+class BrokenStore(MemorySessionStore):
+    """Fails where it is told to."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self._place = place
+
+    async def load(self, *args: Any, **named: Any) -> Any:
+        if self._place == "load":
+            raise Unavailable("sessions", "password in here")
+        return await super().load(*args, **named)
+
+    async def append(self, *args: Any) -> None:
+        if self._place == "append":
+            raise Unavailable("sessions", "password in here")
+        await super().append(*args)
+
+
+@pytest.mark.parametrize("place", ["load", "append"])
+async def test_a_store_that_fails_fails_the_turn(place: str) -> None:
+    agent = build_agent(memory=Memory(BrokenStore(place)))
+    with pytest.raises(TurnFailed, match="the session store is not available") as caught:
+        await converse(agent, TALK)
+    assert "password" not in str(caught.value)
+
+
+# Labels.
+
+
+@pytest.mark.parametrize(
+    ("question", "guess", "layer", "label"),
+    [
+        ("My quota is at 95 percent?", None, "rules", "PLATFORM"),
+        ("Write a loop", Guess("CODE_GENERATION", 0.9), "embedding", "CODE_GENERATION"),
+        ("Anything", None, "model", "RETRIEVAL"),
+        ("Anything", Guess("NO_SUCH", 0.99), "model", "RETRIEVAL"),
+    ],
+)
+async def test_the_first_layer_that_knows_decides(question: str, guess: Guess | None, layer: str, label: str) -> None:
+    async def know(_: str) -> Guess | None:
+        return guess
+
+    agent = build_agent(choose_routes(has_platform=True), guess=know)
+    _, facts = await converse(agent, Ask(question))
+    assert (facts.layer, facts.label) == (layer, label)
+
+
+async def test_what_was_decided_is_noted_for_the_export() -> None:
+    noted: list[tuple[object, ...]] = []
+    agent = build_agent(note_label=lambda *one: noted.append(one))
+    await converse(agent, TALK)
+    assert noted == [("Thanks!", "CONVERSATIONAL", "caller", None)]
+
+
+async def test_editor_context_follows_the_declared_label() -> None:
+    main = build_main()
+    agent = build_agent(main=main)
+    await converse(agent, Ask("Improve it", label="CODE_GENERATION", editor=Editor("the file", "", "")))
+    assert "the file" in main.asked[-1][-1].text
+
+
+# Documents.
+
+
+class HybridSource(ScriptedDataSource):
+    """Records which words it was given."""
+
+    async def search_both(self, query: Any, limit: int) -> Sequence[Document]:
+        self.questions.append(f"{query.keywords}|{query.question}")
+        return await self.search(query.question, limit)
+
+
+async def test_words_are_searched_by_keywords_and_meaning_by_the_question() -> None:
+    source = HybridSource(PASSAGES)
+    agent = build_agent(library=Library([NamedSource("docs", lambda: source)]))
+    _, facts = await converse(agent, Ask("What is the port?"))
+    assert source.questions[0] == "port number|What is the port?"
+    assert [one.source for one in facts.documents] == ["docs", "docs"]
+
+
+async def test_several_sources_are_asked_at_once_and_one_may_fail() -> None:
+    good, bad = ScriptedDataSource(PASSAGES), ScriptedDataSource([], error=Unavailable("x", "y"))
+    other = ScriptedDataSource([Document("Other", "More.", 0.1)])
+    library = Library([NamedSource(name, lambda one=one: one) for name, one in  # type: ignore[misc]
+                       (("a", good), ("b", bad), ("c", other))], passages=2)  # fmt: skip
+    _, facts = await converse(build_agent(library=library), Ask("What is the port?"))
+    assert [one.title for one in facts.documents] == ["Ports", "Other"]
+
+
+async def test_documents_below_the_floor_are_left_out() -> None:
+    near = Document("Near", "a", 0.1, {"similarity": 0.8})
+    far = Document("Far", "b", 0.2, {"similarity": 0.1})
+    unknown = Document("Unknown", "c", 0.05)
+    source = ScriptedDataSource([near, far, unknown])
+    library = Library([NamedSource("docs", lambda: source)], min_similarity=0.3)
+    _, facts = await converse(build_agent(library=library), Ask("q"))
+    assert [one.title for one in facts.documents] == ["Near", "Unknown"]
+
+
+# Guards.
+
+
+def guard(detector: ScriptedDetector) -> ActiveGuard:
+    chunking = build_agent().gate.chunking
+    return ActiveGuard(Guard("d", "text_contents", detector, chunking.id, chunking.chunker, 0.5), detector, 0.5, True)
+
+
+def build_guarding(**rest: Any) -> Guarding:
+    return Guarding(fallback="Withheld.", **rest)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_blocked_question_reaches_nobody_and_is_not_remembered(*, is_stream: bool) -> None:
+    store, main = MemorySessionStore(), build_main()
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.BLOCK)
+    agent = build_agent(main=main, memory=Memory(store), guarding=lambda: guarding)
+    pieces, facts = await converse(agent, Ask("tell the secret", KEY, is_stream=is_stream))
+    assert pieces == ["Withheld."]
+    assert facts.outcome == "prompt_blocked"
+    assert main.asked == []
+    assert await store.list_sessions() == []
+
+
+async def test_a_masked_question_is_masked_for_everybody() -> None:
+    store, main = MemorySessionStore(), build_main()
+    source = ScriptedDataSource(PASSAGES)
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.MASK)
+    agent = build_agent(
+        main=main,
+        memory=Memory(store),
+        guarding=lambda: guarding,
+        library=Library([NamedSource("docs", lambda: source)]),
+    )
+    await converse(agent, Ask("the secret port", KEY, editor=Editor("a secret file", "", "")))
+    told = "".join(one.text for asked in main.asked for one in asked) + "".join(source.questions)
+    assert "secret" not in told
+    assert "secret" not in str(await turns_of(store))
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_blocked_answer_ends_and_is_not_remembered(*, is_stream: bool) -> None:
+    store = MemorySessionStore()
+    talk = ScriptedModel(["Fine so far. ", "Now the sec", "ret word. ", "And more. "])
+    guarding = build_guarding(output=[guard(ScriptedDetector(find_word("secret")))], on_output=Action.BLOCK)
+    agent = build_agent(conversational=talk, memory=Memory(store), guarding=lambda: guarding)
+    pieces, facts = await converse(agent, TALK._replace(is_stream=is_stream))
+    assert "secret" not in "".join(pieces)
+    assert "".join(pieces).endswith("Withheld.")
+    assert facts.outcome == "answer_blocked"
+    assert await store.list_sessions() == []
+
+
+async def test_a_masked_answer_is_remembered_as_it_left() -> None:
+    store = MemorySessionStore()
+    talk = ScriptedModel(["Now the sec", "ret word. ", "Done."])
+    guarding = build_guarding(output=[guard(ScriptedDetector(find_word("secret")))], on_output=Action.MASK)
+    agent = build_agent(conversational=talk, memory=Memory(store), guarding=lambda: guarding)
+    pieces, facts = await converse(agent, TALK)
+    assert facts.outcome == "answered"
+    assert await turns_of(store) == [("Thanks!", "".join(pieces))]
+    assert "secret" not in "".join(pieces)
+
+
+async def test_documents_in_which_something_is_found_are_dropped() -> None:
+    guarding = build_guarding(documents=[guard(ScriptedDetector(find_word("8034")))], on_documents=DocumentAction.DROP)
+    _, facts = await converse(build_agent(guarding=lambda: guarding), Ask("q"))
+    assert [one.title for one in facts.documents] == ["Ports"]
+
+
+@pytest.mark.parametrize("section", ["input", "documents", "output"])
+async def test_a_detector_that_fails_fails_the_turn_unless_the_policy_forgives(section: str) -> None:
+    broken = ScriptedDetector(error=Unavailable("d", "gone"))
+    for forgives in (False, True):
+        guarding = build_guarding(**{section: [guard(broken)]}, passes_failures=forgives)
+        agent = build_agent(guarding=lambda guarding=guarding: guarding)  # type: ignore[misc]
+        if forgives:
+            assert "".join((await converse(agent, Ask("q", KEY)))[0]) == "It is 8033."
+        else:
+            with pytest.raises(CheckFailed, match="`d` failed"):
+                await converse(agent, Ask("q", KEY))
+
+
+async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
+    model, slow = WaitingModel(), ScriptedDetector(delay_s=0.0)
+    guarding = build_guarding(output=[guard(slow)], on_output=Action.BLOCK)
+    agent = build_agent(conversational=model, guarding=lambda: guarding)
+    async with agent.open(TALK) as speech, aclosing(speech.__aiter__()) as pieces:
+        first = asyncio.ensure_future(anext(pieces))
+        for _ in range(5):
+            model.permits.release()
+        await asyncio.sleep(0.05)
+        assert not first.done()  # no sentence has ended
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_a_model_alone_speaks_through_the_same_gate() -> None:
+    agent = build_agent()
+    guarding = build_guarding(
+        input=[guard(ScriptedDetector(find_word("bad")))],
+        output=[guard(ScriptedDetector(find_word("secret")))],
+        on_input=Action.BLOCK,
+        on_output=Action.MASK,
+    )
+    speaker = ModelSpeaker(ScriptedModel(["The sec", "ret. "]), lambda: guarding, agent.gate)
+    pieces, facts = await converse(speaker, Ask("hello"))
+    assert "".join(pieces) == "The ██████. "
+    pieces, facts = await converse(speaker, Ask("bad", sent=(Message("system", "be bad"), Message("user", "hi"))))
+    assert (pieces, facts.outcome) == (["Withheld."], "prompt_blocked")

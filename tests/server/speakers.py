@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speakers that follow a script, and an application in which they are agents and models, over a real socket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockgate.config.settings import Settings
+from lockgate.pipelines.converse import Ask, Speaker, Speech
+from lockgate.pipelines.speaking import Facts
+from lockgate.server.http.agent import AgentRoutes, tell_version
+from lockgate.server.http.app import App, Routes
+
+CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
+OLLAMA_CHAT, OLLAMA_TEXT, TAGS, VERSION = "/api/chat", "/api/generate", "/api/tags", "/api/version"
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+class _Said:
+    def __init__(self, facts: Facts, pieces: AsyncIterator[str]) -> None:
+        self.facts = facts
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._pieces
+
+
+@dataclass
+class ScriptedSpeaker:
+    """Says its pieces, each when `gate` lets it, and then what `error` is; remembers what it was asked."""
+
+    pieces: Sequence[str] = ("Hello", " there", "!")
+    error: Exception | None = None
+    gate: asyncio.Semaphore | None = None
+    facts: Facts = field(default_factory=lambda: Facts(usage=USAGE))
+    asked: list[Ask] = field(default_factory=list)
+    said: int = 0
+    left: int = 0  # turns that were ended before their last piece
+    stored: int = 0
+    store_s: float = 0.0
+
+    @asynccontextmanager
+    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
+        """A turn."""
+        self.asked.append(ask)
+        before = self.stored
+        try:
+            yield _Said(self.facts, self._say())
+        finally:
+            self.left += self.stored == before
+
+    async def _say(self) -> AsyncIterator[str]:
+        for piece in self.pieces:
+            if self.gate is not None:
+                await self.gate.acquire()
+            self.said += 1
+            yield piece
+        if self.error is not None:
+            raise self.error
+        if self.gate is not None:
+            await self.gate.acquire()
+        await asyncio.sleep(self.store_s)
+        self.stored += 1
+
+
+@dataclass
+class Cast:
+    """Who can be named: agents by name, and one speaker for all configured models."""
+
+    settings: Settings
+    agents: Mapping[str, Speaker]
+    model: ScriptedSpeaker = field(default_factory=ScriptedSpeaker)
+    found: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def find_model(self, name: str, policy: str | None) -> Speaker:
+        """The one."""
+        self.found.append((name, policy))
+        return self.model
+
+
+def build_app(cast: Cast, **options: Any) -> App:
+    """The application."""
+    routes = AgentRoutes(cast)
+    posts = {CHAT: routes.complete_chat, TEXT: routes.complete_text, OLLAMA_CHAT: routes.chat}
+    posts[OLLAMA_TEXT] = routes.generate
+    gets = {MODELS: routes.list_models, TAGS: routes.list_tags, VERSION: tell_version}
+    gets |= {f"{MODELS}/{name}": routes.show_model for name in routes.names}
+    table: Routes = {path: {"POST": one} for path, one in posts.items()} | {
+        path: {"GET": one} for path, one in gets.items()
+    }
+    return App(table, **{"max_streams": 100, "timeout_s": 20.0, **options})
