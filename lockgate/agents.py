@@ -212,13 +212,20 @@ class StaffOpener:
             dsn, table = source.postgres.dsn.reveal(), source.postgres.table
             opened = await self._enter(name, open_postgres_index(dsn, table, embedder, source.id))
         elif source.embedded == INDEX:
-            from lockgate.embedded.index_part import open_index_part
+            from lockgate.embedded.fts import open_index
 
-            part = open_index_part(source.options, self._settings.data_dir, embedder, source.id)
-            opened = await self._enter(name, part)
+            opened = await self._enter(name, open_index(self._find_index(source), embedder, source.id))
         else:
             opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
         return NamedSource(source.id, lambda: opened)
+
+    def _find_index(self, source: SourceSettings) -> Path:
+        from lockgate.embedded.index_part import find_index_file
+
+        try:
+            return find_index_file(source.options, self._settings.data_dir)
+        except ConfigError as error:
+            raise self._blame(f"sources.{source.id}.options.{error.key}", error.message) from error
 
     async def _open_embedder(self) -> Embedder | None:
         if (ollama := self._settings.embeddings.ollama) is not None:
@@ -254,13 +261,9 @@ class StaffOpener:
         else:
             from lockgate.embedded.sessions import open_sqlite_sessions
 
-            store = await self._enter("sessions", open_sqlite_sessions(self._find_file(sessions.sqlite), limits))
+            file = self._settings.data_dir / str(sessions.sqlite)
+            store = await self._enter("sessions", open_sqlite_sessions(file, limits))
         return store
-
-    def _find_file(self, name: str | None) -> Path:
-        path = self._settings.data_dir / (name or "sessions.db")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
 
     async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
         """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""

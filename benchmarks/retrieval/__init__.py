@@ -21,7 +21,7 @@ from benchmarks.measuring import Effort, Row, leave_out_of_collections
 from lockgate.core.fusion import Query
 from lockgate.core.hits import name_model
 from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
-from lockgate.embedded.fts import FtsDataSource, open_index
+from lockgate.embedded.fts import FtsDataSource, open_index_quietly
 from lockgate.embedded.minilm import DIMENSIONS, open_minilm
 from lockgate.embedded.weights import find_weights
 from lockgate.interfaces import Embedder
@@ -95,7 +95,10 @@ async def measure_recalls(embedder: Embedder, questions: Sequence[Question]) -> 
     texts = [text for text in load_passages() if len(questions) == len(load_questions()) or text.id in wanted]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "index.db"
-        async with open_index(file, embedder, "set") as both, open_index(file, None, "words") as words_alone:
+        async with (
+            open_index_quietly(file, embedder, "set") as both,
+            open_index_quietly(file, None, "words") as words_alone,
+        ):
             await _fill(both, embedder, texts)
             return {
                 LEXICAL: await _ask(words_alone, questions),
@@ -142,7 +145,7 @@ async def _measure_time(embedder: Embedder, count: int) -> list[Row]:
     chance = random.Random(5)
     vocabulary = [word for text in load_passages() for word in text.text.split()]
     with tempfile.TemporaryDirectory() as folder:
-        async with open_index(Path(folder) / "index.db", embedder, "many") as index:
+        async with open_index_quietly(Path(folder) / "index.db", embedder, "many") as index:
             await _fill_many(index, name_model(embedder), vocabulary, count, chance)
             leave_out_of_collections()
             questions = [one.question for one in load_questions()]

@@ -57,22 +57,29 @@ class PostgresPool:
         self._options = options
         self.name = name
 
+    @contextlib.asynccontextmanager
+    async def borrow(self) -> AsyncIterator[Any]:
+        """A connection for several statements. Its errors are translated."""
+        with self.translating():
+            async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as connection:
+                yield connection
+
     async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:  # noqa: ANN401 - values of any column
         """All rows of a statement."""
-        async with self._borrow() as connection:
+        async with self.borrow() as connection:
             rows: Sequence[Any] = await connection.fetch(sql, *args)
             return rows
 
     async def execute(self, sql: str, *args: Any) -> str:  # noqa: ANN401 - values of any column
         """Run a statement, or several without arguments; says what it did (`INSERT 0 1`)."""
-        async with self._borrow() as connection:
+        async with self.borrow() as connection:
             done: str = await connection.execute(sql, *args)
             return done
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """A connection inside of a transaction, which is undone if the body raises. Its errors are translated."""
-        async with self._borrow() as connection, connection.transaction():
+        async with self.borrow() as connection, connection.transaction():
             yield connection
 
     async def connect(self) -> Any:  # noqa: ANN401 - asyncpg's connection, untyped
@@ -87,12 +94,6 @@ class PostgresPool:
             yield
         except self._library.foreign as error:
             raise self._translate(error) from None
-
-    @contextlib.asynccontextmanager
-    async def _borrow(self) -> AsyncIterator[Any]:
-        with self.translating():
-            async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as connection:
-                yield connection
 
     def _translate(self, error: Exception) -> UpstreamError:
         code = getattr(error, "sqlstate", None) or ""

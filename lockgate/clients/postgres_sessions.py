@@ -58,8 +58,12 @@ class PostgresSessions:
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns and the one of this request id."""
         asked = (*rows.clean_key(key), self._cutoff())
-        latest = await self._fetch(rows.LATEST_TURNS, *asked, limit)
-        repeated = await self._fetch(rows.REPEATED_TURN, *asked, rows.clean(request_id)) if request_id else ()
+        repeated: Sequence[Any] = ()
+        await self._set_up()
+        async with self._pool.borrow() as connection:
+            latest = await connection.fetch(rows.LATEST_TURNS, *asked, limit)
+            if request_id:
+                repeated = await connection.fetch(rows.REPEATED_TURN, *asked, rows.clean(request_id))
         return rows.read_past(latest, repeated)
 
     async def append(self, key: SessionKey, turn: Turn) -> None:

@@ -56,7 +56,7 @@ class SessionSettings:
         "sessions.db, unless `postgres` is given",
     )  # fmt: skip
     postgres: PostgresSettings | None = option(Section(PostgresSettings), "a PostgreSQL database", None)
-    retention_days: int | None = option(kinds.POSITIVE, "days that a session is kept after its last turn", None)
+    retention_days: int | None = option(kinds.POSITIVE, "days that a turn is kept", None)
     max_messages: int = option(kinds.whole(2), "messages kept per session", 200)
     shared_default: bool = option(
         kinds.BOOLEAN, "gRPC requests without a session id share one; false: each gets a fresh one, not kept", True

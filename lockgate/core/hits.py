@@ -10,7 +10,7 @@ third of what the question says, each word weighed by how rare it is. Where ther
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from lockgate.core.fusion import fuse
@@ -46,32 +46,25 @@ class FoundByWords(NamedTuple):
     spreads: Sequence[Spread] = ()
 
 
-class FoundByMeaning(NamedTuple):
-    """The hits of the search by meaning, nearest first, and the cosine to the question of every passage asked about."""
-
-    hits: Sequence[Hit]
-    cosines: Mapping[int, float]
-
-
-def rank_hits(words: FoundByWords | None, meaning: FoundByMeaning | None, limit: int) -> list[Document]:
-    """The best passages of both searches; one that failed is None."""
-    rankings: list[Sequence[Hit]] = []
-    cosines: Mapping[int, float] = {}
-    if words is not None:
-        rankings.append(words.hits if meaning is None else _leave_out_chance(words))
-    if meaning is not None:
-        rankings.append(meaning.hits)
-        cosines = meaning.cosines
-    hits = {hit.key: hit for ranking in rankings for hit in ranking}
-    best = fuse([[hit.key for hit in ranking] for ranking in rankings], limit)
-    return [_to_document(hits[key], score, cosines.get(key)) for key, score in best]
-
-
-def _leave_out_chance(found: FoundByWords) -> list[Hit]:
+def leave_out_chance(found: FoundByWords) -> list[Hit]:
     """The hits that have enough of what the question says."""
     weights = [_weigh(found.total, spread.passages) for spread in found.spreads]
     needed = sum(weights) * MIN_SHARE
     return [hit for hit in found.hits if _sum_weights(hit.key, found.spreads, weights) >= needed]
+
+
+def rank_hits(rankings: Sequence[Sequence[Hit]], limit: int) -> list[tuple[Hit, float]]:
+    """The best passages of all searches, with their scores."""
+    hits = {hit.key: hit for ranking in rankings for hit in ranking}
+    return [(hits[key], score) for key, score in fuse([[hit.key for hit in ranking] for ranking in rankings], limit)]
+
+
+def build_document(hit: Hit, score: float, similarity: float | None) -> Document:
+    """A passage as others see it; `similarity` is its cosine to the question where that is known."""
+    metadata: dict[str, Any] = {"id": f"{hit.file}#{hit.number}", "file": hit.file}
+    if similarity is not None:
+        metadata["similarity"] = similarity
+    return Document(hit.title, hit.text, score, metadata)
 
 
 def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) -> float:
@@ -81,13 +74,6 @@ def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) 
 def _weigh(total: int, passages: int) -> float:
     """How much a word tells: the rarer, the more."""
     return math.log(1 + max(total - passages + 0.5, 0.5) / (passages + 0.5))
-
-
-def _to_document(hit: Hit, score: float, similarity: float | None) -> Document:
-    metadata: dict[str, Any] = {"id": f"{hit.file}#{hit.number}", "file": hit.file}
-    if similarity is not None:
-        metadata["similarity"] = similarity
-    return Document(hit.title, hit.text, score, metadata)
 
 
 def name_model(embedder: object | None) -> str:

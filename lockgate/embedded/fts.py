@@ -11,41 +11,27 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from lockgate.core.fusion import LEG_LIMIT, Query
-from lockgate.core.hits import MEANING, WORDS, FoundByMeaning, FoundByWords, Hit, name_model, rank_hits
+from lockgate.core.hits import FoundByWords, name_model
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.core.search_words import find_search_words
-from lockgate.core.values import Document
+from lockgate.core.values import Document, Health
 from lockgate.embedded.index_file import IndexFile, open_index_file
 from lockgate.embedded.vector_table import Nearness, VectorTable, check_library, pack_vectors
-from lockgate.errors import TimedOut, Unavailable, UpstreamError
-from lockgate.interfaces import Embedder
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.errors import Unavailable, UpstreamError
+from lockgate.interfaces import Embedder, Headers
+from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare
+from lockgate.telemetry import Event, log_event
 
-LEG_TIMEOUT_S = 10.0
 THREADS = 4
-NO_EMBEDDER = "there is no embedder: run `lockgate setup`"
-NO_VECTORS = "no passage has a vector of this embedder: run `lockgate index add` again"
 NO_FILE = "the index has no documents yet: run `lockgate index add`"
-_FAILED = "Search failed: "
 T = TypeVar("T")
-
-
-class _NoVectors(Unavailable):
-    """Words of ours, fit for the log."""
-
-
-class _Near(NamedTuple):
-    """What the search by meaning found, and how near any passage is."""
-
-    hits: list[Hit]
-    nearness: Nearness
 
 
 class FtsDataSource:
@@ -54,10 +40,8 @@ class FtsDataSource:
     def __init__(self, files: "_Connections", embedder: Embedder | None, leg_timeout_s: float = LEG_TIMEOUT_S) -> None:
         self._files = files
         self._embedder = embedder
-        self._leg_timeout_s = leg_timeout_s
-        self.model = name_model(embedder)
-        self._vectors = VectorTable(self.model)
-        self._told: dict[str, str] = {}
+        self._double = DoubleSearch(files.name, leg_timeout_s)
+        self._vectors = VectorTable(name_model(embedder))
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """The best passages for a question whose words are its keywords."""
@@ -68,10 +52,24 @@ class FtsDataSource:
         if not self._files.exists():
             return []
         words = find_search_words(query.keywords or query.question)
-        async with asyncio.TaskGroup() as group:
-            by_words = group.create_task(self._try(WORDS, partial(self._search_words, words)))
-            by_meaning = group.create_task(self._try(MEANING, partial(self._search_meaning, query.question)))
-        return self._put_together(by_words.result(), by_meaning.result(), limit)
+        by_meaning = partial(self._search_meaning, self._embedder, query.question) if self._embedder else None
+        return await self._double.run(partial(self._search_words, words), by_meaning, limit)
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the file can be read; one that does not exist can. Never raises."""
+        try:
+            if self._files.exists():
+                await self._files.run(IndexFile.read_edition)
+        except UpstreamError as error:
+            return Health("UNHEALTHY", 500, error.message)
+        return Health("HEALTHY")
+
+    def tell_state(self) -> None:
+        """Say in the log what is missing."""
+        if self._embedder is None:
+            self._double.tell_no_embedder()
+        if not self._files.exists():
+            log_event(Event.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
 
     async def knows(self, document: IndexedDocument) -> bool:
         """Whether the document is here as it is, with vectors of its model if it has one."""
@@ -97,58 +95,19 @@ class FtsDataSource:
             return FoundByWords([])
         return await self._files.run(lambda file: file.find_words(words, LEG_LIMIT))
 
-    async def _search_meaning(self, question: str) -> _Near | None:
-        if self._embedder is None:
-            return None  # told when the index was opened
-        [vector] = await self._embedder.embed([question])
+    async def _search_meaning(self, embedder: Embedder, question: str) -> FoundByMeaning:
+        [vector] = await embedder.embed([question])
         return await self._files.run(lambda file: self._compare(file, vector))
 
-    def _compare(self, file: IndexFile, vector: Sequence[float]) -> _Near:
+    def _compare(self, file: IndexFile, vector: Sequence[float]) -> FoundByMeaning:
         nearness = self._vectors.compare(file, vector)
         if not len(nearness.keys):
-            raise _NoVectors(self._files.name, NO_VECTORS)
-        return _Near(file.read_hits(nearness.find_best(LEG_LIMIT)), nearness)
-
-    async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
-        """What a search finds in its time, or why it did not."""
-        name = self._files.name
-        try:
-            async with asyncio.timeout(self._leg_timeout_s):
-                found = await search()
-        except TimeoutError:
-            return TimedOut(name, f"{_FAILED}no answer in time")
-        except UpstreamError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - an embedder is somebody else's code; the other search goes on
-            failure = Unavailable(name, f"{_FAILED}the embedder failed")
-            failure.__cause__ = error
-            return failure
-        self._told.pop(leg, None)
-        return found
-
-    def _put_together(
-        self, words: FoundByWords | UpstreamError, near: _Near | UpstreamError | None, limit: int
-    ) -> list[Document]:
-        if isinstance(words, UpstreamError):
-            if not isinstance(near, _Near):
-                raise words
-            self._tell(WORDS, words)
-        if isinstance(near, UpstreamError):
-            self._tell(MEANING, near)
-        by_words = None if isinstance(words, UpstreamError) else words
-        return rank_hits(by_words, _look_up(near, by_words) if isinstance(near, _Near) else None, limit)
-
-    def _tell(self, leg: str, error: UpstreamError) -> None:
-        """The log, once until the search works again."""
-        reason = error.message if isinstance(error, _NoVectors) else name_causes(error)
-        if self._told.get(leg) != reason:
-            self._told[leg] = reason
-            log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._files.name, leg=leg, reason=reason)
+            raise NothingToCompare(self._files.name, NO_VECTORS)
+        return FoundByMeaning(file.read_hits(nearness.find_best(LEG_LIMIT)), partial(_look_up, nearness))
 
 
-def _look_up(near: _Near, words: FoundByWords | None) -> FoundByMeaning:
-    keys = {hit.key for hits in (near.hits, words.hits if words else ()) for hit in hits}
-    return FoundByMeaning(near.hits, near.nearness.look_up(keys))
+async def _look_up(nearness: Nearness, keys: Collection[int]) -> Mapping[int, float]:
+    return nearness.look_up(keys)
 
 
 class _Connections:
@@ -172,7 +131,7 @@ class _Connections:
         try:
             return work(self._connect())
         except (sqlite3.Error, OSError) as error:
-            raise Unavailable(self.name, f"{_FAILED}the index file cannot be used") from error
+            raise Unavailable(self.name, "the index file cannot be used") from error
 
     def _connect(self) -> IndexFile:
         thread = threading.get_ident()
@@ -206,14 +165,20 @@ def _identify(file: Path) -> tuple[int, int]:
 async def open_index(
     file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
 ) -> AsyncIterator[FtsDataSource]:
-    """The index in a file. Without an embedder it is searched by words only."""
-    if embedder is None:
-        log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=name, leg=MEANING, reason=NO_EMBEDDER)
-    else:
+    """The index in a file, to be searched; without an embedder by words only. Says in the log what is missing."""
+    async with open_index_quietly(file, embedder, name, leg_timeout_s) as source:
+        source.tell_state()
+        yield source
+
+
+@contextlib.asynccontextmanager
+async def open_index_quietly(
+    file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
+) -> AsyncIterator[FtsDataSource]:
+    """The same for those who fill it: that it is empty is no news to them."""
+    if embedder is not None:
         check_library()
     files = _Connections(file, name)
-    if not files.exists():
-        log_event(Event.WARNING, logging.WARNING, source=name, reason=NO_FILE)
     try:
         yield FtsDataSource(files, embedder, leg_timeout_s)
     finally:

@@ -8,7 +8,6 @@ from typing import Any
 
 from lockgate.embedded.fts import FtsDataSource, open_index
 from lockgate.errors import ConfigError
-from lockgate.interfaces import Embedder
 
 NAME = "index"
 _DEFAULT_FILE = "index.db"
@@ -26,9 +25,7 @@ def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
 
 
 @asynccontextmanager
-async def open_index_part(
-    options: Mapping[str, Any], data_dir: Path = Path(), embedder: Embedder | None = None, name: str = NAME
-) -> AsyncIterator[FtsDataSource]:
-    """The index. As a plugin like any other it lies in the working directory and is searched by words."""
-    async with open_index(find_index_file(options, data_dir), embedder, name) as source:
+async def open_index_part(options: Mapping[str, Any]) -> AsyncIterator[FtsDataSource]:
+    """The index as a plugin like any other: it lies in the working directory and is searched by words."""
+    async with open_index(find_index_file(options, Path()), None, NAME) as source:
         yield source

@@ -208,7 +208,7 @@ async def test_who_may_not_make_tables_may_use_those_that_are_there(postgres_dsn
 
 
 async def test_a_statement_that_takes_too_long_is_ended_and_the_pool_goes_on(postgres_dsn: str) -> None:
-    async with open_postgres(postgres_dsn, "passages", statement_timeout_s=0.1) as pool:
+    async with open_postgres(postgres_dsn, "passages", statement_timeout_s=0.03) as pool:
         for _ in range(12):
             with pytest.raises(TimedOut, match="did not answer in time") as caught:
                 await pool.fetch("SELECT pg_sleep(5)")

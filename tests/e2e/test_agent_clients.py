@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official clients of OpenAI and Ollama, unchanged, against a running server with an agent (item 8 of the issue)."""
+"""The official clients of OpenAI and Ollama, unchanged, against a running server with an agent (B-41, B-43)."""
 
 import asyncio
 import json
@@ -170,8 +170,8 @@ def test_openai_raises_what_it_knows(client: openai.OpenAI, site: Site) -> None:
 def test_openai_raises_in_the_middle_of_a_stream(client: openai.OpenAI) -> None:
     heard: list[str] = []
     with pytest.raises(openai.APIError, match="the model is not available"):
-        for one in client.chat.completions.create(model="brunix", messages=ask("Please break."), stream=True):
-            heard.append(one.choices[0].delta.content or "")
+        chunks = client.chat.completions.create(model="brunix", messages=ask("Please break."), stream=True)
+        heard.extend(one.choices[0].delta.content or "" for one in chunks)
     assert [word for word in heard if word] == WORDS[:2]
 
 
@@ -242,7 +242,7 @@ async def test_ollama_reads_many_streams_at_once(site: Site) -> None:
             return "".join([one.message.content or "" async for one in parts])
 
         async def read_whole() -> str:
-            return (await llama.generate(model="brunix", prompt="How are you?")).response
+            return str((await llama.generate(model="brunix", prompt="How are you?")).response)
 
         assert await asyncio.gather(*[read() for _ in range(6)], *[read_whole() for _ in range(2)]) == [SAID] * 8
 

@@ -17,9 +17,24 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.weights import require_weights
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/answers.md", "docs/api.md", "docs/migration.md", "docs/operations.md", "docs/plugins.md")
-SHOWN_PORTS = ("8000", "8033", "8034", "8035", "8036")  # each page is tried with others, which are free
+PAGES = (
+    "README.md",
+    "docs/agent.md",
+    "docs/agent-clients.md",
+    "docs/answers.md",
+    "docs/api.md",
+    "docs/migration.md",
+    "docs/operations.md",
+    "docs/plugins.md",
+    "docs/retrieval.md",
+    "docs/sessions.md",
+)
+SHOWN_PORTS = ("8000", "8033", "8034", "8035", "8036", "11434", "50051")  # pages are tried with others, which are free
+PROTO = "lockgate/wire/protos/assistance.proto"
+DATA = ".lockgate"  # the data directory of a page
 LEFT_OUT = "…"
 TIMEOUT_S = 30.0
 
@@ -83,26 +98,31 @@ def install(folder: Path) -> None:
 
 
 def build_clone(page: str, ports: dict[str, str], folder: Path) -> None:
-    """What a reader has: the installed command, the examples, and the files that the page shows."""
+    """What a reader has: the installed command, the weights, the examples, and the files that the page shows."""
     install(folder)
+    (folder / DATA).mkdir()
+    (folder / DATA / "weights").symlink_to(require_weights().parent)
     shutil.copytree(ROOT / "examples", folder / "examples")
+    if PROTO in page:
+        (folder / PROTO).parent.mkdir(parents=True)
+        shutil.copy(ROOT / PROTO, folder / PROTO)
     for path in (folder / "examples").rglob("*.yaml"):
         path.write_text(replace_ports(path.read_text(encoding="utf-8"), ports), encoding="utf-8")
     write_files(page, folder)
 
 
 def clean_environment() -> dict[str, str]:
-    ours = ("LOCKGATE_", "AGGREGATOR_", "OTEL_", "TLS_")
+    ours = ("LOCKGATE_", "AGGREGATOR_", "OTEL_", "TLS_", "OLLAMA_", "ELASTICSEARCH_", "CLASSIFIER_")
     names = ("ORCHESTRATOR_CONFIG", "HTTP_PORT", "HEALTH_HTTP_PORT", "LOG_FORMAT", "RUST_LOG", "QUIET")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours) and key not in names}
-    return kept | {"PACE_S": "0.01"}  # of the examples' models
+    return kept | {"PACE_S": "0.01", "LOCKGATE_DATA_DIR": DATA}  # the first: of the examples' models
 
 
 @contextmanager
 def running_server(command: str, ports: dict[str, str], folder: Path) -> Iterator[None]:
     """The server of a page's `lockgate serve`."""
     words = ["env", *shlex.split(command), "--log-format", "json"]
-    words += ["--http-port", ports["8033"], "--health-http-port", ports["8034"]]
+    words += ["--http-port", ports["8033"], "--health-http-port", ports["8034"], "--grpc-port", ports["50051"]]
     process = subprocess.Popen(words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

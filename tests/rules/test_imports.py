@@ -16,6 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"server"}),
     frozenset({"assembly", "agents"}),
     frozenset({"pipelines", "clients", "embedded", "plugins", "testing"}),
+    frozenset({"searching"}),
     frozenset({"holding", "interfaces", "wire", "config", "telemetry"}),
     frozenset({"core"}),
     frozenset({"errors", "_version"}),

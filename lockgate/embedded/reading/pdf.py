@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 MAX_PAGES: Final = 5_000
 
 
+class _Refused(ValueError):
+    """Words of ours; the library raises ValueError too."""
+
+
 def read_pdf(raw: bytes) -> tuple[str, Sequence[str]]:
     """The title, which may be empty, and the text of each page; raises ValueError if it cannot be read."""
     try:
@@ -27,7 +31,7 @@ def read_pdf(raw: bytes) -> tuple[str, Sequence[str]]:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it cannot read is told by us, in one line
     try:
         return _read(pypdf.PdfReader(io.BytesIO(raw)))
-    except ValueError:
+    except _Refused:
         raise
     except Exception as error:  # a damaged file makes it raise nearly anything
         raise ValueError("it is damaged or no PDF") from error
@@ -35,9 +39,9 @@ def read_pdf(raw: bytes) -> tuple[str, Sequence[str]]:
 
 def _read(reader: "PdfReader") -> tuple[str, Sequence[str]]:
     if reader.is_encrypted and not _unlocks(reader):
-        raise ValueError("it is encrypted")
+        raise _Refused("it is encrypted")
     if len(reader.pages) > MAX_PAGES:
-        raise ValueError(f"it has more than {MAX_PAGES} pages")
+        raise _Refused(f"it has more than {MAX_PAGES} pages")
     metadata = reader.metadata
     title = metadata.title if metadata is not None else None
     return title or "", [page.extract_text() for page in reader.pages]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels that questions were given, written down for whoever trains the next classifier.
+
+This module decides when a file is written and what happens if it cannot be: a label may be lost, a turn never is. Each
+file holds one batch, as JSON lines, and appears whole. It refuses to know how a label came about.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lockgate.telemetry import Event, log_event
+
+MAX_QUERY_CHARS = 4_096
+MAX_KEPT_BATCHES = 4  # while none can be written; then the oldest labels go
+
+Entry = dict[str, str | float | None]
+
+
+class LabelExport:
+    """Collects labels and writes them when enough have come. Belongs to one event loop."""
+
+    def __init__(self, directory: Path, threshold: int) -> None:
+        self._directory = directory
+        self._threshold = max(1, threshold)
+        self._entries: deque[Entry] = deque(maxlen=self._threshold * MAX_KEPT_BATCHES)
+        self._noted = 0  # since the last try
+        self._task: asyncio.Task[None] | None = None
+        self._has_warned = False
+
+    def note(self, query: str, label: str, layer: str, confidence: float | None) -> None:
+        """One more label. Never waits, never raises."""
+        entry: Entry = {"query": query[:MAX_QUERY_CHARS], "label": label, "layer": layer, "confidence": confidence}
+        self._entries.append(entry)
+        self._noted += 1
+        if self._noted >= self._threshold and (self._task is None or self._task.done()):
+            self._noted = 0
+            self._task = asyncio.get_running_loop().create_task(self._write_batch())
+
+    async def flush(self) -> None:
+        """Writes what is left, however little. Labels that come meanwhile may wait for the next time."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        if self._entries:
+            await self._write_batch()
+
+    async def _write_batch(self) -> None:
+        """One file with all that is there; if it cannot be written, the labels are kept for the next try."""
+        batch = list(self._entries)
+        self._entries.clear()
+        try:
+            await asyncio.to_thread(write_batch, self._directory, batch)
+        except OSError as error:
+            self._keep(batch)
+            if not self._has_warned:
+                reason = f"labels cannot be written to {self._directory}: {error.strerror or type(error).__name__}"
+                log_event(Event.WARNING, logging.WARNING, reason=reason)
+            self._has_warned = True
+        else:
+            self._has_warned = False
+
+    def _keep(self, batch: Sequence[Entry]) -> None:
+        newer = list(self._entries)
+        self._entries.clear()
+        self._entries.extend((*batch, *newer))  # the oldest fall out
+
+
+def write_batch(directory: Path, batch: Sequence[Entry]) -> Path:
+    """A file of its own for the batch, readable by its owner only, whole or not there; raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = f"labels-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
+    path, half = directory / name, directory / f".{name}.tmp"
+    text = "".join(json.dumps(entry) + "\n" for entry in batch)  # ASCII: also a lone surrogate can be written
+    try:
+        with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
+    return path
+
+
+@asynccontextmanager
+async def open_label_export(directory: Path, threshold: int) -> AsyncIterator[LabelExport]:
+    """An export that writes what is left when it is closed."""
+    export = LabelExport(directory, threshold)
+    try:
+        yield export
+    finally:
+        await export.flush()
