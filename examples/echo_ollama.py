@@ -17,7 +17,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PACE_S = float(os.environ.get("PACE_S", "0.05"))  # between two words
-PASSAGE = re.compile(r"^(~{3,}) passage \d+(?:: (?P<title>.*))?\n(?P<text>(?s:.*?))\n\1$", re.MULTILINE)
+PASSAGE = re.compile(r"^(~{3,}) passage \d+.*\n(?P<text>(?s:.*?))\n\1$", re.MULTILINE)
 FENCED = re.compile(r"^(~{3,})\n(?P<text>(?s:.*?))\n\1$", re.MULTILINE)
 TALK = re.compile(r"\b(?:thanks?|thank you|hello|shorter|again|rephrase|summar\w+|translate|did I)\b", re.IGNORECASE)
 CODE = re.compile(r"\b(?:write|code|script|snippet|function|example of)\b", re.IGNORECASE)
@@ -27,6 +27,7 @@ class EchoOllama(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # each word leaves at once
 
     def handle(self) -> None:
         """Requests until the other side leaves."""
@@ -86,9 +87,12 @@ def reply(messages: list[dict[str, str]]) -> str:
         return " ".join(words_of(last_fenced(last)))
     if task.startswith("You are a strict and fair judge"):
         return approve(last)
-    passages = [(found["title"], found["text"]) for found in PASSAGE.finditer(last)]
-    question = last[max((found.end() for found in PASSAGE.finditer(last)), default=0) :].strip()
-    return quote(question, passages) if passages else remember(messages)
+    if last.startswith("No passages were found"):
+        return "I found nothing about that."
+    passages = [*PASSAGE.finditer(last)]
+    if not passages:
+        return remember(messages)
+    return quote(last[passages[-1].end() :], [found["text"] for found in passages])
 
 
 def label(question: str) -> str:
@@ -104,10 +108,10 @@ def approve(task: str) -> str:
     return json.dumps({"verdicts": verdicts})
 
 
-def quote(question: str, passages: list[tuple[str | None, str]]) -> str:
+def quote(question: str, passages: list[str]) -> str:
     """The sentence that has most words of the question, the first of equals."""
     wanted = set(words_of(question))
-    sentences = [one for _, text in passages for one in re.split(r"(?<=[.!?])\s+|\n\n+", text)]
+    sentences = [one for text in passages for one in re.split(r"(?<=[.!?])\s+|\n\n+", text)]
     best = max(sentences, key=lambda one: len(wanted & set(words_of(one))))
     return " ".join(best.split()) if wanted & set(words_of(best)) else "The passages do not say."
 
@@ -115,7 +119,7 @@ def quote(question: str, passages: list[tuple[str | None, str]]) -> str:
 def remember(messages: list[dict[str, str]]) -> str:
     """What was said last."""
     said = [one["content"] for one in messages[:-1] if one["role"] == "assistant"]
-    return f"I said: {said[-1]}" if said else "We have not spoken before."
+    return f"I said: {said[-1].removeprefix('I said: ')}" if said else "We have not spoken before."
 
 
 def last_fenced(text: str) -> str:

@@ -230,7 +230,7 @@ def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bo
 
 
 def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[tuple[str, ...]]:
-    exposed = {True: "yes", False: "no"}
+    exposed = {True: "yes", False: "no", None: "as `model` only"}
     rows = [(one.id, kind_of(one), describe_place(one), exposed[one.expose]) for one in entries]
     return [("id", "kind", "where", "exposed"), *rows] if rows else []
 

@@ -40,7 +40,9 @@ class ModelSettings:
         kinds.EMBEDDED, "one that runs here: `module:attribute` or the name of an installed one", None
     )
     options: Mapping[str, Any] = option(kinds.MAP, "what the embedded model is given", dict, "{}")
-    expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
+    expose: bool | None = option(
+        kinds.BOOLEAN, "true: every request may name it; false: none may", None, "as `model` on `/v1` and `/api`"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; nobody's megabyt
 WINDOW_TEXTS = 256  # cut into pieces and sorted by length at once
 BATCH_TEXTS, BATCH_TOKENS = 32, 256  # about 0.1 s on one core; larger batches are not faster per text
 MAX_CALLS = 256  # that wait or run
+RECENT, RECENT_CHARS = 64, 4096  # questions whose vectors are kept: one is often asked for twice within a turn
 
 SERVICE = "embedder"
 WEIGHTS_NAME, VOCABULARY_NAME = "model.safetensors", "vocab.txt"
@@ -42,9 +43,23 @@ class Minilm:
         self._session = session
         self._thread = thread
         self._calls = 0
+        self._recent: dict[str, Vector] = {}
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         """One vector per text, each of length 1; raises Unavailable while too many calls wait."""
+        if len(texts) != 1:
+            return await self._take_turn(texts)
+        known = self._recent.get(texts[0])
+        return [known] if known is not None else self._keep(texts[0], await self._take_turn(texts))
+
+    def _keep(self, text: str, vectors: list[Vector]) -> list[Vector]:
+        if len(text) <= RECENT_CHARS:
+            self._recent[text] = vectors[0]
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
+        return vectors
+
+    async def _take_turn(self, texts: Sequence[str]) -> list[Vector]:
         if self._calls >= MAX_CALLS:
             raise Unavailable(SERVICE, f"the embedder is busy: {MAX_CALLS} calls wait for it")
         self._calls += 1

@@ -196,7 +196,7 @@ def test_a_file_of_sessions_lies_in_the_data_directory_unless_it_is_absolute(loa
 
 def test_the_report_shows_agents_and_no_secret(loader: Loader) -> None:
     shown = render_check(loader.load(WHOLE, SECRETS))
-    assert "  big    ollama  http://o:11434 llama3:70b  no\n" in shown
+    assert "  big    ollama  http://o:11434 llama3:70b  as `model` only\n" in shown
     assert "  pg    postgres       table notes_2, address from DSN  no\n" in shown
     assert "  es    elasticsearch  https://es:9200 docs-1           no\n" in shown
     assert (

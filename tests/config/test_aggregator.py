@@ -315,7 +315,7 @@ def test_the_report_shows_models_and_sources_and_no_token(loader: Loader) -> Non
         "Models\n"
         "  id    kind      where                     exposed\n"
         "  main  openai    https://llm.example/v1 m  yes\n"
-        "  mine  embedded  pkg.models:open_mine      no\n"
+        "  mine  embedded  pkg.models:open_mine      as `model` only\n"
     ) in shown
     assert (
         "Sources\n"

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.embedded import minilm
-from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, Minilm, cut_batches, open_minilm
+from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, RECENT, Minilm, cut_batches, open_minilm
 from lockgate.embedded.wordpiece import load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
 
@@ -234,3 +234,14 @@ def test_batches_hold_every_text_once_and_are_small(lengths: list[int]) -> None:
     for batch in batches:
         assert 1 <= len(batch) <= BATCH_TEXTS
         assert len(batch) * max(lengths[at] for at in batch) <= BATCH_TOKENS
+
+
+async def test_a_question_that_was_just_embedded_is_not_embedded_again(weights_dir: Path) -> None:
+    async with open_minilm(weights_dir) as embedder:
+        first = await embedder.embed(["What is a lock gate?"])
+        assert (await embedder.embed(["What is a lock gate?"]))[0] is first[0]
+        for number in range(RECENT):
+            await embedder.embed([f"Question {number}"])
+        again = await embedder.embed(["What is a lock gate?"])
+        assert again[0] is not first[0]
+        assert again[0] == first[0]
