@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
 from lockgate.core.values import (
     Chunk,
@@ -166,3 +167,21 @@ class SessionArchive(Protocol):
 
     async def delete_session(self, key: SessionKey) -> bool:
         """Remove everything about a session; whether there was any."""
+
+
+class PassageIndex(Protocol):
+    """What fills an index that a DataSource searches. Errors are UpstreamError."""
+
+    async def knows(self, document: IndexedDocument) -> bool:
+        """Whether the document is there as it is, with vectors of its model if it has one."""
+
+    async def add_document(
+        self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
+    ) -> None:
+        """Put a document in, whole or not at all, in place of what came from the same source before."""
+
+    async def list_documents(self) -> Sequence[DocumentEntry]:
+        """All documents, by source."""
+
+    async def remove_documents(self, sources: Sequence[str]) -> int:
+        """Take documents out; how many were there."""

@@ -27,12 +27,13 @@ EXIT_OK, EXIT_FAILED = 0, 3
 MAIN_LANGUAGE = "en"
 
 _TRAIN = (
-    'Train the classifier that chooses a route without asking a model. It reads a file of JSON lines, each with "query", '
-    '"label" and "language"; learns from four in five lines of each label and language; and measures on the rest: '
-    "precision is the share of labels that are right, coverage the share of questions that get one, both among guesses "
-    "with a confidence of at least 0.85. A language is used if it has 20 lines of each label and a precision of at least "
-    "0.85; questions in any other are left to the model. Lines in other languages help to tell these apart. Without that "
-    "precision in English nothing is written. The same file and seed give the same result."
+    "Train the classifier that chooses a route without asking a model. It reads a file of JSON lines, each with "
+    '"query", "label" and "language"; learns from four in five lines of each label and language; and measures on '
+    "the rest: precision is the share of labels that are right, coverage the share of questions that get one, "
+    "both among guesses with a confidence of at least 0.85. A language is used if it has 20 lines of each label "
+    "and a precision of at least 0.85; questions in any other are left to the model. Lines in other languages "
+    "help to tell these apart. Without that precision in English nothing is written. The same file and seed give "
+    "the same result."
 )
 _TRY = "Show what the hard rules and the classifier make of texts, and whether they point at the editor."
 

@@ -121,7 +121,7 @@ class IndexFile:
 
     def list_documents(self) -> list[DocumentEntry]:
         """All documents, by source."""
-        sql = """SELECT source, digest, name, title, model, count(passages.id), added_at_s
+        sql = """SELECT source, digest, name, documents.title, model, count(passages.id), added_at_s
             FROM documents LEFT JOIN passages ON passages.document = documents.id
             GROUP BY documents.id ORDER BY source"""
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in self._connection.execute(sql)]

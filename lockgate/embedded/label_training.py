@@ -108,10 +108,12 @@ def train(vectors: Vectors, seed: int) -> Trained:
     languages = list_candidates(vectors.examples)
     while True:
         trained = _train(vectors, seed, languages)
-        poor = {one.language for one in trained.figures if one.language in languages and _is_poor(one)}
+        poor = [one for one in trained.figures if one.language in languages and _is_poor(one)]
         if not poor:
             return trained
-        languages = [language for language in languages if language not in poor]
+        # One at a time, for it may spoil the others; of equals the one that comes last in the file.
+        worst = min(reversed(poor), key=lambda one: (one.precision if one.sure else 0.0, one.coverage))
+        languages = [language for language in languages if language != worst.language]
 
 
 def list_candidates(examples: Iterable[Example]) -> list[str]:

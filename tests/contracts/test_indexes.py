@@ -4,19 +4,17 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lockgate.clients.postgres_index import open_postgres_index
 from lockgate.core.fusion import LEG_LIMIT, RANK_OFFSET, Query
 from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
-from lockgate.core.values import Document
 from lockgate.embedded.fts import open_index
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.interfaces import Embedder
@@ -112,12 +110,11 @@ async def test_a_document_is_replaced_whole_and_removed_whole(opener: Opener) ->
     async with opener(embedder) as index:
         await fill(index, embedder)
         await put(index, embedder, "bread.md", "A vessel carries grain.", "Its sail is red.", digest="2")
-        assert await index.search("hollow crust", 8) != []
-        assert "bread.md" not in files(await index.search("oven bakery", 1))
+        assert TEXTS["bread.md"] not in [one.text for one in await index.search("hollow crust", 8)]
         entries = {entry.document.name: entry for entry in await index.list_documents()}
         assert list(entries) == sorted(TEXTS)
         assert (entries["bread.md"].passages, entries["bread.md"].document.digest) == (2, "2")
-        assert entries["bread.md"].added_at_s == pytest.approx(__import__("time").time(), abs=60)
+        assert entries["bread.md"].added_at_s == pytest.approx(time.time(), abs=60)
         assert await index.remove_documents(["/docs/bread.md", "/docs/ships.md", "/docs/none.md"]) == 2
         assert {"bread.md", "ships.md"}.isdisjoint(files(await index.search("vessel sail red", 8)))
 
@@ -227,30 +224,33 @@ async def test_a_chance_word_does_not_push_out_what_was_meant(opener: Opener) ->
         assert files(await index.search(question, 1)) == ["cars.md"]
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        'crust" OR *',
-        "crust AND NOT (NEAR",
-        "title:crust ^ + - {a b} : crust",
-        "crust'; DROP TABLE passages; --",
-        "crust | & ! <-> :* 'hollow",
-        "crust \\' \\",
-        "crust \x00 \ud800",
-        "crust " + "word " * 5000,
-    ],
+ORDERS = (
+    'crust" OR *',
+    "crust AND NOT (NEAR",
+    "title:crust ^ + - {a b} : crust",
+    "crust'; DROP TABLE passages; --",
+    "crust | & ! <-> :* 'hollow",
+    "crust \\' \\",
+    "crust \x00 \ud800",
+    "crust " + "word " * 5000,
 )
-async def test_signs_in_a_question_are_never_orders(opener: Opener, question: str) -> None:
+
+
+async def test_signs_in_a_question_are_never_orders(opener: Opener) -> None:
     async with opener(None) as index:
         await fill(index, None)
-        assert files(await index.search(question, 1)) == ["bread.md"]
+        chance = random.Random(3)
+        signs = [chr(code) for code in (*range(0x250), 0x301, 0x2019, 0x3042, 0xD800, 0x1F600)]
+        anything = ["crust " + "".join(chance.choices(signs, k=20)) for _ in range(40)]
+        for question in (*ORDERS, *anything):
+            assert "bread.md" in files(await index.search(question, 8)), repr(question)
 
 
-@pytest.mark.parametrize("question", ["", "?!", "the of and", "\x00", " "])
-async def test_a_question_without_words_finds_nothing_by_words(opener: Opener, question: str) -> None:
+async def test_a_question_without_words_finds_nothing_by_words(opener: Opener) -> None:
     async with opener(None) as index:
         await put(index, None, "a.md", "Bake it.")
-        assert list(await index.search(question, 8)) == []
+        for question in ("", "?!", "the of and", "\x00", " "):
+            assert list(await index.search(question, 8)) == []
 
 
 async def test_accents_and_endings_do_not_matter(tmp_path: Path) -> None:
@@ -260,17 +260,7 @@ async def test_accents_and_endings_do_not_matter(tmp_path: Path) -> None:
             assert files(await index.search(question, 1)) == ["a.md"], question
 
 
-@settings(max_examples=60)
-@given(question=st.text(max_size=60))
-def test_any_question_can_be_asked(question: str) -> None:
-    async def ask() -> list[Document]:
-        async with open_index(Path("/nonexistent") / "index.db", None, "docs") as index:
-            return list(await index.search(question, 8))
-
-    assert asyncio.run(ask()) == []
-
-
-async def test_both_searches_failing_is_an_error(opener: Opener, tmp_path: Path) -> None:
+async def test_both_searches_failing_is_an_error(tmp_path: Path) -> None:
     embedder = BrokenEmbedder(Unavailable("embedder", "no"))
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database" * 100)

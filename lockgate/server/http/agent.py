@@ -104,7 +104,8 @@ class AgentRoutes:
     def __init__(self, gateway: Speakers, pass_chat: PassOn | None = None, pass_text: PassOn | None = None) -> None:
         self._gateway = gateway
         self._pass_chat, self._pass_text = pass_chat, pass_text
-        self._models, self._limits = gateway.settings.models, gateway.settings.limits
+        self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
+        self._limits = gateway.settings.limits
         self._created = int(time.time())
 
     @property

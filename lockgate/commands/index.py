@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate index`: put files into an index, see what is in it, take files out.
+
+Decides which index is meant, what is said on the way and how it ends. How files are found, read and added is decided in
+`lockgate.commands.indexing`. A server may run meanwhile; it finds what was added at its next search.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lockgate.commands.indexing import Tally
+    from lockgate.config.settings import Settings, SourceSettings
+    from lockgate.interfaces import Embedder, PassageIndex
+
+EXIT_OK, EXIT_USAGE, EXIT_FAILED = 0, 2, 3
+AddSettings = Callable[[argparse.ArgumentParser], None]
+_ABOUT = "The documents that agents search. A server may run meanwhile and finds what was added at its next search."
+_ADD = (
+    "Read Markdown, text, HTML and PDF files and put them into the index. Folders are walked; hidden files are left "
+    "out. What has not changed is skipped, so the same command can be repeated, and goes on where it was stopped."
+)
+
+
+def add_parser(commands: Any, add_settings: AddSettings) -> None:  # noqa: ANN401 - argparse's own type is private
+    """Adds `index` and what follows it."""
+    parser = commands.add_parser(
+        "index", help="add documents that agents search, list and remove them", description=_ABOUT
+    )
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add = inner.add_parser("add", help="read files and folders into the index", description=_ADD)
+    add.set_defaults(run=run_add)
+    add.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    add.add_argument("--glob", metavar="PATTERN", help="of folders only files whose name or path matches, as `*.md`")
+    add.add_argument("--no-embeddings", action="store_true", help="words only; a later `add` without this fills in")
+    listing = inner.add_parser("list", help="what is in the index")
+    listing.set_defaults(run=run_list)
+    remove = inner.add_parser("remove", help="take files and folders out of the index; the files stay")
+    remove.set_defaults(run=run_remove)
+    remove.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a file, or a folder with all below it")
+    remove.add_argument("--all", action="store_true", help="everything")
+    for one in (add, listing, remove):
+        one.add_argument("--source", metavar="ID", help="which source of the settings; needed if there are several")
+        add_settings(one)
+
+
+def run_add(options: argparse.Namespace) -> int:
+    """Carries out `add`."""
+    return asyncio.run(_add(options, options.load(options)))
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Carries out `list`."""
+    return asyncio.run(_list(options, options.load(options)))
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    """Carries out `remove`."""
+    if bool(options.paths) == options.all:
+        print("lockgate: name what to remove, or --all", file=sys.stderr)
+        return EXIT_USAGE
+    return asyncio.run(_remove(options, options.load(options)))
+
+
+async def _add(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.commands.indexing import Filler, Tally, find_files
+
+    target = _choose(settings, options.source)
+    async with _open_embedder(settings, is_wanted=not options.no_embeddings) as embedder:
+        if embedder is None and not options.no_embeddings:
+            words = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
+            print(f"lockgate: {words}", file=sys.stderr)
+            return EXIT_FAILED
+        async with target.open(embedder) as index:
+            tally = Tally()
+            try:
+                await Filler(index, embedder, tally).fill(find_files(options.paths, options.glob))
+            finally:
+                _sum_up(tally, target.label)
+    return EXIT_FAILED if tally.failed else EXIT_OK
+
+
+def _sum_up(tally: "Tally", label: str) -> None:
+    """One line, also when it was stopped: what is in is in."""
+    counts = {"added": tally.added, "replaced": tally.replaced, "unchanged": tally.unchanged, "not read": tally.failed}
+    words = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "no files"
+    speed = f"; {tally.describe_speed()}" if tally.passages else ""
+    print(f"{label}: {words}{speed}", flush=True)
+    if not tally.is_done:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+
+
+async def _list(options: argparse.Namespace, settings: "Settings") -> int:
+    target = _choose(settings, options.source)
+    async with target.open(None) as index:
+        entries = await index.list_documents()
+    for entry in entries:
+        added = datetime.fromtimestamp(entry.added_at_s).astimezone().strftime("%Y-%m-%d %H:%M")
+        found_by = entry.document.model or "words only"
+        print(f"{entry.passages:>6} passages  {added}  {found_by:<18} {entry.document.source}")
+    total = sum(entry.passages for entry in entries)
+    print(f"{target.label}: {len(entries)} documents, {total} passages")
+    return EXIT_OK
+
+
+async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.commands.indexing import is_at_or_below
+
+    target = _choose(settings, options.source)
+    async with target.open(None) as index:
+        known = [entry.document.source for entry in await index.list_documents()]
+        missing = [path for path in options.paths if not any(is_at_or_below(one, path) for one in known)]
+        wanted = [one for one in known if options.all or any(is_at_or_below(one, path) for path in options.paths)]
+        removed = await index.remove_documents(wanted) if wanted else 0
+    for path in missing:
+        print(f"lockgate: {path}: not in the index", file=sys.stderr)
+    print(f"{target.label}: {removed} removed")
+    return EXIT_FAILED if missing else EXIT_OK
+
+
+class _Target(NamedTuple):
+    """The index that is meant, and how people call it."""
+
+    label: str
+    open: Callable[["Embedder | None"], contextlib.AbstractAsyncContextManager["PassageIndex"]]
+
+
+def _choose(settings: "Settings", wanted: str | None) -> _Target:
+    """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
+    from lockgate.config.agent_settings import INDEX
+
+    indexes = {name: one for name, one in settings.sources.items() if one.postgres or one.embedded == INDEX}
+    if wanted is not None and wanted not in indexes:
+        reason = (
+            "is no index that documents can be added to" if wanted in settings.sources else "there is no such source"
+        )
+        raise ConfigError(reason, source=settings.source, key=f"sources.{wanted}")
+    if wanted is None and len(indexes) > 1:
+        words = f"there are several indexes, name one with --source: {', '.join(sorted(indexes))}"
+        raise ConfigError(words, source=settings.source, key="sources")
+    name = wanted or next(iter(indexes), None)
+    return _find_file(settings, {}, "index") if name is None else _find_source(settings, name, indexes[name])
+
+
+def _find_source(settings: "Settings", name: str, source: "SourceSettings") -> _Target:
+    if source.postgres is None:
+        return _find_file(settings, source.options, name)
+    from lockgate.clients.postgres_index import open_postgres_index_quietly
+
+    dsn, table = source.postgres.dsn, source.postgres.table
+    assert dsn is not None  # noqa: S101 - the settings have been checked
+    address = dsn.reveal()
+    return _Target(
+        f"{name} (table {table})", lambda embedder: open_postgres_index_quietly(address, table, embedder, name)
+    )
+
+
+def _find_file(settings: "Settings", options: Any, name: str) -> _Target:  # noqa: ANN401 - what the file says
+    from lockgate.embedded.fts import open_index_quietly
+    from lockgate.embedded.index_part import find_index_file
+
+    file = find_index_file(options, settings.data_dir)
+    return _Target(str(file), lambda embedder: open_index_quietly(file, embedder, name))
+
+
+@contextlib.asynccontextmanager
+async def _open_embedder(settings: "Settings", *, is_wanted: bool) -> AsyncIterator["Embedder | None"]:
+    """Who makes vectors, by the settings; nobody if there are no weights."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield await _find_embedder(settings, stack) if is_wanted else None
+
+
+async def _find_embedder(settings: "Settings", stack: contextlib.AsyncExitStack) -> "Embedder | None":
+    if settings.embeddings.ollama is not None:
+        from lockgate.clients.ollama import open_ollama_embedder
+
+        return await stack.enter_async_context(open_ollama_embedder(settings.embeddings.ollama))
+    from lockgate.embedded.weights import find_weights
+
+    weights = find_weights(settings.data_dir, "minilm")
+    if weights is None:
+        return None
+    from lockgate.embedded.minilm import open_minilm
+
+    return await stack.enter_async_context(open_minilm(weights))
