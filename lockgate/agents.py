@@ -267,12 +267,9 @@ class StaffOpener:
 
     async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
         """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
-        try:
-            from lockgate.embedded.classifier import find_classifier, load_classifier
-        except ImportError:
-            return _know_nothing
+        from lockgate.embedded.classifier import find_classifier, load_classifier
 
-        path = find_classifier(self._settings.classifier.model_path)
+        path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
         own = embedder if self._settings.embeddings.ollama is None else None
         own = own or (await self._open_minilm() if path is not None else None)
         if path is None or own is None:

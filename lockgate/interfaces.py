@@ -134,7 +134,10 @@ class Model(Protocol):
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors whose nearness is nearness in meaning."""
+    """Turns texts into vectors whose nearness is nearness in meaning.
+
+    One that has an attribute `model` says who makes them: vectors of different models are never compared.
+    """
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """One vector per text, each of length 1; raises UpstreamError."""

@@ -70,7 +70,7 @@ class OllamaEmbedder:
 
     def __init__(self, caller: HttpCaller, settings: OllamaModelSettings) -> None:
         self._caller = caller
-        self._model = settings.model
+        self.model = settings.model
         self._url = find_path(settings.url, "/api/embed")
         self._version_url = find_path(settings.url, "/api/version")
         self._headers = own_headers()
@@ -89,7 +89,7 @@ class OllamaEmbedder:
     async def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
         name = self._caller.name
         try:
-            outgoing = Outgoing(self._url, self._headers, encode_texts(self._model, texts), _ANSWER_FAILED)
+            outgoing = Outgoing(self._url, self._headers, encode_texts(self.model, texts), _ANSWER_FAILED)
         except ValueError:
             raise BrokeProtocol(name, f"{_ANSWER_FAILED}what is asked is no valid text") from None
         answer = await self._caller.post(outgoing)

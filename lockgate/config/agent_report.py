@@ -56,7 +56,7 @@ def _describe_store(sessions: SessionSettings, settings: Settings) -> str:
 
 def _describe_classifier(settings: Settings) -> str:
     classifier = settings.classifier
-    path = classifier.model_path or "the file in the data directory, if there is one"
+    path = classifier.model_path or "that of the data directory, else the shipped one"
     export = f"labels go to {classifier.export_dir}" if classifier.export_dir is not None else "labels are not kept"
     return f"{path}; from {classifier.confidence_threshold:g} on; {export}"
 

@@ -75,7 +75,11 @@ class ClassifierSettings:
     """The classifier that chooses a route without asking a model."""
 
     model_path: Path | None = option(
-        kinds.PATH, "file of the classifier", None, "the one in the data directory", ("CLASSIFIER_MODEL_PATH",)
+        kinds.PATH,
+        "file of the classifier",
+        None,
+        "that of the data directory, else the shipped one",
+        ("CLASSIFIER_MODEL_PATH",),
     )
     confidence_threshold: float = option(
         kinds.between(0, 1), "less certain answers are left to the model", 0.85,

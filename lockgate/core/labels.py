@@ -8,11 +8,11 @@ never what was answered in them. Refuses to know how a model is called, and what
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lockgate.core.label_words import has_platform_prefix, is_about_account, points_at_editor
-from lockgate.core.prompt import flatten_name
+from lockgate.core.prompt import find_fence, flatten_name
 from lockgate.core.routes import PLATFORM, Routes
 from lockgate.core.turns import MAX_INTENTS, SYSTEM, USER, Intent, forget_reasoning, name_topic
 from lockgate.core.values import Message
@@ -21,7 +21,6 @@ MAX_KEYWORD_CHARS = 400
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 2_000  # of a long question: what it is about stands at its ends
 _MAX_REPLY_CHARS = 20_000
 _MAX_OBJECTS = 64  # that are looked for in one reply
-_TILDES = re.compile("~{3,}")
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[\w-]*[ \t]*$", re.MULTILINE)
 _AROUND = " \t\r\n\"'`*_.,:;!?()[]{}<>#-"
 _KEYWORD_LEAD = re.compile(
@@ -136,16 +135,10 @@ def read_keywords(text: str, question: str) -> str:
 def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
     """The fence, and what was before and what is asked, each between two of it. The question stands last."""
     asked = _shorten(question)
-    fence = _find_fence((*lines, asked))
+    fence = find_fence((*lines, asked))
     numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
     before = f"{title}\n{fence}\n{numbered}\n{fence}" if lines else _NO_PRIOR
     return fence, f"{before}\n\nThe question:\n{fence}\n{asked}\n{fence}"
-
-
-def _find_fence(texts: Iterable[str]) -> str:
-    """A line that stands in none of the texts, so that none can end its block before its time."""
-    longest = max((len(run) for text in texts for run in _TILDES.findall(text)), default=2)
-    return "~" * (longest + 1)
 
 
 def _shorten(question: str) -> str:

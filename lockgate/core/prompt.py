@@ -7,7 +7,7 @@ should stand, and what a model makes of them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lockgate.core.values import Document, Message
 
@@ -42,6 +42,9 @@ _NOTHING_FOUND = (
     "No relevant documents were retrieved. Do not answer the question: say that the documents do not contain the "
     "information."
 )
+
+FENCE = "~"
+_FENCES = re.compile(f"{FENCE}{{3,}}")
 
 _LAST_END = "\n</content>\n</document>"
 _END = f"{_LAST_END}\n\n"  # one blank line between documents
@@ -84,6 +87,12 @@ def escape(text: str) -> str:
     if "<" in text:
         text = text.replace("<", "&lt;")
     return text.replace(">", "&gt;") if ">" in text else text
+
+
+def find_fence(texts: Iterable[str]) -> str:
+    """A line of this kind stands in none of the texts, so none can end its block before its time."""
+    longest = max((len(run) for text in texts for run in _FENCES.findall(text)), default=2)
+    return FENCE * (longest + 1)
 
 
 def flatten_name(name: str) -> str:

@@ -6,11 +6,10 @@ the model. `build_final_messages` is the only place where those are made. Refuse
 anything is searched, and how a model is called.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypedDict
 
-from lockgate.core.prompt import flatten_name
+from lockgate.core.prompt import FENCE, find_fence, flatten_name
 from lockgate.core.turns import SYSTEM, USER
 from lockgate.core.values import Document, Message
 
@@ -77,8 +76,6 @@ Routes = tuple[Route, ...]
 ROUTES: Routes = (RETRIEVAL, CODE_GENERATION, CONVERSATIONAL)
 FALLBACK = RETRIEVAL.label  # where nobody can tell
 
-_FENCE = "~"
-_FENCES = re.compile(f"{_FENCE}{{3,}}")
 _FOUND = "Passages that were found for this, the best first:"
 NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
 
@@ -122,7 +119,7 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
     """The messages for the model that answers: what to be, what was said, what was found, what is asked."""
     route = find_route(state["label"], routes)
     parts = [*_tell_found(route, state), *_tell_editor(state), *_tell_account(route, state)]
-    fence = _find_fence(text for _, text in parts)
+    fence = find_fence(text for _, text in parts)
     blocks = [_write(title, text, fence) for title, text in parts]
     if route.retrieves:
         blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
@@ -159,14 +156,8 @@ def _tell_account(route: Route, state: TurnState) -> list[tuple[str, str]]:
     return [("account details", account)] if route.tells_account and account else []
 
 
-def _find_fence(texts: Iterable[str]) -> str:
-    """A line of this kind stands in none of the texts, so none can end its block before its time."""
-    longest = max((len(run) for text in texts for run in _FENCES.findall(text)), default=2)
-    return _FENCE * (longest + 1)
-
-
 def _write(title: str, text: str, fence: str) -> str:
-    return f"{fence} {title.replace(_FENCE, '-')}\n{text}\n{fence}"
+    return f"{fence} {title.replace(FENCE, '-')}\n{text}\n{fence}"
 
 
 def choose_routes(*, has_platform: bool) -> Routes:

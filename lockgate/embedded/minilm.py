@@ -38,6 +38,8 @@ Vector = list[float]
 class Minilm:
     """An Embedder. Vectors have 384 numbers; of a long text the first 256 tokens count."""
 
+    model = "all-MiniLM-L6-v2"
+
     def __init__(self, pieces: WordPieces, session: "InferenceSession", thread: ThreadPoolExecutor) -> None:
         self._pieces = pieces
         self._session = session
