@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client of the agent's benchmarks, a process of its own so that its CPU time does not count.
 
+It speaks gRPC to the agent, and to what stands behind it the way that the agent does: with the same HTTP library.
+
 `python -m benchmarks.agent_client` reads one job as a line of JSON and prints one line of JSON when it is done:
   turns    `count` turns of the agent, each followed by the same upstream calls made directly, one after the other;
            prints of each way the seconds to the first token and to the end, and what the upstream says it took
@@ -12,10 +14,11 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import aiohttp
 import grpc.aio
 import uvloop
 
@@ -29,6 +32,7 @@ from benchmarks.agent_upstream import (
     SEARCH_PATH,
     SPEAK,
     TIMES_PATH,
+    WAITS_MS,
     WORDS,
 )
 from benchmarks.processes import HOST
@@ -41,7 +45,7 @@ _MESSAGES = [
     {"role": "system", "content": "You answer guests of a small agency that lets houses by the sea. Be brief."},
     {"role": "user", "content": _QUESTION},
 ]
-_BODIES: dict[str, Any] = {
+_BODIES: Mapping[str, Any] = {
     CLASSIFY: {"model": "m", "stream": False, "messages": [{"role": "user", "content": "CODE_GENERATION?"}]},
     REWRITE: {"model": "m", "stream": False, "messages": _MESSAGES},
     SPEAK: {"model": "m", "stream": True, "messages": _MESSAGES},
@@ -51,51 +55,48 @@ _BODIES: dict[str, Any] = {
 }
 _PATHS = {EMBED: EMBED_PATH, WORDS: SEARCH_PATH, MEANING: SEARCH_PATH}
 _READY_S = 30.0
-_END = b"0\r\n"
 
 
-class Line:
-    """One connection to the upstream."""
+class Upstream:
+    """What stands behind the agent, called directly."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
 
-    async def ask(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - whatever it says
-        """One whole answer, without a body to a GET."""
-        await self._send(path, body)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        return json.loads(await self._reader.readexactly(length))
+    async def ask(self, kind: str) -> None:
+        """One whole answer."""
+        async with self._session.post(_PATHS.get(kind, CHAT_PATH), data=_encode(_BODIES[kind])) as answer:
+            await answer.json()
 
-    async def stream(self, body: object) -> AsyncIterator[bytes]:
+    async def search(self) -> None:
+        """Both searches at once, as an index is searched."""
+        await asyncio.gather(self.ask(WORDS), self._search_meaning())
+
+    async def stream(self, body: object) -> AsyncIterator[Any]:
         """The lines of a streamed answer as they come."""
-        await self._send(CHAT_PATH, body)
-        await self._reader.readuntil(b"\r\n\r\n")
-        while (size := await self._reader.readline()) != _END:
-            yield (await self._reader.readexactly(int(size, 16) + 2))[:-2]
-        await self._reader.readline()
+        async with self._session.post(CHAT_PATH, data=_encode(body)) as answer:
+            async for line in answer.content:
+                yield json.loads(line)
 
-    def close(self) -> None:
-        """No more."""
-        self._writer.close()
+    async def take_times(self) -> list[tuple[str, float]]:
+        """What the calls since the last time took, as it says."""
+        async with self._session.get(TIMES_PATH) as answer:
+            return [(kind, taken_s) for kind, taken_s in await answer.json()]
 
-    async def _send(self, path: str, body: object) -> None:
-        sent = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        method = "GET" if body is None else "POST"
-        head = f"{method} {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {len(sent)}\r\n\r\n"
-        self._writer.write(head.encode() + sent)
-        await self._writer.drain()
+    async def _search_meaning(self) -> None:
+        await self.ask(EMBED)
+        await self.ask(MEANING)
+
+
+def _encode(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 @asynccontextmanager
-async def _open_lines(port: int, count: int) -> AsyncIterator[list[Line]]:
-    lines = [Line(*await asyncio.open_connection(HOST, port)) for _ in range(count)]
-    try:
-        yield lines
-    finally:
-        for line in lines:
-            line.close()
+async def _open_upstream(port: int) -> AsyncIterator[Upstream]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(f"http://{HOST}:{port}", connector=connector) as session:
+        yield Upstream(session)
 
 
 @asynccontextmanager
@@ -111,17 +112,17 @@ async def _open_agent(port: int) -> AsyncIterator[Any]:
 # Turns, one after the other.
 
 
-async def measure_turns(job: dict[str, Any]) -> dict[str, list[list[float]]]:
+async def measure_turns(job: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Of each way: seconds to the first token, to the end, and those that the upstream took until the first token."""
     label = str(job["label"])
     request = AgentRequest(query=_QUESTION, session_id=f"bench-{label}", query_type=label)
     found: dict[str, list[list[float]]] = {"agent": [], "direct": []}
-    async with _open_agent(job["port"]) as ask, _open_lines(job["upstream"], 2) as lines:
+    async with _open_agent(job["port"]) as ask, _open_upstream(job["upstream"]) as upstream:
         for _ in range(int(job["count"]) + 1):  # the first of each only opens connections
-            for way, turn in (("agent", _hear_agent(ask, request)), ("direct", _hear_direct(lines, label))):
-                await lines[0].ask(TIMES_PATH)
+            for way, turn in (("agent", _hear_agent(ask, request)), ("direct", _hear_direct(upstream, label))):
+                await upstream.take_times()
                 first_s, whole_s = await turn
-                found[way].append([first_s, whole_s, _sum_waits(await lines[0].ask(TIMES_PATH))])
+                found[way].append([first_s, whole_s, _sum_waits(await upstream.take_times())])
     return {way: times[1:] for way, times in found.items()}
 
 
@@ -136,55 +137,51 @@ async def _hear_agent(ask: Any, request: AgentRequest) -> tuple[float, float]:  
     return first_s, whole_s
 
 
-async def _hear_direct(lines: list[Line], label: str) -> tuple[float, float]:
+async def _hear_direct(upstream: Upstream, label: str) -> tuple[float, float]:
     """What the agent asks for, by itself: the same calls in the same order."""
     started, first_s = time.perf_counter(), 0.0
     if label != CONVERSATION:
         if not label:
-            await _call(lines[0], CLASSIFY)
-        await _call(lines[0], REWRITE)
-        await asyncio.gather(_call(lines[1], WORDS), _search_meaning(lines[0]))
-    async for _ in lines[0].stream(_BODIES[SPEAK]):
+            await upstream.ask(CLASSIFY)
+        await upstream.ask(REWRITE)
+        await upstream.search()
+    async for _ in upstream.stream(_BODIES[SPEAK]):
         first_s = first_s or time.perf_counter() - started
     return first_s, time.perf_counter() - started
 
 
-async def _call(line: Line, kind: str) -> None:
-    await line.ask(_PATHS.get(kind, CHAT_PATH), _BODIES[kind])
-
-
-async def _search_meaning(line: Line) -> None:
-    await _call(line, EMBED)
-    await _call(line, MEANING)
-
-
 def _sum_waits(times: Iterable[tuple[str, float]]) -> float:
     """One after the other, but for the two searches."""
-    took = dict.fromkeys((CLASSIFY, REWRITE, EMBED, WORDS, MEANING, SPEAK), 0.0) | {kind: s for kind, s in times}
+    took = {**dict.fromkeys(WAITS_MS, 0.0), **dict(times)}
     return took[CLASSIFY] + took[REWRITE] + max(took[WORDS], took[EMBED] + took[MEANING]) + took[SPEAK]
 
 
 # Many streams at once.
 
 
-async def measure_lags(job: dict[str, Any]) -> list[float]:
-    """Of every token of every stream."""
+async def measure_lags(job: Mapping[str, Any]) -> list[float]:
+    """Of every token of every stream, which begin one after the other."""
     count, tokens = int(job["count"]), int(job["tokens"])
     question = f"Please tell me the time, pace-{job['pace_ms']}-{tokens}."
     lags: list[list[int]] = [[] for _ in range(count)]
-    if job["is_direct"]:
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": question}]}
-        async with _open_lines(job["upstream"], count) as lines:
-            pairs = zip(lines, lags, strict=True)
-            await asyncio.gather(*[_listen_direct(line, body, heard) for line, heard in pairs])
-    else:
-        async with _open_agent(job["port"]) as ask:
-            asked = [AgentRequest(query=question, session_id=f"lag-{n}", query_type=CONVERSATION) for n in range(count)]
-            pairs_asked = zip(asked, lags, strict=True)
-            await asyncio.gather(*[_listen_agent(ask, one, heard) for one, heard in pairs_asked])
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        if job["is_direct"]:
+            upstream = await stack.enter_async_context(_open_upstream(job["upstream"]))
+            body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": question}]}
+            works = [_listen_direct(upstream, body, heard) for heard in lags]
+        else:
+            ask = await stack.enter_async_context(_open_agent(job["port"]))
+            works = [_listen_agent(ask, _build_request(question, number), lags[number]) for number in range(count)]
+        for work in works:
+            group.create_task(work)
+            await asyncio.sleep(float(job["pace_ms"]) / 1000)
     if any(len(heard) != tokens for heard in lags):
         raise RuntimeError("tokens are missing")
     return [lag / 1e6 for heard in lags for lag in heard]
+
+
+def _build_request(question: str, number: int) -> AgentRequest:
+    return AgentRequest(query=question, session_id=f"lag-{number}", query_type=CONVERSATION)
 
 
 async def _listen_agent(ask: Any, request: AgentRequest, lags: list[int]) -> None:  # noqa: ANN401
@@ -193,15 +190,13 @@ async def _listen_agent(ask: Any, request: AgentRequest, lags: list[int]) -> Non
             lags.append(time.monotonic_ns() - int(message.text))
 
 
-async def _listen_direct(line: Line, body: object, lags: list[int]) -> None:
-    async for raw in line.stream(body):
-        heard_at = time.monotonic_ns()
-        said = json.loads(raw)
+async def _listen_direct(upstream: Upstream, body: object, lags: list[int]) -> None:
+    async for said in upstream.stream(body):
         if not said["done"]:
-            lags.append(heard_at - int(said["message"]["content"]))
+            lags.append(time.monotonic_ns() - int(said["message"]["content"]))
 
 
-async def main(job: dict[str, Any]) -> None:
+async def main(job: Mapping[str, Any]) -> None:
     """Do the job."""
     work = measure_turns if job["kind"] == "turns" else measure_lags
     print(json.dumps(await work(job)), flush=True)

@@ -25,6 +25,7 @@ from lockgate.embedded.fts import FtsDataSource, open_index_quietly
 from lockgate.embedded.minilm import DIMENSIONS, open_minilm
 from lockgate.embedded.weights import find_weights
 from lockgate.interfaces import Embedder
+from lockgate.telemetry.log import SILENT, logger
 
 BEST = 8  # how many passages an agent is given
 MAY_BEHIND = 2  # questions, on each half
@@ -70,12 +71,13 @@ def measure_retrieval(effort: Effort) -> list[Row]:
     weights = find_weights(Path(os.environ.get("LOCKGATE_DATA_DIR", _HERE.parents[1] / ".lockgate")), "minilm")
     if weights is None:
         return [Row("weights are missing: run `lockgate setup`", 0, "", 1, is_minimum=True)]
+    logger.setLevel(SILENT)
     return asyncio.run(_measure(weights, effort))
 
 
 async def _measure(weights: Path, effort: Effort) -> list[Row]:
     async with open_minilm(weights) as embedder:
-        recalls = await measure_recalls(embedder, load_questions()[: effort.questions])
+        recalls = await measure_recalls(embedder, choose_questions(effort.questions))
         return [*build_rows(recalls), *await _measure_time(embedder, effort.indexed_passages)]
 
 
@@ -87,6 +89,12 @@ def load_passages() -> list[Text]:
 def load_questions() -> list[Question]:
     """The set's questions."""
     return [Question(**json.loads(line)) for line in (_HERE / "questions.jsonl").read_text("utf-8").splitlines()]
+
+
+def choose_questions(count: int) -> list[Question]:
+    """All questions, or so many, of all kinds alike."""
+    questions = load_questions()
+    return questions[:: max(1, len(questions) // count)]
 
 
 async def measure_recalls(embedder: Embedder, questions: Sequence[Question]) -> dict[str, Recall]:

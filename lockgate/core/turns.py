@@ -15,6 +15,7 @@ USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 DEFAULT_SESSION = "default"  # of everybody who names none
 MAX_INTENTS = 6  # of the past that the classifier is shown
 _MAX_TOPIC_CHARS = 120
+_MORE = " [...]"
 _BYTES_PER_TOKEN = 4  # a cautious guess: nobody here knows the model's own tokens
 _REASONING = re.compile(r"<(think|thinking)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _END_OF_REASONING = re.compile(r"\A.*?</(?:think|thinking)>", re.DOTALL | re.IGNORECASE)
@@ -94,19 +95,38 @@ class Intent(NamedTuple):
 
 
 def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[Message, ...]:
-    """The messages of the latest turns that fit, oldest first; a turn is recalled whole or not at all."""
+    """The messages of the latest turns that fit, oldest first; a turn is recalled whole or not at all.
+
+    Only the last one is cut if it must be: whoever speaks of it would find nothing otherwise.
+    """
     kept: list[Turn] = []
     left = max_tokens
     for turn in reversed(turns[-(max_messages // 2) :] if max_messages > 1 else ()):
-        left -= count_tokens(turn.question) + count_tokens(turn.answer)
-        if left < 0:
+        cost = count_tokens(turn.question) + count_tokens(turn.answer)
+        if cost > left and not kept:
+            kept.append(_cut_turn(turn, left))
+        if cost > left:
             break
+        left -= cost
         kept.append(turn)
     return tuple(
         message
         for turn in reversed(kept)
         for message in (Message(USER, turn.question), Message(ASSISTANT, turn.answer))
     )
+
+
+def _cut_turn(turn: Turn, tokens: int) -> Turn:
+    """The turn with the beginnings of its question and answer, each of which has half the room if it needs that."""
+    question = _cut(turn.question, max(tokens // 2, tokens - count_tokens(turn.answer)))
+    return turn._replace(question=question, answer=_cut(turn.answer, tokens - count_tokens(question)))
+
+
+def _cut(text: str, tokens: int) -> str:
+    if count_tokens(text) <= tokens:
+        return text
+    room = max(tokens - 1 - count_tokens(_MORE), 0) * _BYTES_PER_TOKEN
+    return text.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore") + _MORE
 
 
 def recall_sent(messages: Sequence[Message], max_messages: int, max_tokens: int) -> tuple[Message, ...]:

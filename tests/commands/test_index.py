@@ -16,6 +16,7 @@ from lockgate.commands.indexing import Filler, Tally, find_files
 from lockgate.config.load import load_settings
 from lockgate.embedded.fts import open_index_quietly
 from lockgate.embedded.minilm import open_minilm
+from lockgate.embedded.reading import SUFFIXES
 from lockgate.errors import ConfigError, Unavailable
 from tests.embedded.pdf_files import build_pdf, encrypt_pdf
 from tests.embedders import BrokenEmbedder, TopicEmbedder
@@ -47,8 +48,9 @@ def run(tmp_path: Path) -> Run:
     def run(*arguments: str, config: dict[str, Any] | None = None, **variables: str) -> int:
         parser = argparse.ArgumentParser()
         command.add_parser(parser.add_subparsers(), lambda one: None)
-        file = tmp_path / "config.yaml"
-        file.write_text(json.dumps(config or {}))
+        file = tmp_path / "config.yaml" if config else None
+        if file:
+            file.write_text(json.dumps(config))
         environ = {"LOCKGATE_DATA_DIR": str(tmp_path / "data"), **variables}
         settings = load_settings(config_path=file, flags={}, environ=environ)
         options = parser.parse_args(["index", *arguments], argparse.Namespace(load=lambda _: settings))
@@ -112,7 +114,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_go_in(
         f"lockgate: {docs}/locked.pdf: it is encrypted",
         f"lockgate: {docs}/pipe.txt: it is no file",
         f"lockgate: {tmp_path}/none.md: No such file or directory",
-        f"lockgate: {docs}/image.png: only .htm, .html, .markdown, .md, .pdf, .rst, .text, .txt, .xhtml files can be read",
+        f"lockgate: {docs}/image.png: only {', '.join(sorted(SUFFIXES))} files can be read",
     }
 
 
@@ -222,8 +224,13 @@ def test_an_index_in_postgres_is_filled_the_same_way(run: Run, docs: Path, postg
 class PausingEmbedder(TopicEmbedder):
     """Stops for good at its third call."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_stopped = asyncio.Event()
+
     async def embed(self, texts: Any) -> Any:
         if len(self.asked) >= 2:
+            self.has_stopped.set()
             await asyncio.sleep(3600)
         return await super().embed(texts)
 
@@ -235,9 +242,7 @@ async def test_what_is_in_stays_in_when_it_is_stopped(tmp_path: Path) -> None:
     embedder = PausingEmbedder()
     async with open_index_quietly(tmp_path / "index.db", embedder, "x") as index:
         task = asyncio.create_task(Filler(index, embedder, Tally()).fill(files))
-        while len(embedder.asked) < 2:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await embedder.has_stopped.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     async with open_index_quietly(tmp_path / "index.db", TopicEmbedder(), "x") as index:
