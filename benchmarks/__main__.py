@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.agent import measure_agent
 from benchmarks.chat import measure_chat
 from benchmarks.content import measure_content
 from benchmarks.core import measure_core, measure_growth
@@ -22,6 +23,7 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "chat": measure_chat,
     "grounded": measure_grounded,
     "retrieval": measure_retrieval,
+    "agent": measure_agent,
 }
 
 

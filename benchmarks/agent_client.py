@@ -122,7 +122,9 @@ async def measure_turns(job: Mapping[str, Any]) -> dict[str, list[list[float]]]:
             for way, turn in (("agent", _hear_agent(ask, request)), ("direct", _hear_direct(upstream, label))):
                 await upstream.take_times()
                 first_s, whole_s = await turn
-                found[way].append([first_s, whole_s, _sum_waits(await upstream.take_times())])
+                waits = await upstream.take_times()
+                _check_calls(waits, label)
+                found[way].append([first_s, whole_s, _sum_waits(waits)])
     return {way: times[1:] for way, times in found.items()}
 
 
@@ -141,13 +143,19 @@ async def _hear_direct(upstream: Upstream, label: str) -> tuple[float, float]:
     """What the agent asks for, by itself: the same calls in the same order."""
     started, first_s = time.perf_counter(), 0.0
     if label != CONVERSATION:
-        if not label:
-            await upstream.ask(CLASSIFY)
+        await upstream.ask(CLASSIFY)
         await upstream.ask(REWRITE)
         await upstream.search()
     async for _ in upstream.stream(_BODIES[SPEAK]):
         first_s = first_s or time.perf_counter() - started
     return first_s, time.perf_counter() - started
+
+
+def _check_calls(times: Iterable[tuple[str, float]], label: str) -> None:
+    """Nothing is measured that makes other calls than those of its route."""
+    kinds = sorted(kind for kind, _ in times)
+    if kinds != ([SPEAK] if label == CONVERSATION else sorted(WAITS_MS)):
+        raise RuntimeError(f"the upstream was asked for {', '.join(kinds)}")
 
 
 def _sum_waits(times: Iterable[tuple[str, float]]) -> float:
@@ -185,15 +193,15 @@ def _build_request(question: str, number: int) -> AgentRequest:
 
 
 async def _listen_agent(ask: Any, request: AgentRequest, lags: list[int]) -> None:  # noqa: ANN401
-    async for message in ask(request):
-        if not message.is_final:
-            lags.append(time.monotonic_ns() - int(message.text))
+    lags += [time.monotonic_ns() - int(message.text) async for message in ask(request) if not message.is_final]
 
 
 async def _listen_direct(upstream: Upstream, body: object, lags: list[int]) -> None:
-    async for said in upstream.stream(body):
-        if not said["done"]:
-            lags.append(time.monotonic_ns() - int(said["message"]["content"]))
+    lags += [
+        time.monotonic_ns() - int(said["message"]["content"])
+        async for said in upstream.stream(body)
+        if not said["done"]
+    ]
 
 
 async def main(job: Mapping[str, Any]) -> None:

@@ -47,6 +47,8 @@ class Effort(NamedTuple):
     grounded_requests: int
     questions: int
     indexed_passages: int
+    agent_turns: int
+    agent_tokens: int
 
 
 FULL = Effort(
@@ -61,6 +63,8 @@ FULL = Effort(
     grounded_requests=200,
     questions=1_000,
     indexed_passages=10_000,
+    agent_turns=6,
+    agent_tokens=75,
 )
 QUICK = Effort(
     rounds=1,
@@ -74,6 +78,8 @@ QUICK = Effort(
     grounded_requests=8,
     questions=16,
     indexed_passages=200,
+    agent_turns=2,
+    agent_tokens=5,
 )
 
 

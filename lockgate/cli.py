@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockgate._version import __version__
-from lockgate.commands import classifier, evaluate, sessions, setup
+from lockgate.commands import classifier, evaluate, index, sessions, setup
 from lockgate.errors import ConfigError, LockgateError, RequestError
 
 EXIT_OK, EXIT_FOUND, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands.add_parser("check", help="show what would run and what is wrong with the settings"))
     _add_detect(commands.add_parser("detect", help="run detectors on a text, a file or standard input"))
     _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
-    for module in (setup, sessions, classifier, evaluate):
+    for module in (setup, index, sessions, classifier, evaluate):
         module.add_parser(commands, _add_settings)
     _add_parts(commands.add_parser("parts", help="offer our detectors and chunkers to others", description=_PARTS))
     return parser

@@ -8,6 +8,7 @@ Decides which index is meant, what is said on the way and how it ends. How files
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lockgate.interfaces import Embedder, PassageIndex
 
 EXIT_OK, EXIT_USAGE, EXIT_FAILED = 0, 2, 3
+_MAX_THREADS = 4  # of the embedder
 AddSettings = Callable[[argparse.ArgumentParser], None]
 _ABOUT = "The documents that agents search. A server may run meanwhile and finds what was added at its next search."
 _ADD = (
@@ -190,4 +192,4 @@ async def _find_embedder(settings: "Settings", stack: contextlib.AsyncExitStack)
         return None
     from lockgate.embedded.minilm import open_minilm
 
-    return await stack.enter_async_context(open_minilm(weights))
+    return await stack.enter_async_context(open_minilm(weights, min(os.cpu_count() or 1, _MAX_THREADS)))

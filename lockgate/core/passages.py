@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-MAX_PASSAGE_CHARS: Final = 1_200  # about 200 words; an embedder of short texts still reads all of it
+MAX_PASSAGE_CHARS: Final = 1_000  # about 170 words, or 256 tokens: what an embedder of short texts reads
 MAX_TITLE_CHARS: Final = 200
 _TITLE_MARK = " › "
 _ENDS = (

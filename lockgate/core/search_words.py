@@ -7,6 +7,7 @@ query language: what comes out is words alone, never signs that some search woul
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Final
 
 MAX_WORDS: Final = 32
@@ -45,14 +46,23 @@ au aux avec ce ceci cela ces cet cette chez comme comment dans de des du elle el
 le les leur leurs lui ma mais mes moi mon ne nos notre nous on ou où par pas peut peux plus pour pourquoi qu quand que
 quel quelle quelles quels qui quoi sa sans se ses si son sont sur ta te tes toi ton tu un une vos votre vous
 """
-STOP_WORDS: Final = frozenset(word for text in (_ENGLISH, _GERMAN, _SPANISH, _FRENCH) for word in text.split())
+STOP_WORDS: Final = tuple(frozenset(text.split()) for text in (_ENGLISH, _GERMAN, _SPANISH, _FRENCH))
+_MIN_FOREIGN = 2  # one such word alone may well be an English one: war, die, son
 
 
 def find_search_words(text: str) -> list[str]:
     """The words worth searching for, each once, in order, at most 32; all words if none is worth more than another."""
     words = dict.fromkeys(_split(text))
-    telling = [word for word in words if word not in STOP_WORDS]
+    stop_words = _choose_language(words)
+    telling = [word for word in words if word not in stop_words]
     return (telling or list(words))[:MAX_WORDS]
+
+
+def _choose_language(words: Iterable[str]) -> frozenset[str]:
+    """The stop words of the language that most of the words belong to; English unless another is plain."""
+    asked = frozenset(words)
+    best = max(STOP_WORDS, key=lambda known: len(asked & known))  # the first of several
+    return best if len(asked & best) >= _MIN_FOREIGN else STOP_WORDS[0]
 
 
 def _split(text: str) -> list[str]:

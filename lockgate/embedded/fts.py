@@ -121,7 +121,14 @@ class _Connections:
         self._open: dict[int, tuple[tuple[int, int], IndexFile]] = {}
 
     def exists(self) -> bool:
-        return self._file.exists()
+        """Whether there is a file; one that we may not see is there, and fails when it is used."""
+        try:
+            self._file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     async def run(self, work: Callable[[IndexFile], T]) -> T:
         """The work's result, done in a thread with a connection of its own."""

@@ -31,6 +31,7 @@ from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
 )
 
 T = TypeVar("T")
+_ROOM_BYTES = 1024  # for what a message holds besides its text
 _ABOUT_PORTS = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
@@ -83,7 +84,7 @@ def _build_chunking(parts: Parts) -> GrpcPort:
         CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
         STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, Kind.BOTH),
     }
-    return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes))
+    return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes + _ROOM_BYTES))
 
 
 async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:

@@ -38,6 +38,9 @@ class Bound(NamedTuple):
     address: str
 
 
+# What a client does not read waits with whoever makes it; the system would keep megabytes for each.
+_UNSENT_BYTES = 128 * 1024
+
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 
@@ -149,6 +152,7 @@ def _bind(listener: Listener) -> socket.socket:
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         bound.bind(address)
         bound.listen(BACKLOG)
         bound.setblocking(False)

@@ -213,24 +213,26 @@ class Ports:
 
 def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.socket]) -> Ports:
     """The API on all these sockets, as one application; and the agent's port, if there is an agent."""
-    app, settings = build_api_app(gateway, readiness), gateway.settings
+    settings = gateway.settings
+    callers = Callers(settings.callers.values())
+    app = build_api_app(gateway, readiness, callers)
     tls = load_tls(settings.server.tls)
     servers: list[Served] = [PortServer(app, one, tls) for one in sockets]
     if settings.listeners.agent is not None:
         from lockgate.server.grpc.service import build_agent_port
 
-        servers.append(build_agent_port(gateway, readiness, settings.listeners.agent))
+        servers.append(build_agent_port(gateway, readiness, settings.listeners.agent, callers))
     return Ports(servers, stop_timeout_s(settings))
 
 
-def build_api_app(gateway: Gateway, readiness: Readiness | None = None) -> App:
+def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers: Callers | None = None) -> App:
     """The application of the API port."""
     settings = gateway.settings
     app = App(
         api_routes(gateway, readiness or Readiness({})),
         max_streams=settings.limits.max_streams,
         timeout_s=settings.limits.request_timeout_s,
-        callers=Callers(settings.callers.values()),
+        callers=callers or Callers(settings.callers.values()),
     )
     app.cors = Cors(settings)
     app.is_correlated = True

@@ -4,8 +4,9 @@
 Decides what is wrong with a field, in words for the caller. Refuses to know what becomes of it.
 """
 
-import json
 from typing import NamedTuple
+
+import msgspec
 
 from lockgate.core.routes import Editor
 from lockgate.wire.agent_values import check_session_id, decode_text, refuse
@@ -40,6 +41,6 @@ def read_agent_request(request: AgentRequest) -> Asked:
 def check_json(name: str, text: str) -> None:
     """The text is JSON."""
     try:
-        json.loads(text)
+        msgspec.json.decode(text)
     except (ValueError, RecursionError):
         raise refuse(name, "is not JSON") from None

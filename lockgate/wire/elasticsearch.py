@@ -47,11 +47,11 @@ class _Found(msgspec.Struct, gc=False):
     id: str = msgspec.field(name="_id")
     index: str = msgspec.field(name="_index", default="")
     score: float | None = msgspec.field(name="_score", default=None)
-    source: _Source = msgspec.field(name="_source", default_factory=_Source)
+    source: _Source | None = msgspec.field(name="_source", default=None)
 
 
 class _Hits(msgspec.Struct, gc=False):
-    hits: list[_Found]
+    hits: list[msgspec.Raw]
 
 
 class _Reply(msgspec.Struct, gc=False):
@@ -76,6 +76,8 @@ class _Refusal(msgspec.Struct, gc=False):
 
 
 _encode = msgspec.json.Encoder().encode
+_NO_SOURCE = _Source()
+_decode_found = msgspec.json.Decoder(_Found).decode
 _decode_reply = msgspec.json.Decoder(_Reply).decode
 _decode_greeting = msgspec.json.Decoder(_Greeting).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
@@ -100,9 +102,16 @@ def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
 
 
 def read_hits(body: bytes) -> list[Hit]:
-    """The hits, best first, no more than were asked for; raises ValueError or RecursionError for what is no reply."""
+    """The hits, best first, no more than were asked for; raises ValueError or RecursionError for what is no reply.
+
+    One that cannot be read takes none of the others with it.
+    """
     refuse_dense(body)
-    return [_read_hit(one) for one in _decode_reply(body).hits.hits[:LEG_LIMIT]]
+    found = [_read_hit(one) for one in _decode_reply(body).hits.hits[:LEG_LIMIT]]
+    read = [one for one in found if one is not None]
+    if found and not read:
+        raise ValueError("no hit can be read")
+    return read
 
 
 def greets_as_opensearch(body: bytes) -> bool:
@@ -123,8 +132,12 @@ def read_error(body: bytes) -> str:
     return name if _ERROR_NAME.fullmatch(name) else ""
 
 
-def _read_hit(found: _Found) -> Hit:
-    source = found.source
+def _read_hit(raw: msgspec.Raw) -> Hit | None:
+    try:
+        found = _decode_found(raw)
+    except msgspec.ValidationError:
+        return None
+    source = found.source or _NO_SOURCE
     text = _read_text(source.content) or _read_text(source.text)
     return Hit(f"{found.id}\0{found.index}", _read_text(source.title), text, found.score or 0.0)
 

@@ -13,8 +13,10 @@ from lockgate.core.search_words import MAX_WORD_CHARS, MAX_WORDS, STOP_WORDS, fi
     [
         ("How do I restore a backup?", ["restore", "backup"]),
         ("Wie stelle ich das Backup wieder her?", ["stelle", "backup", "wieder", "her"]),
-        ("¿Cómo puedo restaurar la copia?", ["cómo", "puedo", "restaurar", "copia"]),
+        ("¿Por qué no se puede restaurar la copia?", ["puede", "restaurar", "copia"]),
         ("Comment est-ce que je restaure ?", ["restaure"]),
+        ("father and son in the war", ["father", "son", "war"]),
+        ("war", ["war"]),
         ("What's the server's e-mail?", ["server", "e", "mail"]),
         ("max_tokens AND max_tokens NEAR(x)", ["max", "tokens", "near", "x"]),
         ("who are you", ["who", "are", "you"]),
@@ -39,4 +41,4 @@ def test_a_long_question_is_cut_short() -> None:
 
 
 def test_stop_words_are_spelt_as_words_are_found() -> None:
-    assert {word for word in STOP_WORDS if find_search_words(word) != [word]} == set()
+    assert [word for known in STOP_WORDS for word in known if find_search_words(word) != [word]] == []

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.agent import open_house
 from benchmarks.chat import TITLES, Case, check
 from benchmarks.measuring import QUICK, Row, read_answer
 from benchmarks.processes import open_relay, open_upstream
 from benchmarks.upstream import CHAT_PATH
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SECTIONS = ("chat", "content", "core", "grounded", "growth", "retrieval", "stream")
+_SECTIONS = ("agent", "chat", "content", "core", "grounded", "growth", "retrieval", "stream")
 _ALL_MET, _MISSED = 0, 1
 
 
@@ -45,6 +46,12 @@ def test_the_floor_of_chat_passes_the_whole_answer_on_however_it_comes() -> None
     with open_upstream() as upstream, open_relay(upstream) as relay:
         for how in TITLES:
             check(relay, CHAT_PATH, Case("floor", how), QUICK)
+
+
+def test_the_agent_and_the_direct_client_make_the_same_calls(tmp_path: Path) -> None:
+    with open_house(tmp_path) as house:
+        found = house.ask(kind="turns", count=1, label="")  # fails where the calls are others
+    assert [len(times) for times in found.values()] == [1, 1]
 
 
 def test_a_target_is_the_most_that_may_be_or_the_least() -> None:

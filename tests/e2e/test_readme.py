@@ -142,7 +142,7 @@ def running_server(command: str, ports: dict[str, str], folder: Path) -> Iterato
 @contextmanager
 def running_behind(command: str, ports: dict[str, str], folder: Path) -> Iterator[None]:
     """What a page starts with `&`: a service on one of the ports, ended with the page."""
-    words = shlex.split(command.removesuffix("&"))
+    words = ["env", *shlex.split(command.removesuffix("&"))]
     port = next(int(word) for word in words if word in ports.values())
     process = subprocess.Popen(words, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
     try:

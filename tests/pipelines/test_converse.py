@@ -186,8 +186,9 @@ async def test_a_gap_between_tokens_has_its_own_limit() -> None:
     model = WaitingModel()
     model.permits.release()
     agent = build_agent(conversational=model, pace=Pace(5, 0.05))
-    with pytest.raises(TurnFailed, match="in time"):
+    with pytest.raises(TurnFailed, match="in time") as caught:
         await converse(agent, TALK)
+    assert caught.value.status == 503  # the answer had begun
 
 
 async def test_an_unknown_label_is_refused_before_anything_is_asked() -> None:

@@ -18,7 +18,6 @@ from lockgate.server.grpc.calls import Calls, Context
 from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _HEALTH = "grpc.health.v1.Health"
-_ROOM_BYTES = 1024  # for what a message holds besides its text
 _FOR_EVER_S = 31_536_000.0
 _LOOK_S = 0.5  # while somebody watches our health
 
@@ -58,7 +57,7 @@ class GrpcPort:
     def __init__(self, services: Services, calls: Calls, line: Line) -> None:
         options = [
             ("grpc.so_reuseport", int(line.shares)),  # or a second server would share the port without a word
-            ("grpc.max_receive_message_length", line.max_message_bytes + _ROOM_BYTES),
+            ("grpc.max_receive_message_length", line.max_message_bytes),
         ]
         self._server = grpc.aio.server(options=options)
         self._tls = line.tls

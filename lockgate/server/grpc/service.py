@@ -15,10 +15,12 @@ from lockgate.server.readiness import Readiness
 from lockgate.wire.protos import POOL
 
 
-def build_agent_port(gateway: Gateway, readiness: Readiness, listener: Listener) -> GrpcPort:
-    """The port, taken; other processes of ours may share it."""
+def build_agent_port(
+    gateway: Gateway, readiness: Readiness, listener: Listener, callers: Callers | None = None
+) -> GrpcPort:
+    """The port, taken; other processes of ours may share it. Callers' shares may be shared with other ports."""
     settings = gateway.settings
-    calls = Calls(settings.limits, Callers(settings.callers.values()))
+    calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
     methods = AgentMethods(gateway, calls)
     line = Line(
         settings.limits.agent_request_bytes,

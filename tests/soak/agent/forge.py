@@ -66,6 +66,11 @@ class Server:
         self.channel: grpc.aio.Channel | None = None
         self._log_path = log_path
 
+    async def hang_up(self) -> None:
+        """Nobody calls it any more: the library would end the tasks of those who still do."""
+        if self.channel is not None:
+            await self.channel.close()
+
     def kill(self) -> None:
         """End it and everything that it started, at once; its number stays its own until it is reaped."""
         self.killed_at = time.monotonic()
@@ -83,7 +88,7 @@ class Server:
     async def wait_for_start(self) -> None:
         """Until it listens."""
         end = time.monotonic() + START_S
-        while (ports := self._find_ports()).keys() < {"api", "agent"}:
+        while not {"api", "agent"} <= (ports := self._find_ports()).keys():
             assert time.monotonic() < end and not self._is_over(), f"no start: {self.words()} {self.log()}"
             await asyncio.sleep(0.01)
         self.api_port = ports["api"]
@@ -126,8 +131,6 @@ class Forge:
 
     async def bury(self, server: Server) -> int:
         """What a server that was killed or told to stop says at its end: its exit status."""
-        if server.channel is not None:
-            await server.channel.close(None)
         return await self._ask({"reap": server.pid})
 
     async def stop(self, server: Server) -> int:
