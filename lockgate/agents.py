@@ -6,7 +6,7 @@ agent.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
 from lockgate.core.endpoints import OPENAI_PREFIX
 from lockgate.core.labels import Guess
+from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Strategy
 from lockgate.core.routes import choose_routes
 from lockgate.core.turns import StoreLimits
@@ -30,7 +31,7 @@ from lockgate.pipelines.evaluate import Bench, Judge
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.graph import build_graphs
 from lockgate.pipelines.guarded_stream import plan_lanes
-from lockgate.pipelines.guards import Guard, Rules, choose
+from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.pipelines.speaking import Gate, Pace
@@ -56,13 +57,16 @@ class Guards:
     @property
     def gate(self) -> Gate:
         """How text is held."""
-        plan = partial(
-            plan_lanes,
+        return Gate(self._plan, self.chunking)
+
+    def _plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
+        return plan_lanes(
+            guards,
             strategy=Strategy.FRONTIER,
-            max_open=_OPEN_IN_STREAMS,
+            max_open=self.settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
             max_held_chars=self.settings.limits.max_held_chars,
+            is_whole=is_whole,
         )
-        return Gate(plan, self.chunking)
 
     def guarding(self, policy: PolicySettings | None) -> Guarding:
         """Who reads what under a policy, for one turn; raises RequestError for a detector that cannot."""

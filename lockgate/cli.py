@@ -202,7 +202,9 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False) -> Any:  # noq
         is_trial = True
     if is_trial:
         from lockgate.assembly import try_part
+        from lockgate.telemetry import set_up_logging
 
+        set_up_logging(style=None, level="INFO", is_quiet=True)  # what is wrong is told as faults
         settings = load(try_part=try_part)
     return settings
 
@@ -243,9 +245,7 @@ def _run_check(options: argparse.Namespace) -> int:
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
-    from lockgate.telemetry import set_up_logging
 
-    set_up_logging(style=None, level="INFO", is_quiet=True)  # what is wrong is told below
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
     print(render_check(settings, locate))

@@ -199,7 +199,15 @@ class _Reply:
             yield guarding.fallback
             return
         messages = [one._replace(text=text) for one, text in zip(sent, checked, strict=True)]
-        saying = Saying(speaker.model, messages, ask.params, speaker.pace, guarding, speaker.gate)
+        saying = Saying(
+            speaker.model,
+            messages,
+            ask.params,
+            speaker.pace,
+            guarding,
+            speaker.gate,
+            is_whole=not ask.is_stream,
+        )
         async with aclosing(speak(saying, self.facts)) as pieces:
             if ask.is_stream:
                 async for piece in pieces:
@@ -392,6 +400,7 @@ class _Turn:
             agent.gate,
             state.get("documents", ()),
             NOTHING_FOUND if route.retrieves else "",
+            not self._ask.is_stream,
         )
         return speak(saying, self.facts)
 

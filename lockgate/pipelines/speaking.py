@@ -8,10 +8,10 @@ are taken.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Release
@@ -61,10 +61,16 @@ class Pace(NamedTuple):
     token_gap_s: float = 60.0
 
 
+class Plan(Protocol):
+    """Makes the plan of a text that these guards read, as it comes or all at once."""
+
+    def __call__(self, guards: Sequence[ActiveGuard], /, *, is_whole: bool) -> LanePlan: ...
+
+
 class Gate(NamedTuple):
     """How text is held for detectors: how it goes through, and by what it is cut for those that compare."""
 
-    plan: Callable[[Sequence[ActiveGuard]], LanePlan]
+    plan: "Plan"
     chunking: Chunking
 
 
@@ -79,6 +85,7 @@ class Saying(NamedTuple):
     gate: Gate
     documents: Sequence[Document] = ()
     lack: str = ""  # what the model was told in place of documents, where it should have had some
+    is_whole: bool = False  # the answer leaves at once, so it is judged at once
 
 
 async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
@@ -93,8 +100,9 @@ async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
                         yield frame.text
         return
     judge = _build_judge(saying.guarding)
+    source = _collect(source) if saying.is_whole else source
     try:
-        async with open_guarded_stream(source, guards, saying.gate.plan(guards)) as releases:
+        async with open_guarded_stream(source, guards, saying.gate.plan(guards, is_whole=saying.is_whole)) as releases:
             with suppress(GeneratorExit):  # nobody listens any more; the gate must not take that for a failure
                 async for release in releases:
                     piece = _judge(judge, release, facts)
@@ -173,6 +181,13 @@ async def _listen(saying: Saying, facts: Facts) -> Source:
                 yield burst
     except UpstreamError as error:
         raise fail_model(error, has_begun=facts.tokens > 0) from error
+
+
+async def _collect(source: Source) -> Source:
+    """The whole text as one frame."""
+    async with aclosing(source):
+        parts = [one.text async for burst in source for one in (burst if isinstance(burst, list) else (burst,))]
+    yield Frame(0, "".join(parts), is_last=True)
 
 
 def _note(burst: Frame | list[Frame], facts: Facts) -> bool:

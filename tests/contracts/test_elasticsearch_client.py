@@ -232,7 +232,7 @@ FAULTS: list[tuple[Script, str]] = [
     (reply_json({}, 404), "Rejected"),
     (reply_json({}, 503), "Unavailable"),
     (reply(b"<html>"), "BrokeProtocol < DecodeError"),
-    (reply_json({"hits": {"hits": [{"no": "id"}]}}), "BrokeProtocol < ValidationError"),
+    (reply_json({"hits": {"hits": [{"no": "id"}]}}), "BrokeProtocol < ValueError"),
     (reply(b"[" * 100_000), "BrokeProtocol < "),
     (break_off, "Unavailable < "),
     (hang, "TimedOut"),

@@ -81,7 +81,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         library=Library([NamedSource("docs", lambda: source)]),
         memory=Memory(MemorySessionStore()),
         guarding=Guarding,
-        gate=Gate(lambda guards: plan_lanes(guards), chunking),
+        gate=Gate(plan_lanes, chunking),
         guess=guess_nothing,
         note_label=lambda *noted: None,
     )

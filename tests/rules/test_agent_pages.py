@@ -86,9 +86,18 @@ def test_the_numbers_of_retrieval_are_those_of_the_code() -> None:
     assert (MAX_ABORTED, "The latest hundred of a session" in SESSIONS) == (100, True)
 
 
-def test_the_languages_of_the_classifier_are_told() -> None:
-    names = [LANGUAGES[one] for one in ("en", "es", "de") if one in read_model(SHIPPED_MODEL).languages]
+def test_the_figures_of_the_classifier_are_those_of_the_shipped_one() -> None:
+    model = read_model(SHIPPED_MODEL)
+    names = [LANGUAGES[one] for one in model.languages]
     assert f"good: {', '.join(names[:-1])} and {names[-1]}" in RETRIEVAL
+    assert f"\n{model.examples} questions, one in five held out" in RETRIEVAL
+    told = re.findall(r"^(\w\w) +(\d+) +([\d.]+) +([\d.]+)  yes$", RETRIEVAL, re.MULTILINE)
+    assert [one[0] for one in told] == list(model.languages)
+    for language, held_out, precision, coverage in told:
+        figures = model.figures[language]
+        assert int(held_out) == figures["held_out"]
+        assert abs(float(precision) - figures["precision"]) < 0.001
+        assert abs(float(coverage) - figures["coverage"]) < 0.001
 
 
 def test_every_command_is_on_a_page() -> None:

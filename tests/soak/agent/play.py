@@ -15,14 +15,15 @@ from tests.soak.agent.clients import DOORS, ask
 from tests.soak.agent.forge import Forge, Server, Site, Store
 from tests.soak.agent.laws import judge
 from tests.soak.agent.peers import COMMIT, PHASE_1, TOKENS, TalkBooks, TalkPeer
-from tests.soak.agent.reading import read_store
+from tests.soak.agent.reading import read_store, wait_for_turn
 from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, LEFT, Asked, Attempt, Evidence, Where, draw_question
 from tests.soak.streams.peers import listen
 from tests.soak.streams.play import Report
 
 ANY_TIME = "any time"
-MOMENTS = (ANY_TIME, PHASE_1, TOKENS, COMMIT)
-_DELAYS_S = {ANY_TIME: 0.4, PHASE_1: 0.03, TOKENS: 0.03, COMMIT: 0.008}
+STORED = "stored"
+MOMENTS = (ANY_TIME, PHASE_1, TOKENS, COMMIT, STORED)
+_DELAYS_S = {ANY_TIME: 0.4, PHASE_1: 0.03, TOKENS: 0.03, COMMIT: 0.03, STORED: 0.0}
 _PLACES = 2  # servers at once
 _MOMENT_S = 2.0
 _TRIES = 8
@@ -61,13 +62,13 @@ class Game:
 
 @dataclass
 class TalkReport(Report):
-    """What a game has shown. `unheard`: turns that were stored though nobody was told."""
+    """What a game has shown. `untold`: turns that were stored by a server that was killed before it could say so."""
 
     kills: int = 0
     moments: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     stored: int = 0
-    unheard: int = 0
+    untold: int = 0
     evidence: Evidence = field(default_factory=Evidence)
 
 
@@ -114,6 +115,7 @@ class Places:
         self._forge = forge
         self._site = site
         self._cold = cold
+        self.address = site.store.address
         self._changed = asyncio.Condition()
         self.servers: list[Server] = []
         self._dead: list[Server] = []
@@ -224,9 +226,11 @@ async def _choose(moment: str, talks: Talks, places: Places, rng: random.Random)
     is_both, delay_s = rng.random() < _BOTH, rng.uniform(0.0, _DELAYS_S[moment])
     number = 0
     if moment != ANY_TIME:
+        waiting = wait_for_turn(places.address) if moment == STORED else talks.books.wait_for(moment)
         with suppress(TimeoutError):
-            number = await asyncio.wait_for(talks.books.wait_for(moment), _MOMENT_S)
-    await asyncio.sleep(delay_s)
+            number = await asyncio.wait_for(waiting, _MOMENT_S)
+    if delay_s:
+        await asyncio.sleep(delay_s)
     if is_both:
         return list(places.servers)
     server = talks.playing.get(number)
@@ -290,12 +294,11 @@ async def _conclude(talks: Talks, places: Places, store: Store, report: TalkRepo
     await places.close(report)
     evidence = report.evidence = talks.evidence
     evidence.stored, evidence.rows = await read_store(store.address)
-    heard = {one.number for one in evidence.attempts if one.end == ACKNOWLEDGED}
     report.streams = len({one.number for one in evidence.attempts})
-    report.acknowledged = len(heard)
+    report.acknowledged = evidence.count_acknowledged()
     report.ends.update(one.end for one in evidence.attempts)
     report.stored = sum(not one.aborted for turns in evidence.stored.values() for one in turns)
-    report.unheard = report.stored - len(heard)
+    report.untold = evidence.count_untold()
     report.violations += judge(evidence)
     for complaint, count in Counter(talks.books.complaints).items():
         report.claim(False, "peers", f"{complaint} ({count} times)")

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a store holds when everybody has gone: turns as its archive shows them, and rows as they lie in the table."""
 
+import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 from lockgate.clients.postgres import open_postgres
 from lockgate.core.turns import StoredTurn
-from tests.soak.agent.talk import Row, Where
+from tests.soak.agent.talk import Row, Where, find_mark
 from tests.soak.sessions.writer import open_store
 
 _ROWS = "SELECT caller, session, seq, role, text FROM lockgate_messages ORDER BY caller, agent, session, seq"
+_LATEST = "SELECT text FROM lockgate_messages ORDER BY at DESC, seq DESC LIMIT 1"
 
 
 async def read_store(address: str) -> tuple[Mapping[Where, tuple[StoredTurn, ...]], list[Row]]:
@@ -21,12 +25,33 @@ async def read_store(address: str) -> tuple[Mapping[Where, tuple[StoredTurn, ...
     return stored, await _read_rows(address)
 
 
+async def wait_for_turn(address: str) -> int:
+    """Until one more turn is stored; the number of its question. Nothing of ours is open in the store afterwards."""
+    async with _open(address) as select:
+        before = await select(_LATEST)
+        while (latest := await select(_LATEST)) == before:
+            await asyncio.sleep(0)
+    return find_mark(latest[0][0]) or 0
+
+
 async def _read_rows(address: str) -> list[Row]:
+    async with _open(address) as select:
+        return [Row(*row) for row in await select(_ROWS)]
+
+
+@asynccontextmanager
+async def _open(address: str) -> AsyncIterator[Callable[[str], Awaitable[list[Any]]]]:
+    """A way to run statements."""
     if address.startswith("postgresql:"):
         async with open_postgres(address) as pool:
-            return [Row(*row) for row in await pool.fetch(_ROWS)]
+            yield pool.fetch
+        return
     database = sqlite3.connect(address)
+
+    async def select(sql: str) -> list[Any]:
+        return database.execute(sql).fetchall()
+
     try:
-        return [Row(*row) for row in database.execute(_ROWS)]
+        yield select
     finally:
         database.close()

@@ -87,9 +87,24 @@ class Evidence:
     stored: Mapping[Where, tuple[StoredTurn, ...]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
 
-    def acknowledged(self) -> int:
+    def count_acknowledged(self) -> int:
         """How many questions were answered as far as their callers know."""
         return len({one.number for one in self.attempts if one.end == ACKNOWLEDGED})
+
+    def count_untold(self) -> int:
+        """How many stored turns were stored just before a server was killed that could not tell of them any more."""
+        texts = {one.answer for turns in self.stored.values() for one in turns if not one.aborted}
+        made = [call for call in self.calls if call.kind == ANSWER and call.text in texts]
+        ends = {call.number: self._list_ends(call) for call in made}
+        return sum(CUT in found and ACKNOWLEDGED not in found for found in ends.values())
+
+    def _list_ends(self, call: Call) -> set[str]:
+        """How attempts ended that were under way when the call came."""
+        return {
+            one.end
+            for one in self.attempts
+            if one.number == call.number and one.sent_at <= call.came_at <= one.ended_at
+        }
 
 
 def mark(number: int) -> str:
