@@ -25,8 +25,10 @@ from lockgate.core.turns import StoreLimits
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
 from lockgate.errors import ConfigError, InvalidRequest, RequestError
 from lockgate.interfaces import DataSource, Embedder, Model, Probe, SessionStore
+from lockgate.pipelines.alone import ModelSpeaker
 from lockgate.pipelines.answer import Guarding
-from lockgate.pipelines.converse import Agent, Memory, ModelSpeaker, Speaker
+from lockgate.pipelines.asking import Speaker
+from lockgate.pipelines.converse import Agent, Memory
 from lockgate.pipelines.evaluate import Bench, Judge
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.graph import build_graphs

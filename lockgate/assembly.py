@@ -22,7 +22,7 @@ from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
 from lockgate.interfaces import Backend, Chunker, Headers, Probe
-from lockgate.pipelines.converse import Speaker
+from lockgate.pipelines.asking import Speaker
 from lockgate.pipelines.evaluate import Bench
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.pipelines.metering import Chunking

@@ -8,11 +8,10 @@ forgotten. Refuses to know any wire shape, and how a model, a source or a store 
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lockgate.core.fusion import Query
 from lockgate.core.labels import Guess
@@ -32,7 +31,6 @@ from lockgate.core.turns import (
     AbortedTurn,
     Intent,
     Past,
-    SessionKey,
     Turn,
     forget_reasoning,
     list_intents,
@@ -43,11 +41,13 @@ from lockgate.core.values import Document, Message
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.interfaces import Model, SessionStore
 from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.asking import Ask, Speech, attend
 from lockgate.pipelines.finding import Library, find_documents
 from lockgate.pipelines.graph import Graphs, Tools
 from lockgate.pipelines.listening import blaming_model, next_burst
 from lockgate.pipelines.speaking import (
     ANSWERED,
+    PACE,
     PROMPT_BLOCKED,
     Facts,
     Gate,
@@ -64,46 +64,7 @@ _NO_STORE = "the session store is not available"
 _USED_BEFORE = "this request id was used before, for another question"
 _NOTE_S = 1.0  # for the note about a turn that came to no end
 _LEFT = "the client left"
-_PACE = Pace()
 REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
-
-
-class Ask(NamedTuple):
-    """What is asked, by whom, in which session; without a session nothing is remembered.
-
-    `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
-    the history. `params` are `max_tokens` and `temperature`, where the client chose them.
-    """
-
-    question: str
-    session: SessionKey | None = None
-    sent: tuple[Message, ...] = ()
-    label: str = ""
-    editor: Editor = Editor()
-    account: str = ""
-    request_id: str = ""
-    params: Mapping[str, Any] = MappingProxyType({})
-    is_stream: bool = True
-
-
-class Speech(Protocol):
-    """A turn at work. Its pieces end when it is complete and, if it has a session, stored; then the facts are too."""
-
-    facts: Facts
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        """The answer's pieces as they come: of a stream each chunk of the model, else the whole answer as one."""
-
-
-class Speaker(Protocol):
-    """Whoever answers: an agent, or a model alone."""
-
-    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
-        """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.
-
-        Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was
-        said.
-        """
 
 
 class Memory(NamedTuple):
@@ -128,92 +89,18 @@ class Agent:
     gate: Gate
     guess: Callable[[str], Awaitable[Guess | None]]
     note_label: Callable[[str, str, str, float | None], None]
-    pace: Pace = _PACE
+    pace: Pace = PACE
     prepare_s: float = 30.0
 
     def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
         """A turn of a conversation."""
-        return _attend(_Turn(self, ask))
+        return attend(_Turn(self, ask))
 
     def check_label(self, label: str) -> None:
         """A label that a caller declares is one of the table; raises InvalidRequest."""
         labels = [route.label for route in self.routes]
         if label and label not in labels:
             raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpeaker:
-    """A model alone: nothing is looked up and nothing remembered; with a policy it speaks through the gate."""
-
-    model: Model
-    guarding: Callable[[], Guarding]
-    gate: Gate
-    pace: Pace = _PACE
-
-    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
-        """An answer to what the client sent."""
-        return _attend(_Reply(self, ask))
-
-
-class _Spoken(Protocol):
-    facts: Facts
-
-    def run(self) -> AsyncGenerator[str, None]: ...
-
-
-class _Heard:
-    """A speech that somebody listens to."""
-
-    __slots__ = ("_pieces", "facts")
-
-    def __init__(self, facts: Facts, pieces: AsyncGenerator[str, None]) -> None:
-        self.facts = facts
-        self._pieces = pieces
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._pieces
-
-
-@asynccontextmanager
-async def _attend(spoken: _Spoken) -> AsyncIterator[Speech]:
-    async with aclosing(spoken.run()) as pieces:
-        yield _Heard(spoken.facts, pieces)
-
-
-class _Reply:
-    """One answer of a model alone."""
-
-    def __init__(self, speaker: ModelSpeaker, ask: Ask) -> None:
-        self.facts = Facts()
-        self._speaker = speaker
-        self._ask = ask
-
-    async def run(self) -> AsyncGenerator[str, None]:
-        speaker, ask = self._speaker, self._ask
-        guarding = speaker.guarding()
-        sent = ask.sent or (Message(USER, ask.question),)
-        checked = await check_texts([one.text for one in sent], guarding)
-        if checked is None:
-            self.facts.outcome = PROMPT_BLOCKED
-            yield guarding.fallback
-            return
-        messages = [one._replace(text=text) for one, text in zip(sent, checked, strict=True)]
-        saying = Saying(
-            speaker.model,
-            messages,
-            ask.params,
-            speaker.pace,
-            guarding,
-            speaker.gate,
-            is_whole=not ask.is_stream,
-        )
-        async with aclosing(speak(saying, self.facts)) as pieces:
-            if ask.is_stream:
-                async for piece in pieces:
-                    yield piece
-            else:
-                yield "".join([piece async for piece in pieces])
 
 
 class _Turn:

@@ -33,7 +33,7 @@ from lockgate.core.turns import forget_reasoning
 from lockgate.core.values import Message
 from lockgate.errors import CannotEvaluate, EvaluationFailed, LockgateError
 from lockgate.interfaces import Model
-from lockgate.pipelines.converse import Ask, Speaker
+from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.listening import next_burst
 from lockgate.pipelines.speaking import ANSWERED, Facts
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes

@@ -61,6 +61,9 @@ class Pace(NamedTuple):
     token_gap_s: float = 60.0
 
 
+PACE = Pace()
+
+
 class Plan(Protocol):
     """Makes the plan of a text that these guards read, as it comes or all at once."""
 

@@ -10,7 +10,8 @@ from lockgate.core.routes import ROUTES, Routes
 from lockgate.core.turns import SessionKey
 from lockgate.core.values import Document, Frame, Message
 from lockgate.pipelines.answer import Guarding
-from lockgate.pipelines.converse import Agent, Ask, Memory, Speaker
+from lockgate.pipelines.asking import Ask, Speaker
+from lockgate.pipelines.converse import Agent, Memory
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.graph import build_graphs
 from lockgate.pipelines.guarded_stream import plan_lanes

@@ -14,8 +14,10 @@ from lockgate.core.turns import Turn
 from lockgate.core.values import Document, Frame, Message
 from lockgate.core.verdicts import Action, DocumentAction
 from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed, Unavailable
+from lockgate.pipelines.alone import ModelSpeaker
 from lockgate.pipelines.answer import Guarding
-from lockgate.pipelines.converse import Ask, Memory, ModelSpeaker
+from lockgate.pipelines.asking import Ask
+from lockgate.pipelines.converse import Memory
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.guards import ActiveGuard, Guard
 from lockgate.pipelines.retrieve import NamedSource

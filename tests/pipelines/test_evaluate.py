@@ -13,7 +13,7 @@ import pytest
 from lockgate.core.scores import CONTEXT_PRECISION, METRICS, Sample, Scores, build_task
 from lockgate.core.values import Document, Frame, Message
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest, Unavailable
-from lockgate.pipelines.converse import Ask, Speaker
+from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.evaluate import (
     Bench,
     EvaluationRequest,

@@ -19,7 +19,8 @@ from lockgate.core.routes import (
 )
 from lockgate.core.turns import Turn
 from lockgate.core.values import Message
-from lockgate.pipelines.converse import Ask, Memory
+from lockgate.pipelines.asking import Ask
+from lockgate.pipelines.converse import Memory
 from lockgate.pipelines.graph import build_final_messages, build_graph, build_prepare_graph
 from lockgate.testing import MemorySessionStore
 from tests.pipelines.agents import KEY, AskedModel, build_agent, build_main, converse, is_classifying

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockgate.config.settings import Settings
-from lockgate.pipelines.converse import Ask, Speaker, Speech
+from lockgate.pipelines.asking import Ask, Speaker, Speech
 from lockgate.pipelines.speaking import Facts
 from lockgate.server.http.agent import AgentRoutes, tell_version
 from lockgate.server.http.app import App, Routes

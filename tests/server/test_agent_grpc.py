@@ -7,7 +7,6 @@ B-1 to B-11, B-20 to B-27, B-44, B-63 to B-65, B-69.
 import asyncio
 import base64
 import json
-import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,7 +66,7 @@ class House(NamedTuple):
 async def opened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     folder = tmp_path_factory.mktemp("agent")
     async with open_upstream() as (upstream, peer):
-        config = write_config(folder, peer.port)
+        config = write_config(folder, peer.port, more="sessions: {shared_default: false}")
         async with running_agent(folder, config) as server, open_client(server.grpc_port) as client:
             yield House(upstream, server, client, folder)
 
@@ -269,11 +268,12 @@ async def test_sessions_of_other_ids_run_at_once_and_share_nothing(house: House)
         assert [other for other in names if f"I am {other}" in house.upstream.prompt()] == [name]
 
 
-async def test_whoever_names_no_session_shares_one(house: House) -> None:
-    await house.client.ask("My name is Ada")
-    found = await house.client.ask("Who am I?")
-    assert "My name is Ada" in house.upstream.prompt()
-    assert found.trailing["lockgate-session"] == "default"
+async def test_whoever_names_no_session_gets_a_fresh_one_where_none_is_shared(house: House) -> None:
+    sessions = [(await house.client.ask("My name is Ada")).trailing["lockgate-session"] for _ in range(2)]
+    assert "My name is Ada" not in json.dumps(house.upstream.prompts[1][:-1])
+    assert len({*sessions, "", "default"}) == 4
+    for session in (*sessions, "default", ""):
+        assert (await read_stored(house.folder, session)).turns == []
 
 
 async def test_a_retry_of_the_same_request_makes_no_second_turn(house: House) -> None:
@@ -416,24 +416,22 @@ async def test_a_method_that_is_not_there_is_unimplemented(house: House) -> None
     assert found.code is Code.UNIMPLEMENTED
 
 
-# A client that does not read.
+# Clients that read slowly, answers that are long.
 
-LARGE = 10_000_000
-TOKEN = "a" * 1000
+TOKEN = "a" * 16_000
 WINDOW_BYTES = 512 * 1024
 
 
 class Flood:
-    """A model that says 10 MB as fast as it is heard; `sent` is what has left it."""
+    """A model that talks as fast as it is heard; `sent` is what has left it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
         self.sent = 0
 
     async def speak(self, saying: Saying) -> None:
-        saying.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what waits here is not read ahead
-        while self.sent < LARGE:
-            await saying.say(TOKEN)
-            self.sent += len(TOKEN)
+        async for sent in saying.pour(TOKEN, self.tokens):
+            self.sent = sent
         await saying.end()
 
     async def wait_until_stuck(self) -> int:
@@ -445,19 +443,36 @@ class Flood:
         return before
 
 
-async def test_a_client_that_does_not_read_stops_the_model_and_costs_little(house: House) -> None:
-    """Part 3, check 2."""
-    flood = Flood()
+async def test_a_client_that_does_not_read_stops_the_model(house: House) -> None:
+    """Part 3, check 2. How much a client lets come before it reads is its own affair: this one's window is fixed."""
+    flood = Flood(tokens=625)  # 10 MB
     house.upstream.speak = flood.speak
-    await house.client.ask("Warm up", "slow", query_type="CONVERSATIONAL", timeout=60)
-    flood.sent = 0
-    before_kb = house.server.memory_kb()
-    call = house.client.start("Talk", "slow", query_type="CONVERSATIONAL", timeout=60)
-    await call.read()
-    ahead = await flood.wait_until_stuck()
-    stuck_kb = house.server.memory_kb() - before_kb
-    found = await finish(call)
-    print(f"read ahead {ahead} bytes; resident memory +{stuck_kb} KB then, peak {house.server.memory_kb('VmHWM')} KB")
+    async with open_client(house.server.grpc_port, grows=False) as client:
+        await client.check_health()
+        before_kb = house.server.memory_kb()
+        call = client.start("Talk", "slow", query_type="CONVERSATIONAL", timeout=60)
+        first = await call.read()
+        ahead = await flood.wait_until_stuck()
+        stuck_kb = house.server.memory_kb() - before_kb
+        found = await finish(call)
+    print(f"read ahead: {ahead} bytes, resident memory: +{stuck_kb} KB")
     assert ahead <= WINDOW_BYTES
-    assert stuck_kb < 4_000
-    assert (found.code, len(found.text)) == (Code.OK, LARGE - len(TOKEN))
+    assert stuck_kb < 2_000
+    assert (found.code, first.text + found.text, found.is_complete) == (Code.OK, TOKEN * 625, True)
+
+
+@pytest.mark.xfail(strict=True, reason="every piece of an answer is kept to its end, also where nothing is remembered")
+async def test_memory_stays_flat_however_long_an_answer_is_that_nobody_remembers(house: House) -> None:
+    """Part 3, check 2."""
+    flood = Flood(tokens=2_500)  # 40 MB
+    house.upstream.speak = flood.speak
+    before_kb = house.server.memory_kb()
+    call = house.client.start("Talk", query_type="CONVERSATIONAL", timeout=60)
+    most_kb, heard = 0, 0
+    while not (message := await call.read()).is_final:
+        heard += len(message.text)
+        if heard % 1_600_000 == 0:
+            most_kb = max(most_kb, house.server.memory_kb() - before_kb)
+    assert heard == 2_500 * len(TOKEN)
+    print(f"resident memory: +{most_kb} KB at most")
+    assert most_kb < 16_000

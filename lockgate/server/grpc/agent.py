@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from lockgate.assembly import Gateway
 from lockgate.core.turns import DEFAULT_SESSION, SessionKey
-from lockgate.pipelines.converse import Ask, Speaker, Speech
+from lockgate.pipelines.asking import Ask, Speaker, Speech
 from lockgate.pipelines.evaluate import EvaluationRequest, evaluate
 from lockgate.pipelines.speaking import Facts
 from lockgate.server.grpc.calls import Calls, Context, read_metadata

@@ -14,7 +14,7 @@ from lockgate._version import __version__
 from lockgate.config.settings import Settings
 from lockgate.core.turns import SessionKey
 from lockgate.errors import InvalidRequest, UnreadableBody
-from lockgate.pipelines.converse import Ask, Speaker
+from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.speaking import ANSWERED, Facts
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import TOO_LARGE, Exchange

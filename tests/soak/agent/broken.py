@@ -6,7 +6,9 @@ This is the only place here that knows how the server is made inside.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 WHOLE = "whole"
@@ -50,7 +52,6 @@ def tell_early() -> None:
 
 def store_in_two_steps() -> None:
     """Question and answer are not written at once."""
-    from lockgate.embedded.session_file import write
     from lockgate.embedded.sessions import SqliteSessions
     from lockgate.wire import session_rows as rows
 
@@ -68,10 +69,16 @@ def store_in_two_steps() -> None:
     async def append(self: SqliteSessions, key: Any, turn: Any) -> None:
         values = rows.turn_values(rows.clean_key(key), turn, self._clock())
         for sql in steps:
-            await self._file.run(lambda database, sql=sql: write(database, (sql, values)))
+            await self._file.run(partial(_write_one, sql, values))
             await asyncio.sleep(_BETWEEN_S)
 
     SqliteSessions.append = append  # type: ignore[method-assign]
+
+
+def _write_one(sql: str, values: Sequence[Any], database: sqlite3.Connection) -> int:
+    from lockgate.embedded.session_file import write
+
+    return write(database, (sql, values))
 
 
 def wait_for_nobody() -> None:
@@ -93,7 +100,7 @@ def forget_callers() -> None:
 
     honest = AgentMethods._find_session
 
-    def find(self: AgentMethods, asked: Any, _caller: str) -> Any:
+    def find(self: AgentMethods, asked: Any, caller: str) -> Any:  # noqa: ARG001
         return honest(self, asked, "ann")
 
     AgentMethods._find_session = find  # type: ignore[method-assign]
@@ -105,7 +112,7 @@ def forget_requests() -> None:
 
     honest_load, honest_append = SqliteSessions.load, SqliteSessions.append
 
-    async def load(self: SqliteSessions, key: Any, limit: int, _request_id: str = "") -> Any:
+    async def load(self: SqliteSessions, key: Any, limit: int, request_id: str = "") -> Any:  # noqa: ARG001
         return await honest_load(self, key, limit)
 
     async def append(self: SqliteSessions, key: Any, turn: Any) -> None:

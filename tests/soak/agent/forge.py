@@ -89,7 +89,8 @@ class Server:
         """Until it listens."""
         end = time.monotonic() + START_S
         while not {"api", "agent"} <= (ports := self._find_ports()).keys():
-            assert time.monotonic() < end and not self._is_over(), f"no start: {self.words()} {self.log()}"
+            is_hopeless = time.monotonic() > end or self._is_over()
+            assert not is_hopeless, f"server {self.number} does not start: {self.words()}"
             await asyncio.sleep(0.01)
         self.api_port = ports["api"]
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{ports['agent']}")
@@ -144,7 +145,8 @@ class Forge:
 
     async def _ask(self, order: Mapping[str, Any]) -> int:
         launcher = self._launcher
-        assert launcher.stdin is not None and launcher.stdout is not None
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
         async with self._asking:
             launcher.stdin.write(json.dumps(order).encode() + b"\n")
             return int(await launcher.stdout.readline())

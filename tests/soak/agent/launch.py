@@ -67,9 +67,7 @@ def _become(order: dict[str, Any]) -> None:
     """Never comes back."""
     os.setsid()
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    for number, (path, mode) in enumerate(
-        ((os.devnull, os.O_RDONLY), (order["log"], flags), (order["errors"], flags))
-    ):
+    for number, (path, mode) in enumerate(((os.devnull, os.O_RDONLY), (order["log"], flags), (order["errors"], flags))):
         os.dup2(os.open(path, mode, 0o600), number)
     os.environ.update(order["variables"])
     os.chdir(order["directory"])

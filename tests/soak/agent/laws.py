@@ -34,9 +34,7 @@ class _Judge:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._asked = evidence.asked
-        self._turns = {
-            where: [one for one in stored if not one.aborted] for where, stored in evidence.stored.items()
-        }
+        self._turns = {where: [one for one in stored if not one.aborted] for where, stored in evidence.stored.items()}
         self._answers: dict[int, list[Call]] = {}
         for call in evidence.calls:
             if call.kind == ANSWER:
@@ -119,7 +117,9 @@ class _Judge:
         elif attempt.end != LEFT:
             killed_at = self._evidence.killed_at.get(attempt.server, float("inf"))
             if attempt.end != CUT or not attempt.sent_at <= attempt.ended_at >= killed_at:
-                yield Violation("served", name, f"{attempt.door} of server {attempt.server}: {attempt.end}, {attempt.words}")
+                yield Violation(
+                    "served", name, f"{attempt.door} of server {attempt.server}: {attempt.end}, {attempt.words}"
+                )
 
     def _judge_prompt(self, call: Call) -> Iterator[Violation]:
         """What the model was told of the past is what stands before the turn; of one not stored, before some turn."""
@@ -173,7 +173,9 @@ class _Judge:
                     yield Violation("aborted", str(where), f"noted and never asked here: {turn.question[:80]!r}")
                     continue
                 if not any(call.text.startswith(turn.answer) for call in self._answers.get(number, ())) and turn.answer:
-                    yield Violation("aborted", mark(number), f"delivered what no answer begins with: {turn.answer[:60]!r}")
+                    yield Violation(
+                        "aborted", mark(number), f"delivered what no answer begins with: {turn.answer[:60]!r}"
+                    )
                 if all(one.end == ACKNOWLEDGED for one in self._attempts.get(number, ())):
                     yield Violation("aborted", mark(number), f"acknowledged, and noted as aborted: {turn.aborted}")
 

@@ -16,7 +16,7 @@ from tests.soak.agent.forge import Forge, Server, Site, Store
 from tests.soak.agent.laws import judge
 from tests.soak.agent.peers import COMMIT, PHASE_1, TOKENS, TalkBooks, TalkPeer
 from tests.soak.agent.reading import read_store, wait_for_turn
-from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, LEFT, Asked, Attempt, Evidence, Where, draw_question
+from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, Asked, Attempt, Evidence, Where, draw_question
 from tests.soak.streams.peers import listen
 from tests.soak.streams.play import Report
 

@@ -3,7 +3,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ async def wait_for_turn(address: str) -> int:
     """Until one more turn is stored; the number of its question. Nothing of ours is open in the store afterwards."""
     async with _open(address) as select:
         before = await select(_LATEST)
-        while (latest := await select(_LATEST)) == before:
+        while (latest := await select(_LATEST)) == before:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0)
     return find_mark(latest[0][0]) or 0
 
@@ -40,7 +40,7 @@ async def _read_rows(address: str) -> list[Row]:
 
 
 @asynccontextmanager
-async def _open(address: str) -> AsyncIterator[Callable[[str], Awaitable[list[Any]]]]:
+async def _open(address: str) -> AsyncIterator[Callable[[str], Awaitable[Sequence[Any]]]]:
     """A way to run statements."""
     if address.startswith("postgresql:"):
         async with open_postgres(address) as pool:
@@ -48,7 +48,7 @@ async def _open(address: str) -> AsyncIterator[Callable[[str], Awaitable[list[An
         return
     database = sqlite3.connect(address)
 
-    async def select(sql: str) -> list[Any]:
+    async def select(sql: str) -> Sequence[Any]:
         return database.execute(sql).fetchall()
 
     try:

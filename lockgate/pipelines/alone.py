@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model alone: what the client sent goes in, the answer comes out, through the gate if a policy is named.
+
+Nothing is looked up and nothing remembered. Refuses to know any wire shape, and how the model is reached.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+
+from lockgate.core.turns import USER
+from lockgate.core.values import Message
+from lockgate.interfaces import Model
+from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.asking import Ask, Speech, attend
+from lockgate.pipelines.speaking import PACE, PROMPT_BLOCKED, Facts, Gate, Pace, Saying, check_texts, speak
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpeaker:
+    """A model alone: nothing is looked up and nothing remembered; with a policy it speaks through the gate."""
+
+    model: Model
+    guarding: Callable[[], Guarding]
+    gate: Gate
+    pace: Pace = PACE
+
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+        """An answer to what the client sent."""
+        return attend(_Reply(self, ask))
+
+
+class _Reply:
+    """One answer of a model alone."""
+
+    def __init__(self, speaker: ModelSpeaker, ask: Ask) -> None:
+        self.facts = Facts()
+        self._speaker = speaker
+        self._ask = ask
+
+    async def run(self) -> AsyncGenerator[str, None]:
+        speaker, ask = self._speaker, self._ask
+        guarding = speaker.guarding()
+        sent = ask.sent or (Message(USER, ask.question),)
+        checked = await check_texts([one.text for one in sent], guarding)
+        if checked is None:
+            self.facts.outcome = PROMPT_BLOCKED
+            yield guarding.fallback
+            return
+        messages = [one._replace(text=text) for one, text in zip(sent, checked, strict=True)]
+        saying = Saying(
+            speaker.model,
+            messages,
+            ask.params,
+            speaker.pace,
+            guarding,
+            speaker.gate,
+            is_whole=not ask.is_stream,
+        )
+        async with aclosing(speak(saying, self.facts)) as pieces:
+            if ask.is_stream:
+                async for piece in pieces:
+                    yield piece
+            else:
+                yield "".join([piece async for piece in pieces])
