@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.server.processes import ROOT, clean_environment
+from tests.soak.agent import runs as agent
 from tests.soak.crowd import Crowd, run_crowd
 from tests.soak.grounded import runs as grounded
 from tests.soak.streams.runs import QUICK, Effort, soak_streams
@@ -24,6 +25,7 @@ def main() -> int:
     print(f"seed {options.seed} (repeat with --seed {options.seed})", flush=True)
     results = [_soak_server(options), _soak_laws(options), *soak_streams(_effort(options), options.seed)]
     results += grounded.soak_grounded(_grounded_effort(options), options.seed)
+    results += agent.soak_agent(_agent_effort(options), options.seed)
     passed, failed = (sum(counts) for counts in zip(*results, strict=True))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
@@ -39,6 +41,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="how often they come")
     parser.add_argument("--streams", type=int, default=2000, help="random guarded streams")
     parser.add_argument("--grounded", type=int, default=600, help="random grounded answers in each of three rounds")
+    parser.add_argument("--kills", type=int, default=60, help="agent servers killed, per store of sessions")
     parser.add_argument("--quick", action="store_true", help="a short slice: 40 clients, 2 rounds, few examples")
     options = parser.parse_args()
     if options.quick:
@@ -55,6 +58,12 @@ def _effort(options: argparse.Namespace) -> Effort:
 def _grounded_effort(options: argparse.Namespace) -> grounded.Effort:
     effort = grounded.QUICK if options.quick else grounded.Effort()
     return effort._replace(requests=min(options.grounded, effort.requests), seconds=options.seconds)
+
+
+def _agent_effort(options: argparse.Namespace) -> agent.Effort:
+    effort = agent.QUICK if options.quick else agent.Effort()
+    kills = min(options.kills, effort.kills) if options.quick else options.kills
+    return effort._replace(kills=kills, seconds=options.seconds)
 
 
 def _soak_server(options: argparse.Namespace) -> tuple[int, int]:

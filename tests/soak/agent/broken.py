@@ -100,7 +100,7 @@ def forget_callers() -> None:
 
     honest = AgentMethods._find_session
 
-    def find(self: AgentMethods, asked: Any, caller: str) -> Any:  # noqa: ARG001
+    def find(self: AgentMethods, asked: Any, caller: str) -> Any:
         return honest(self, asked, "ann")
 
     AgentMethods._find_session = find  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def forget_requests() -> None:
 
     honest_load, honest_append = SqliteSessions.load, SqliteSessions.append
 
-    async def load(self: SqliteSessions, key: Any, limit: int, request_id: str = "") -> Any:  # noqa: ARG001
+    async def load(self: SqliteSessions, key: Any, limit: int, request_id: str = "") -> Any:
         return await honest_load(self, key, limit)
 
     async def append(self: SqliteSessions, key: Any, turn: Any) -> None:
