@@ -9,9 +9,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from lockgate.core.turns import SessionKey
+from lockgate.core.values import Health
 from lockgate.errors import UpstreamError
 
 PRUNE_EVERY_S = 60.0
+NOBODY = SessionKey("", "", "")  # whose session is read to see whether any can be
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
@@ -44,6 +47,15 @@ class Queues(Generic[Key]):
             lock.users -= 1
             if not lock.users:
                 del self._locks[key]
+
+
+async def look(reading: Awaitable[object]) -> Health:
+    """How a store is that is read now."""
+    try:
+        await reading
+    except UpstreamError as error:
+        return Health("UNHEALTHY", error.status, error.message)
+    return Health("HEALTHY")
 
 
 async def see_through(work: Awaitable[T]) -> T:

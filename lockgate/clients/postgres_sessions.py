@@ -17,8 +17,10 @@ from typing import Any
 
 from lockgate.clients.postgres import PostgresPool, open_postgres
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.core.values import Health
 from lockgate.errors import Unavailable, UpstreamError
-from lockgate.holding import Queues, pruning, see_through
+from lockgate.holding import NOBODY, Queues, look, pruning, see_through
+from lockgate.interfaces import Headers
 from lockgate.wire import session_rows as rows
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
@@ -65,6 +67,10 @@ class PostgresSessions:
             if request_id:
                 repeated = await connection.fetch(rows.REPEATED_TURN, *asked, rows.clean(request_id))
         return rows.read_past(latest, repeated)
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether sessions can be read; never raises."""
+        return await look(self.load(NOBODY, 1))
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Add a turn; one whose request id is there already is not added again."""

@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.core.values import Health
 from lockgate.embedded.session_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
 from lockgate.embedded.session_locks import SessionLocks, open_session_locks
-from lockgate.holding import Queues, pruning
+from lockgate.holding import NOBODY, Queues, look, pruning
+from lockgate.interfaces import Headers
 from lockgate.wire import session_rows as rows
 
 
@@ -53,6 +55,10 @@ class SqliteSessions:
             return rows.read_past(latest, repeated)
 
         return await self._file.run(read)
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether sessions can be read; never raises."""
+        return await look(self.load(NOBODY, 1))
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Add a turn; one whose request id is there already is not added again."""

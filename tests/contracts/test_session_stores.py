@@ -329,3 +329,8 @@ def test_the_look_for_lost_and_halved_turns_notices_them() -> None:
     assert "turn 1 of w is out of order" in find_faults(rows[2:], [])
     assert "an answer belongs to another question" in find_faults([*rows[:3], (3, "assistant", "w 0")], [])
     assert "a turn was stored twice" in find_faults([*rows[:2], (2, "user", "w 0"), (3, "assistant", "w 0")], [])
+
+
+async def test_a_store_that_can_be_read_is_well(lasting: Place) -> None:
+    async with lasting.open() as store:
+        assert (await store.probe(())).status == "HEALTHY"

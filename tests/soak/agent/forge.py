@@ -184,7 +184,6 @@ class Site:
 @contextlib.asynccontextmanager
 async def open_forge() -> AsyncIterator[Forge]:
     """A forge; at the end nothing that it started is left."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would write about every fork
     launcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.soak.agent.launch"),
         cwd=ROOT,

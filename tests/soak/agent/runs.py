@@ -104,8 +104,13 @@ def _play_broken(name: str, effort: Effort, seed: int) -> Counts:
 
 def _run(play: Play, seconds: float, dsn: str) -> TalkReport:
     async def start(directory: Path) -> TalkReport:
-        async with open_forge() as forge:
-            return await play(Store(directory, dsn), forge)
+        report = TalkReport()
+        try:
+            async with open_forge() as forge:
+                report = await play(Store(directory, dsn), forge)
+        except* AssertionError as failed:
+            report.claim(False, "start", repr(failed.exceptions[0]))
+        return report
 
     return run_within(start, seconds, TalkReport)
 
