@@ -128,8 +128,8 @@ class Model(Protocol):
         """The answer's frames as they come, those that came at once in a list; closing the iterator stops the model.
 
         `params` are `max_tokens`, `temperature` and `stream`: without the last the answer comes as one frame. A frame
-        may carry `usage` in its fields: the counters that the model told. Errors are UpstreamError, their words for the
-        caller.
+        may carry `usage` in its fields: the counters that the model told; and `is_cut`, true where it was not allowed
+        to say more. Errors are UpstreamError, their words for the caller.
         """
 
 

@@ -126,7 +126,10 @@ class HttpModel(ABC):
         if self.needs_end and not reader.has_end:
             raise BrokeProtocol(self._caller.name, CUT_SHORT)
         note_stream_ended()
-        if (fields := _note(reader.usage)) is not None:
+        fields = _note(reader.usage) or {}
+        if reader.is_cut:
+            fields["is_cut"] = True
+        if fields:
             yield [Frame(number, "", fields=fields)]
         await let_end(response)
 

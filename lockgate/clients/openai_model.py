@@ -33,6 +33,7 @@ from lockgate.wire.replies import (
 )
 
 DEFAULT_BASE = "/v1"
+_CUT = "length"  # why an answer ended that was not allowed to go on
 MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event says hundreds of bytes for each of text
 
 _WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
@@ -135,6 +136,7 @@ class _ChatReader(AnswerReader):
         choice = _find_choice(message)
         if choice is not None:
             self._is_finished = self._is_finished or choice.get("finish_reason") is not None
+            self.is_cut = self.is_cut or choice.get("finish_reason") == _CUT
             yield _find_text(choice, "delta") or ""
 
 

@@ -42,6 +42,14 @@ _ENGLISH = r"""
     |\b(?:am\si|are\swe|i\sam|i'm|we\sare|i\swas|was\si|were\swe|we\swere)\s
         (?:being\s|over\s|near\s|close\sto\s|above\s){0,2}(?:billed|charged|(?:my|our|the)\s(?:(?:monthly|daily|usage|api)\s)?(?:quota|limit|allowance))\b
     |\busage\spercentages?\b
+    |\b\d{1,3}(?:[.,]\d+)?\s?%\s(?:of\s(?:its|their|the|my|our|your)\s)?(?:usage|quota|credits?|allowance)\b
+    |\b(?:usage|quota|credits?|allowance)\s?(?::|=|is|at|of)\s?\d{1,3}(?:[.,]\d+)?\s?%
+    |\bquota\susage\b|\bhow\smuch\s(?:quota|allowance)\b
+    |\b(?:percent|percentage|share)\sof\s(?:my|our)\s(?:tokens|requests|credits|calls|storage)\b
+    |\b(?:calls|requests|tokens|credits)\sused\s?:?\s?\d
+    |\b(?:did|have|do|will)\s(?:i|we)\s(?:exceed(?:ed)?|hit|reach(?:ed)?)\s(?:my|our|the)\s
+        (?:(?:monthly|daily|usage|api)\s)?(?:plan|quota|allowance)\b
+    |\A\W*(?:billing|quota|invoices?)\W*\Z
 """
 _SPANISH = r"""
     \b(?:mis?|nuestr[oa]s?|(?:de|en)\s(?:la|mi|esta)\scuenta)\s(?:(?:propi[oa]|[uú]ltim[oa]|pr[oó]xim[oa]|actual)s?\s)?

@@ -44,6 +44,7 @@ class Facts:
     first_token_ms: int = 0
     tokens: int = 0
     outcome: str = ANSWERED
+    is_cut: bool = False  # the model was not allowed to say more
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
@@ -199,8 +200,9 @@ def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
     for frame in burst if isinstance(burst, list) else (burst,):
         if frame.text:
             facts.tokens += 1
-        if frame.fields is not None and frame.fields.get("usage"):
-            facts.usage = frame.fields["usage"]
+        if frame.fields is not None:
+            facts.usage = frame.fields.get("usage") or facts.usage
+            facts.is_cut = bool(frame.fields.get("is_cut")) or facts.is_cut
     return facts.tokens > before
 
 

@@ -26,7 +26,6 @@ from lockgate.wire.agent_fields import (
     refuse_unfit,
 )
 from lockgate.wire.openai import encode
-from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.shapes import Shape
 
 LATEST = ":latest"  # what clients add to a name that has no version
@@ -110,13 +109,13 @@ class ChatScribe:
         """A piece."""
         return _line({**self._head(), **self._say(piece), "done": False})
 
-    def finish(self, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
-        return _line(self._end("", is_blocked, usage))
+        return _line(self._end("", end, usage))
 
-    def write_whole(self, text: str, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """A whole answer."""
-        return encode(self._end(text, is_blocked, usage))
+        return encode(self._end(text, end, usage))
 
     def _say(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}}
@@ -124,10 +123,10 @@ class ChatScribe:
     def _head(self) -> dict[str, Any]:
         return {"model": self._model, "created_at": _write_time(time.time())}
 
-    def _end(self, text: str, is_blocked: bool, usage: Mapping[str, int] | None) -> dict[str, Any]:
+    def _end(self, text: str, end: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
         now = time.monotonic_ns()
         first = self._first_ns or now
-        end = {"done": True, "done_reason": FILTERED if is_blocked else "stop"}
+        told = {"done": True, "done_reason": end}
         counts = {} if usage is None else _count(usage)
         times = {
             "total_duration": now - self._started_ns,
@@ -135,7 +134,7 @@ class ChatScribe:
             "prompt_eval_duration": first - self._started_ns,
             "eval_duration": now - first,
         }
-        return {**self._head(), **self._say(text), **end, **times, **counts}
+        return {**self._head(), **self._say(text), **told, **times, **counts}
 
 
 class TextScribe(ChatScribe):

@@ -24,7 +24,6 @@ from lockgate.wire.agent_fields import (
     refuse_unfit,
 )
 from lockgate.wire.openai import encode
-from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.openai_events import DONE, encode_event
 from lockgate.wire.shapes import Shape
 
@@ -129,16 +128,16 @@ class ChatScribe:
         """A piece."""
         return self._event({"content": piece})
 
-    def finish(self, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
-        last = self._event({}, _name_end(is_blocked))
+        last = self._event({}, end)
         if self._tells_usage and usage is not None:
             last += encode_event({**self._head, "choices": [], "usage": _count(usage)})
         return last + DONE
 
-    def write_whole(self, text: str, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """A whole answer."""
-        choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": _name_end(is_blocked)}
+        choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
         return encode({**self._head, "choices": [choice], "usage": _count(usage) if usage is not None else None})
 
     def _say(self, text: str) -> dict[str, Any]:
@@ -173,10 +172,6 @@ class TextScribe(ChatScribe):
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"text": delta.get("content", "")}
-
-
-def _name_end(is_blocked: bool) -> str:
-    return FILTERED if is_blocked else "stop"
 
 
 def _count(usage: Mapping[str, int]) -> dict[str, int]:

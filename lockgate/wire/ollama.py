@@ -32,6 +32,7 @@ class _Said(msgspec.Struct, gc=False):
 class _Line(msgspec.Struct, gc=False):
     message: _Said | None = None
     done: bool = False
+    done_reason: Any = None
     error: str | _Words | None = None
     prompt_eval_count: int | float | None = None
     eval_count: int | float | None = None
@@ -41,6 +42,7 @@ class _Vectors(msgspec.Struct, gc=False):
     embeddings: list[list[float]]
 
 
+_CUT = "length"  # why an answer ended that was not allowed to go on
 _encode = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_vectors = msgspec.json.Decoder(_Vectors).decode
@@ -116,6 +118,7 @@ class ChatReader(PieceReader):
         if line.done:
             self.is_done = True
             self.usage = _count(line)
+            self.is_cut = line.done_reason == _CUT
         return (line.message.content or None) if line.message is not None else None
 
 

@@ -46,12 +46,13 @@ class PieceReader(ABC):
     `failure` is what the model says went wrong behind the pieces last handed out, or "" where it broke the rules.
     """
 
-    __slots__ = ("failure", "has_events", "is_done", "usage")
+    __slots__ = ("failure", "has_events", "is_cut", "is_done", "usage")
 
     def __init__(self) -> None:
         self.failure: str | None = None
         self.has_events = False
         self.is_done = False
+        self.is_cut = False  # the model was not allowed to say more
         self.usage: Usage | None = None
 
     @property

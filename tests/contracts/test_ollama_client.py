@@ -309,7 +309,7 @@ async def test_a_long_stream_is_no_long_answer() -> None:
     [
         ((delta("a"), delta("b")), ["a", "b"], CUT_SHORT),
         ((delta("a"), delta(None, "stop")), ["a"], ""),
-        ((delta("a", "length"),), ["a"], ""),
+        ((delta("a", "length"),), ["a", ""], ""),
         ((delta("a"), b"data: [DONE]\n\n"), ["a"], ""),
         ((delta("a"), delta(None, "stop"), event({"choices": [], "usage": USAGE})), ["a", ""], ""),
         ((delta("a"), event({"choices": [{"index": 1, "delta": {}, "finish_reason": "stop"}]})), ["a"], CUT_SHORT),

@@ -216,7 +216,8 @@ async def running_agent(folder: Path, config: Path, **variables: str) -> AsyncIt
         yield server
     finally:
         status = await asyncio.to_thread(server.stop)
-    assert (status, server.error_path.read_text()) == (0, "")
+    said = server.error_path.read_text()
+    assert (status, said) == (0, ""), f"{status}: {said}"
 
 
 @asynccontextmanager

@@ -388,3 +388,11 @@ async def test_without_anybody_to_name_every_model_is_unknown_and_the_lists_are_
         for path in POSTS:
             assert (await ask(port, path, body(path)))[0::2] == (404, b"")
         assert (await call(port, MODELS, method="GET")).status == 404
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_an_answer_that_was_cut_says_so(path: str) -> None:
+    async with playing(ScriptedSpeaker(facts=Facts(is_cut=True))) as (port, _):
+        told = (await ask(port, path, body(path, stream=False))).json()
+    end = told["choices"][0]["finish_reason"] if path in (CHAT, TEXT) else told["done_reason"]
+    assert end == "length"

@@ -357,6 +357,7 @@ async def play_restart(behind: tuple[Upstream, Peer], folder: Path, more: str, *
         may_go_on.set()
         found = await finish(call)
         assert (found.code, found.text, found.is_complete) == (Code.OK, "whole", True)
+        assert await asyncio.to_thread(server.process.wait, PATIENCE_S) == 0
     upstream.speak = say("Ada.")
     async with running_agent(folder, config, **variables) as server, open_client(server.grpc_port) as client:
         await client.ask("Who am I?", "kept")

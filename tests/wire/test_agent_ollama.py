@@ -73,7 +73,7 @@ def test_values_that_mean_nothing_here_are_fine(fields: dict[str, Any]) -> None:
 
 def test_a_stream_is_one_line_per_piece_and_its_last_says_done() -> None:
     scribe = wire.ChatScribe(chat())
-    raw = scribe.begin() + scribe.add("Hi") + scribe.finish(is_blocked=False, usage=USAGE)
+    raw = scribe.begin() + scribe.add("Hi") + scribe.finish(end="stop", usage=USAGE)
     word, last = [json.loads(line) for line in raw.splitlines()]
     assert (word["model"], word["message"], word["done"]) == ("brunix", {"role": "assistant", "content": "Hi"}, False)
     assert datetime.fromisoformat(word["created_at"]).tzinfo is not None
@@ -90,6 +90,6 @@ def test_no_reader_of_lines_finds_an_end_inside_a_piece() -> None:
 
 
 def test_a_whole_answer_tells_all_at_once() -> None:
-    answer = json.loads(wire.TextScribe(text(prompt="x", stream=False)).write_whole("Hi", is_blocked=True, usage=None))
+    answer = json.loads(wire.TextScribe(text(prompt="x", stream=False)).write_whole("Hi", end="content_filter", usage=None))
     assert (answer["response"], answer["done"], answer["done_reason"]) == ("Hi", True, "content_filter")
     assert "eval_count" not in answer

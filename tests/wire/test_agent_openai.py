@@ -199,7 +199,7 @@ def test_the_model_is_seen_without_reading_the_rest() -> None:
 def test_a_stream_begins_with_the_role_and_ends_with_its_reason_and_done() -> None:
     scribe = wire.ChatScribe(chat(stream=True))
     first, word, last, done = events(
-        scribe.begin() + scribe.add("Hi\u2028") + scribe.finish(is_blocked=False, usage=USAGE)
+        scribe.begin() + scribe.add("Hi\u2028") + scribe.finish(end="stop", usage=USAGE)
     )
     assert done == "[DONE]"
     assert {one["object"] for one in (first, word, last)} == {"chat.completion.chunk"}
@@ -213,22 +213,22 @@ def test_a_stream_begins_with_the_role_and_ends_with_its_reason_and_done() -> No
 
 def test_usage_is_told_where_it_was_asked_for_and_known() -> None:
     wanted = chat(stream=True, stream_options={"include_usage": True})
-    last, counted, _ = events(wire.ChatScribe(wanted).finish(is_blocked=False, usage=USAGE))
+    last, counted, _ = events(wire.ChatScribe(wanted).finish(end="stop", usage=USAGE))
     assert (last["usage"], counted["choices"]) == (None, [])
     assert counted["usage"] == {**USAGE, "total_tokens": 5}
-    assert len(events(wire.ChatScribe(wanted).finish(is_blocked=False, usage=None))) == 2
+    assert len(events(wire.ChatScribe(wanted).finish(end="stop", usage=None))) == 2
 
 
 def test_a_text_streams_as_text() -> None:
     scribe = wire.TextScribe(text(prompt="Hello", stream=True))
-    word, last, _ = events(scribe.begin() + scribe.add("Hi") + scribe.finish(is_blocked=True, usage=None))
+    word, last, _ = events(scribe.begin() + scribe.add("Hi") + scribe.finish(end="content_filter", usage=None))
     assert word["object"] == "text_completion"
     assert word["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": None}]
     assert (last["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("", "content_filter")
 
 
 def test_a_whole_answer_has_its_message_and_its_counters() -> None:
-    answer = json.loads(wire.ChatScribe(chat()).write_whole("Hi", is_blocked=False, usage=USAGE))
+    answer = json.loads(wire.ChatScribe(chat()).write_whole("Hi", end="stop", usage=USAGE))
     assert answer["id"].startswith("chatcmpl-")
     assert (answer["object"], answer["usage"]["total_tokens"]) == ("chat.completion", 5)
     assert answer["choices"] == [
@@ -239,6 +239,6 @@ def test_a_whole_answer_has_its_message_and_its_counters() -> None:
             "finish_reason": "stop",
         }
     ]
-    plain = json.loads(wire.TextScribe(text(prompt="Hello")).write_whole("Hi", is_blocked=True, usage=None))
+    plain = json.loads(wire.TextScribe(text(prompt="Hello")).write_whole("Hi", end="content_filter", usage=None))
     assert (plain["object"], plain["usage"]) == ("text_completion", None)
     assert plain["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "content_filter"}]

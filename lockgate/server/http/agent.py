@@ -21,9 +21,11 @@ from lockgate.server.http.exchange import TOO_LARGE, Exchange
 from lockgate.wire import agent_ollama, agent_openai
 from lockgate.wire.agent_fields import Wanted, peek_model, read_model
 from lockgate.wire.agent_values import read_request_id
+from lockgate.wire.openai_answers import FILTERED
 
 BRUNIX, DEFAULT_AGENT, AGENT_PREFIX = "brunix", "default", "agent/"
 MODELS_PATH = "/v1/models"
+STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 _UNBUFFERED = (b"x-accel-buffering", b"no")
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
 
@@ -39,10 +41,10 @@ class Scribe(Protocol):
     def add(self, piece: str) -> bytes:
         """A piece of a stream."""
 
-    def finish(self, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
 
-    def write_whole(self, text: str, *, is_blocked: bool, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """A whole answer."""
 
 
@@ -234,7 +236,8 @@ async def _relay(exchange: Exchange, pieces: AsyncIterator[str], dialect: Dialec
 
 
 def _describe_end(facts: Facts) -> dict[str, Any]:
-    return {"is_blocked": facts.outcome != ANSWERED, "usage": facts.usage}
+    end = FILTERED if facts.outcome != ANSWERED else CUT if facts.is_cut else STOPPED
+    return {"end": end, "usage": facts.usage}
 
 
 @contextmanager
