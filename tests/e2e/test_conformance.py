@@ -29,7 +29,11 @@ def _free_range() -> int:
 
 @pytest.mark.parametrize(
     ("suite", "prefix", "port_flag"),
-    [("guardrails", "env LOCKGATE_COMPAT=fms ", "--base-port"), ("aggregator", "", "--port-base")],
+    [
+        ("guardrails", "env LOCKGATE_COMPAT=fms ", "--base-port"),
+        ("aggregator", "", "--port-base"),
+        ("agent", "", "--port-base"),
+    ],
 )
 def test_the_suite_passes_every_case(suite: str, prefix: str, port_flag: str) -> None:
     command = f"{prefix}{sys.executable} -m lockgate serve"

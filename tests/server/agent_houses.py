@@ -30,6 +30,7 @@ SERVICE = "brunix.AssistanceEngine"
 CLASSIFY, REWRITE, EMBED, WORDS, MEANING, SPEAK = "classify", "rewrite", "embed", "words", "meaning", "speak"
 NDJSON = "application/x-ndjson"
 PATIENCE_S = 10.0
+_START_S = 60.0
 _CONFIG = """
 models:
   main: {{ollama: {{url: "http://127.0.0.1:{port}", model: main}}}}
@@ -200,11 +201,14 @@ class AgentProcess(ServerProcess):
         self.grpc_port = 0
 
     def wait_for_start(self) -> None:
-        """Until the agent's port listens too."""
+        """Until the agent's port listens too; what an agent needs takes a while to load."""
+        wait_until(lambda: self._has_agent() or self.process.poll() is not None, _START_S, "the start")
         super().wait_for_start()
-        wait_until(lambda: "agent" in [one["port"] for one in self.events("listening")], what="the agent's port")
         [address] = [one["address"] for one in self.events("listening") if one["port"] == "agent"]
         self.grpc_port = int(address.rpartition(":")[2])
+
+    def _has_agent(self) -> bool:
+        return "agent" in [one["port"] for one in self.events("listening")]
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from tests.server.agent_houses import (
     SERVICE,
     SPEAK,
     AgentProcess,
+    Client,
     Saying,
     Upstream,
     find_free_port,
@@ -268,7 +269,7 @@ async def test_a_gap_between_tokens_that_is_too_long_ends_the_stream(
     behind[0].speak = falter
     async with open_agent(tmp_path, config) as port, open_client(port) as client:
         found = await client.ask("Which port?", "gap")
-    assert found.code in (Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.INTERNAL)
+    assert found.code in (Code.UNAVAILABLE, Code.INTERNAL)
     assert (found.text, found.is_complete) == ("It ", False)
     assert (await read_stored(tmp_path, "gap")).turns == []
 
@@ -342,8 +343,11 @@ def speak_when(may_go_on: asyncio.Event) -> Any:
     return speak
 
 
-async def play_restart(behind: tuple[Upstream, Peer], folder: Path, more: str, **variables: str) -> None:
-    """Two turns, a restart with a stream still open, then the question what was said."""
+@asynccontextmanager
+async def restarted(
+    behind: tuple[Upstream, Peer], folder: Path, more: str = "", **variables: str
+) -> AsyncIterator[tuple[AgentProcess, Client]]:
+    """A process that took over from another, which was told to stop while it spoke; both turns must be remembered."""
     upstream, peer = behind
     config = write_config(folder, peer.port, more=more)
     may_go_on = asyncio.Event()
@@ -359,34 +363,18 @@ async def play_restart(behind: tuple[Upstream, Peer], folder: Path, more: str, *
         assert (found.code, found.text, found.is_complete) == (Code.OK, "whole", True)
         assert await asyncio.to_thread(server.process.wait, PATIENCE_S) == 0
     upstream.speak = say("Ada.")
-    async with running_agent(folder, config, **variables) as server, open_client(server.grpc_port) as client:
+    limit = {"LOCKGATE_SERVER__SHUTDOWN_TIMEOUT_S": "0.4"}
+    async with running_agent(folder, config, **variables, **limit) as server, open_client(server.grpc_port) as client:
         await client.ask("Who am I?", "kept")
-    for words in ("My name is Ada", "It is 8033.", "Goodbye", "half whole"):
-        assert words in upstream.prompt()
+        for words in ("My name is Ada", "It is 8033.", "Goodbye", "half whole"):
+            assert words in upstream.prompt()
+        yield server, client
 
 
-async def test_a_stop_lets_a_stream_finish_and_a_restart_keeps_the_history(
+async def test_a_stop_lets_streams_finish_for_a_while_and_a_restart_keeps_the_history(
     behind: tuple[Upstream, Peer], tmp_path: Path
 ) -> None:
     """Part 3, check 3."""
-    await play_restart(behind, tmp_path, "")
-    assert [one for one, _ in (await read_stored(tmp_path, "kept")).turns] == ["My name is Ada", "Goodbye", "Who am I?"]
-
-
-async def test_the_same_with_sessions_in_postgresql(
-    behind: tuple[Upstream, Peer], tmp_path: Path, postgres_dsn: str
-) -> None:
-    await play_restart(behind, tmp_path, "sessions: {postgres: {dsn_env: OUR_DSN}}", OUR_DSN=postgres_dsn)
-    async with open_postgres_sessions(postgres_dsn, StoreLimits()) as store:
-        stored = await store.read_session(SessionKey("anonymous", "default", "kept"))
-    assert [one.question for one in stored] == ["My name is Ada", "Goodbye", "Who am I?"]
-    assert not (tmp_path / "sessions.db").exists()
-
-
-async def test_a_stream_that_does_not_end_in_time_is_cut_by_a_stop(
-    behind: tuple[Upstream, Peer], tmp_path: Path
-) -> None:
-    upstream, peer = behind
     left = asyncio.Event()
 
     async def speak(saying: Saying) -> None:
@@ -394,19 +382,29 @@ async def test_a_stream_that_does_not_end_in_time_is_cut_by_a_stop(
         await saying.wait_until_left()
         left.set()
 
-    upstream.speak = speak
-    config = write_config(tmp_path, peer.port)
-    limit = {"LOCKGATE_SERVER__SHUTDOWN_TIMEOUT_S": "0.4"}
-    async with running_agent(tmp_path, config, **limit) as server, open_client(server.grpc_port) as client:
-        call = client.start("Which port?", "cut")
+    async with restarted(behind, tmp_path) as (server, client):
+        behind[0].speak = speak
+        call = client.start("Goodbye again", "kept")
         await call.read()
         server.process.send_signal(signal.SIGTERM)
         found = await finish(call)
         assert (found.code, found.is_complete) == (Code.UNAVAILABLE, False)
         await asyncio.wait_for(left.wait(), PATIENCE_S)
-        await asyncio.to_thread(server.process.wait, PATIENCE_S)
-    stored = await read_stored(tmp_path, "cut")
-    assert (stored.turns, [one.answer for one in stored.aborted]) == ([], ["half "])
+        assert await asyncio.to_thread(server.process.wait, PATIENCE_S) == 0
+    stored = await read_stored(tmp_path, "kept")
+    assert [one for one, _ in stored.turns] == ["My name is Ada", "Goodbye", "Who am I?"]
+    assert [(one.question, one.answer) for one in stored.aborted] == [("Goodbye again", "half ")]
+
+
+async def test_a_restart_keeps_the_history_in_postgresql_too(
+    behind: tuple[Upstream, Peer], tmp_path: Path, postgres_dsn: str
+) -> None:
+    async with restarted(behind, tmp_path, "sessions: {postgres: {dsn_env: OUR_DSN}}", OUR_DSN=postgres_dsn):
+        pass
+    async with open_postgres_sessions(postgres_dsn, StoreLimits()) as store:
+        stored = await store.read_session(SessionKey("anonymous", "default", "kept"))
+    assert [one.question for one in stored] == ["My name is Ada", "Goodbye", "Who am I?"]
+    assert not (tmp_path / "sessions.db").exists()
 
 
 async def test_two_processes_serve_one_port_and_one_session(behind: tuple[Upstream, Peer], tmp_path: Path) -> None:
