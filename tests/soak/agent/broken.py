@@ -56,8 +56,7 @@ def store_in_two_steps() -> None:
     from lockgate.wire import session_rows as rows
 
     said = "(SELECT 1 AS place, 'user' AS role, $4 AS text UNION ALL SELECT 2, 'assistant', $5) AS said"
-    guard = rows.ADD_TURN.rindex("WHERE")
-    plain = rows.ADD_TURN[:guard]
+    plain = rows.ADD_TURN.partition("WHERE $10")[0]
     steps = [
         plain.replace(said, one)
         for one in (

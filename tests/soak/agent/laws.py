@@ -116,7 +116,7 @@ class _Judge:
                 yield Violation("answer", name, f"heard ...{attempt.heard[-40:]!r}, stored ...{stored[0][-40:]!r}")
         elif attempt.end != LEFT:
             killed_at = self._evidence.killed_at.get(attempt.server, float("inf"))
-            if attempt.end != CUT or not attempt.sent_at <= attempt.ended_at >= killed_at:
+            if attempt.end != CUT or attempt.ended_at < killed_at:
                 yield Violation(
                     "served", name, f"{attempt.door} of server {attempt.server}: {attempt.end}, {attempt.words}"
                 )

@@ -26,6 +26,7 @@ MOMENTS = (ANY_TIME, PHASE_1, TOKENS, COMMIT, STORED)
 _DELAYS_S = {ANY_TIME: 0.4, PHASE_1: 0.03, TOKENS: 0.03, COMMIT: 0.03, STORED: 0.0}
 _PLACES = 2  # servers at once
 _MOMENT_S = 2.0
+_STALL_S = 30.0
 _TRIES = 8
 _BOTH = 0.4
 _SAY_EVERY_S = 10.0
@@ -202,23 +203,29 @@ async def _talk(
 async def _kill(game: Game, talks: Talks, places: Places, report: TalkReport, rng: random.Random) -> None:
     until = time.monotonic() + game.seconds * 0.9
     said_at = time.monotonic()
-    for _ in range(game.kills):
-        if time.monotonic() > until:
-            game.say(f"no time is left after {report.kills} of {game.kills} kills")
+    while report.kills < game.kills:
+        if not await _wait_for_turns(game.turns_per_kill, talks, report) or time.monotonic() > until:
+            game.say(f"it ends after {report.kills} of {game.kills} kills")
             break
-        wanted = talks.acknowledged + game.turns_per_kill
-        while talks.acknowledged < wanted and time.monotonic() < until:  # noqa: ASYNC110 - of other tasks
-            await asyncio.sleep(0.005)
         moment = rng.choice(MOMENTS)
         victims = await _choose(moment, talks, places, rng)
         await places.kill(victims)
         report.kills += len(victims)
         report.moments[moment] += len(victims)
-        if report.kills >= game.kills:
-            break
         if time.monotonic() - said_at > _SAY_EVERY_S:
             said_at = time.monotonic()
             game.say(f"{report.kills} of {game.kills} kills, {talks.acknowledged} answers")
+
+
+async def _wait_for_turns(count: int, talks: Talks, report: TalkReport) -> bool:
+    """Whether so many more turns come to their end."""
+    wanted = talks.acknowledged + count
+    end = time.monotonic() + _STALL_S
+    while talks.acknowledged < wanted and time.monotonic() < end:  # noqa: ASYNC110 - of other tasks
+        await asyncio.sleep(0.005)
+    is_well = talks.acknowledged >= wanted
+    report.claim(is_well, "served", f"no {count} turns came to their end in {_STALL_S:.0f} s")
+    return is_well
 
 
 async def _choose(moment: str, talks: Talks, places: Places, rng: random.Random) -> list[Server]:
