@@ -163,6 +163,7 @@ class StaffOpener:
                 gate=self._guards.gate,
                 guess=guess,
                 note_label=note_label,
+                embedder=embedder,
                 pace=Pace(one.first_token_timeout_s, one.token_gap_timeout_s),
                 prepare_s=one.prepare_timeout_s,
             )

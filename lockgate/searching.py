@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from lockgate.core.fusion import Query
 from lockgate.core.hits import (
     MEANING,
     WORDS,
@@ -22,6 +23,7 @@ from lockgate.core.hits import (
 )
 from lockgate.core.values import Document
 from lockgate.errors import TimedOut, Unavailable, UpstreamError
+from lockgate.interfaces import Embedder
 from lockgate.telemetry import Event, log_event, name_causes
 
 LEG_TIMEOUT_S = 10.0
@@ -41,6 +43,14 @@ class FoundByMeaning:
 
     hits: Sequence[Hit]
     look_up: Callable[[Collection[int]], Awaitable[Mapping[int, float]]]
+
+
+async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
+    """The question's vector, which may be under way already."""
+    if query.vector is not None:
+        return await query.vector
+    [vector] = await embedder.embed([query.question])
+    return vector
 
 
 class DoubleSearch:

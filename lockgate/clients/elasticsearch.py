@@ -19,6 +19,7 @@ from lockgate.core.fusion import Query, fuse
 from lockgate.core.values import Document, Health
 from lockgate.errors import BrokeProtocol, TimedOut, Unavailable, UpstreamError
 from lockgate.interfaces import Embedder, Headers
+from lockgate.searching import find_vector
 from lockgate.telemetry import Event, log_event, name_causes
 from lockgate.wire.elasticsearch import Hit, encode_vector, encode_words, greets_as_opensearch, read_error, read_hits
 
@@ -61,7 +62,7 @@ class ElasticsearchSource:
         """The best documents of both searches; raises UpstreamError if no search came to its end."""
         legs: dict[str, Leg] = {WORDS: partial(self._search_words, query.keywords or query.question)}
         if self._embedder is not None:
-            legs[MEANING] = partial(self._search_meaning, query.question, self._embedder)
+            legs[MEANING] = partial(self._search_meaning, query, self._embedder)
         async with asyncio.TaskGroup() as group:
             tasks = {name: group.create_task(self._try(leg)) for name, leg in legs.items()}
         return self._put_together(self._take_found({name: task.result() for name, task in tasks.items()}), limit)
@@ -112,9 +113,9 @@ class ElasticsearchSource:
             raise BrokeProtocol(self._caller.name, f"{_FAILED}the question is no valid text") from None
         return await self._search(body)
 
-    async def _search_meaning(self, question: str, embedder: Embedder) -> list[Hit]:
+    async def _search_meaning(self, query: Query, embedder: Embedder) -> list[Hit]:
         is_opensearch = await self._ask_kind()
-        [vector] = await embedder.embed([question])
+        vector = await find_vector(query, embedder)
         return await self._search(encode_vector(vector, is_opensearch=is_opensearch))
 
     async def _search(self, body: bytes) -> list[Hit]:

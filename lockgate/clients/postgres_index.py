@@ -23,7 +23,7 @@ from lockgate.core.search_words import find_search_words
 from lockgate.core.values import Document, Health
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 from lockgate.interfaces import Embedder, Headers
-from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare
+from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare, find_vector
 
 NO_EXTENSION = "the database has no extension `vector` (pgvector)"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
@@ -57,7 +57,7 @@ class PostgresIndex:
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
         words = find_search_words(query.keywords or query.question)
-        by_meaning = partial(self._search_meaning, self._embedder, query.question) if self._embedder else None
+        by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
         return await self._double.run(partial(self._search_words, words), by_meaning, limit)
 
     async def probe(self, headers: Headers) -> Health:
@@ -124,13 +124,13 @@ class PostgresIndex:
         ]
         return FoundByWords([_read_hit(row) for row in rows], rows[0]["total"], spreads)
 
-    async def _search_meaning(self, embedder: Embedder, question: str) -> FoundByMeaning:
+    async def _search_meaning(self, embedder: Embedder, query: Query) -> FoundByMeaning:
         state = await self._look()
         if not state.has_tables:
             return FoundByMeaning([], partial(self._look_up, "", 0))
         if not state.has_vectors:
             raise NothingToCompare(self._pool.name, NO_EXTENSION)
-        [vector] = await embedder.embed([question])
+        vector = await find_vector(query, embedder)
         rows = await self._pool.fetch(self._sql.find_near, _pack(vector), self._model, len(vector), LEG_LIMIT)
         if not rows:
             raise NothingToCompare(self._pool.name, NO_VECTORS)

@@ -5,7 +5,7 @@ Decides the order by ranks alone, for scores of different searches cannot be com
 the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, TypeVar
 
 RANK_OFFSET = 60  # how little it matters to be first of one ranking rather than second
@@ -16,10 +16,14 @@ Id = TypeVar("Id", int, str, tuple[int, int])
 
 
 class Query(NamedTuple):
-    """What is searched for: the question as it was asked, and the words that stand for it in a search by words."""
+    """What is searched for: the question as it was asked, and the words that stand for it in a search by words.
+
+    `vector` is the question's, where somebody is already making it; it may be awaited by several.
+    """
 
     question: str
     keywords: str
+    vector: Awaitable[Sequence[float]] | None = None
 
 
 def fuse(rankings: Sequence[Sequence[Id]], limit: int) -> list[tuple[Id, float]]:

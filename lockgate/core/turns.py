@@ -87,6 +87,33 @@ class StoreLimits(NamedTuple):
     retention_days: int | None = None
 
 
+class Said:
+    """What has been said of an answer, as far as it is to be remembered: its beginning."""
+
+    __slots__ = ("_left", "_parts", "has_begun", "is_cut")
+
+    def __init__(self, max_chars: int) -> None:
+        self._parts: list[str] = []
+        self._left = max_chars
+        self.has_begun = self.is_cut = False
+
+    def add(self, piece: str) -> None:
+        """One more piece."""
+        self.has_begun = True
+        if self.is_cut:
+            return
+        if len(piece) > self._left:
+            self.is_cut = True
+            piece = piece[: self._left] + _MORE
+        self._left -= len(piece)
+        self._parts.append(piece)
+
+    @property
+    def text(self) -> str:
+        """What is remembered; one can see that it was more."""
+        return "".join(self._parts)
+
+
 class Intent(NamedTuple):
     """What an earlier turn was about: all that the classifier is told of it."""
 

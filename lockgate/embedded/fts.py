@@ -26,7 +26,7 @@ from lockgate.embedded.index_file import IndexFile, open_index_file
 from lockgate.embedded.vector_table import Nearness, VectorTable, check_library, pack_vectors
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.interfaces import Embedder, Headers
-from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare
+from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare, find_vector
 from lockgate.telemetry import Event, log_event
 
 THREADS = 4
@@ -52,7 +52,7 @@ class FtsDataSource:
         if not self._files.exists():
             return []
         words = find_search_words(query.keywords or query.question)
-        by_meaning = partial(self._search_meaning, self._embedder, query.question) if self._embedder else None
+        by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
         return await self._double.run(partial(self._search_words, words), by_meaning, limit)
 
     async def probe(self, headers: Headers) -> Health:
@@ -95,8 +95,8 @@ class FtsDataSource:
             return FoundByWords([])
         return await self._files.run(lambda file: file.find_words(words, LEG_LIMIT))
 
-    async def _search_meaning(self, embedder: Embedder, question: str) -> FoundByMeaning:
-        [vector] = await embedder.embed([question])
+    async def _search_meaning(self, embedder: Embedder, query: Query) -> FoundByMeaning:
+        vector = await find_vector(query, embedder)
         return await self._files.run(lambda file: self._compare(file, vector))
 
     def _compare(self, file: IndexFile, vector: Sequence[float]) -> FoundByMeaning:

@@ -31,6 +31,7 @@ from lockgate.core.turns import (
     AbortedTurn,
     Intent,
     Past,
+    Said,
     Turn,
     forget_reasoning,
     list_intents,
@@ -39,10 +40,10 @@ from lockgate.core.turns import (
 )
 from lockgate.core.values import Document, Message
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
-from lockgate.interfaces import Model, SessionStore
+from lockgate.interfaces import Embedder, Model, SessionStore
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
-from lockgate.pipelines.finding import Library, find_documents
+from lockgate.pipelines.finding import Foreseen, Library, find_documents
 from lockgate.pipelines.graph import Graphs, Tools
 from lockgate.pipelines.listening import blaming_model, next_burst
 from lockgate.pipelines.speaking import (
@@ -57,6 +58,7 @@ from lockgate.pipelines.speaking import (
     fail_model,
     speak,
 )
+from lockgate.pipelines.together import Group, run_group
 from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_causes, observe_turn
 
 _TOO_SLOW = "the answer could not be prepared in time"
@@ -64,6 +66,7 @@ _NO_STORE = "the session store is not available"
 _USED_BEFORE = "this request id was used before, for another question"
 _NOTE_S = 1.0  # for the note about a turn that came to no end
 _LEFT = "the client left"
+_MAX_REMEMBERED_CHARS = 1_048_576  # of an answer; what follows is heard, and forgotten
 REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
 
 
@@ -89,6 +92,7 @@ class Agent:
     gate: Gate
     guess: Callable[[str], Awaitable[Guess | None]]
     note_label: Callable[[str, str, str, float | None], None]
+    embedder: Embedder | None = None
     pace: Pace = PACE
     prepare_s: float = 30.0
 
@@ -118,27 +122,29 @@ class _Turn:
         self._sent = ask.sent
         self._guarding = Guarding()
         self._intents: tuple[Intent, ...] = ()
+        self._group: Group | None = None
+        self._vector: Foreseen | None = None
         self._is_over = False  # nothing that happens from now on makes the turn an aborted one
 
     async def run(self) -> AsyncGenerator[str, None]:
         """The turn's pieces; also notes how it ended."""
         agent, key = self._agent, self._ask.session
         agent.check_label(self._ask.label)
-        said: list[str] = []
+        said = Said(0 if key is None else _MAX_REMEMBERED_CHARS)
         async with nullcontext() if key is None else _reaching_store(agent.memory.store.hold(key)):
             self._started = self._clock()
             try:
                 async with aclosing(self._say()) as pieces:
                     async for piece in pieces:
-                        if not said:
+                        if not said.has_begun:
                             self.facts.first_token_ms = self._elapsed_ms()
-                        said.append(piece)
+                        said.add(piece)
                         yield piece
                 if self.facts.outcome == ANSWERED and not self.facts.is_repeated:
-                    await self._remember("".join(said))
+                    await self._remember(said.text)
                 self._is_over = True
             except BaseException as error:
-                await self._note_end("".join(said), error)
+                await self._note_end(said.text, error)
                 raise
         self._observe(REPEATED if self.facts.is_repeated else self.facts.outcome)
 
@@ -224,13 +230,15 @@ class _Turn:
         tools = Tools(
             ask=self._ask_main,
             guess=self._agent.guess,
+            foresee=self._foresee,
             search=self._search,
             speak=self._speak_whole,
             within=self._within,
             intents=self._intents,
         )
         try:
-            prepared = await self._agent.graphs.run(graph, state, tools)
+            async with run_group() as self._group:
+                prepared = await self._agent.graphs.run(graph, state, tools)
         except UpstreamError as error:
             raise fail_model(error) from error
         self._learn(prepared)
@@ -269,7 +277,15 @@ class _Turn:
 
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
+        query = query._replace(vector=self._vector)
         return await find_documents(query, self._agent.library, self._guarding, self._clock() + left_s * 2 / 3)
+
+    def _foresee(self) -> None:
+        """The question's vector is made while the model looks for keywords."""
+        embedder = self._agent.embedder
+        if embedder is not None and self._group is not None:
+            self._vector = Foreseen()
+            self._group.create_task(self._vector.fill(embedder, self._question))
 
     async def _speak_whole(self, state: TurnState) -> str:
         return "".join([piece async for piece in self._speak(state)])

@@ -6,16 +6,16 @@ how a source searches.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockgate.core.fusion import Query, fuse
 from lockgate.core.receipts import Receipt
 from lockgate.core.retrieval import Retrieval
 from lockgate.core.values import Document
 from lockgate.errors import UpstreamError
-from lockgate.interfaces import DataSource
+from lockgate.interfaces import DataSource, Embedder
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, inspect, query
 from lockgate.pipelines.speaking import excuse, fail_check
@@ -64,6 +64,29 @@ def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document,
 def _is_near(document: Document, library: Library) -> bool:
     similarity = (document.metadata or {}).get(SIMILARITY)
     return not isinstance(similarity, int | float) or similarity >= library.min_similarity
+
+
+class Foreseen:
+    """A vector that will be needed and is being made; whoever awaits it and leaves takes it from nobody else."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: asyncio.Future[Sequence[float]] = asyncio.get_running_loop().create_future()
+
+    async def fill(self, embedder: Embedder, question: str) -> None:
+        """Make it. A failure is for those who await it, if anybody does."""
+        try:
+            [vector] = await embedder.embed([question])
+            self._made.set_result(vector)
+        except Exception as error:  # noqa: BLE001 - an embedder may be somebody else's code
+            self._made.set_exception(error)
+            self._made.exception()
+        finally:
+            self._made.cancel()  # of one that was left, nobody will hear
+
+    def __await__(self) -> Generator[Any, None, Sequence[float]]:
+        return asyncio.shield(self._made).__await__()
 
 
 class _Keyed:

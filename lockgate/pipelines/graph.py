@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from lockgate.core.fusion import Query
 from lockgate.core.labels import (
@@ -43,10 +43,14 @@ class Tools:
 
     ask: Callable[[Sequence[Message]], Awaitable[str]]
     guess: Callable[[str], Awaitable[Guess | None]]
+    foresee: Callable[[], None]  # the question will be searched for
     search: Callable[[Query], Awaitable[tuple[Document, ...]]]
     speak: Callable[[TurnState], Awaitable[str]]
     within: Callable[[], Any]  # an async context: the time that is left for preparing
     intents: tuple[Intent, ...] = ()
+
+
+Work = Callable[[TurnState, Tools], Awaitable[TurnState]]
 
 
 class _Runtime(Protocol):
@@ -54,10 +58,16 @@ class _Runtime(Protocol):
     def context(self) -> Tools: ...
 
 
+class _Box(TypedDict):
+    """The state as the graph carries it: in one piece, for every key that a graph knows costs time at every step."""
+
+    turn: TurnState
+
+
 class Graph(Protocol):
     """A graph that can be run."""
 
-    async def ainvoke(self, state: TurnState, /, *, context: Tools) -> TurnState:
+    async def ainvoke(self, state: _Box, /, *, context: Tools) -> _Box:
         """The state at its end."""
 
 
@@ -71,7 +81,7 @@ class Graphs(NamedTuple):
     async def run(self, graph: Graph, state: TurnState, tools: Tools) -> TurnState:
         """The state at the end of a run. Whatever the environment says, nothing of it is sent to a tracing service."""
         with self.untraced():
-            return await graph.ainvoke(state, context=tools)
+            return (await graph.ainvoke({"turn": state}, context=tools))["turn"]
 
 
 def build_graphs(routes: Routes = ROUTES) -> Graphs:
@@ -97,7 +107,7 @@ def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:  # noqa: ANN4
     from langgraph.graph import END, START, StateGraph
 
     steps = [route.step for route in routes]
-    graph = StateGraph(TurnState, context_schema=Tools)
+    graph = StateGraph(_Box, context_schema=Tools)
     nodes = _build_nodes(routes)
     for name, node in nodes.items():
         if name not in steps or not ends_before_answer:
@@ -124,38 +134,39 @@ def _way(routes: Routes, label: str) -> str:
     return REFORMULATE if route.retrieves else route.step
 
 
-def _route(routes: Routes, state: TurnState) -> str:
-    return _way(routes, state["label"])
+async def _route(routes: Routes, box: _Box) -> str:  # async, or the library would give it a thread
+    return _way(routes, box["turn"]["label"])
 
 
-def _route_found(routes: Routes, state: TurnState) -> str:
-    return find_route(state["label"], routes).step
+async def _route_found(routes: Routes, box: _Box) -> str:
+    return find_route(box["turn"]["label"], routes).step
 
 
-def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[TurnState]]]:
-    async def classify(state: TurnState, runtime: _Runtime) -> TurnState:
-        return await _prepare(CLASSIFY, runtime.context, partial(_classify, routes, state, runtime.context))
-
-    async def reformulate(state: TurnState, runtime: _Runtime) -> TurnState:
-        return await _prepare(REFORMULATE, runtime.context, partial(_reformulate, state, runtime.context))
-
-    async def retrieve(state: TurnState, runtime: _Runtime) -> TurnState:
-        return await _prepare(RETRIEVE, runtime.context, partial(_retrieve, state, runtime.context))
-
-    nodes = {CLASSIFY: classify, REFORMULATE: reformulate, RETRIEVE: retrieve}
+def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_Box]]]:
+    preparing: dict[str, Work] = {
+        CLASSIFY: partial(_classify, routes),
+        REFORMULATE: _reformulate,
+        RETRIEVE: _retrieve,
+    }
+    nodes = {name: _build_step(name, work) for name, work in preparing.items()}
     return nodes | {route.step: partial(_answer, route.step) for route in routes}
 
 
-async def _prepare(name: str, tools: Tools, work: Callable[[], Awaitable[TurnState]]) -> TurnState:
+def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_Box]]:
     """One step of the first phase, within its time."""
-    with agent_step(name):
-        async with tools.within():
-            return await work()
+
+    async def run(box: _Box, runtime: _Runtime) -> _Box:
+        turn, tools = box["turn"], runtime.context
+        with agent_step(name):
+            async with tools.within():
+                return {"turn": {**turn, **await work(turn, tools)}}
+
+    return run
 
 
-async def _answer(step: str, state: TurnState, runtime: _Runtime) -> TurnState:
+async def _answer(step: str, box: _Box, runtime: _Runtime) -> _Box:
     with agent_step(step):
-        return {"answer": await runtime.context.speak(state)}
+        return {"turn": {**box["turn"], "answer": await runtime.context.speak(box["turn"])}}
 
 
 async def _classify(routes: Routes, state: TurnState, tools: Tools) -> TurnState:
@@ -192,6 +203,7 @@ def _label(label: str, layer: str, question: str, *, uses_editor: bool, confiden
 async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
     """The words to search for. Without a model the question itself has to do: the answer will tell that it is gone."""
     question = state["question"]
+    tools.foresee()
     try:
         said = await tools.ask(build_rewrite_messages(question, tools.intents))
     except UpstreamError:

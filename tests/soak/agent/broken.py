@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 WHOLE = "whole"
 _LATER_S = 0.25
-_BETWEEN_S = 0.03
+_BETWEEN_S = 0.1
 
 
 class Variant(NamedTuple):

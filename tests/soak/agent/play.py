@@ -27,6 +27,7 @@ _DELAYS_S = {ANY_TIME: 0.4, PHASE_1: 0.03, TOKENS: 0.03, COMMIT: 0.03, STORED: 0
 _PLACES = 2  # servers at once
 _MOMENT_S = 2.0
 _STALL_S = 30.0
+_CLOSING_S = 20.0  # for what is left when the last server was killed
 _TRIES = 8
 _BOTH = 0.4
 _SAY_EVERY_S = 10.0
@@ -201,7 +202,7 @@ async def _talk(
 
 
 async def _kill(game: Game, talks: Talks, places: Places, report: TalkReport, rng: random.Random) -> None:
-    until = time.monotonic() + game.seconds * 0.9
+    until = time.monotonic() + max(game.seconds - _CLOSING_S, game.seconds / 3)
     said_at = time.monotonic()
     while report.kills < game.kills:
         if not await _wait_for_turns(game.turns_per_kill, talks, report) or time.monotonic() > until:

@@ -17,6 +17,7 @@ from tests.soak.agent.play import Crowd, Game, Manners, TalkReport, play_crowd, 
 from tests.soak.agent.talk import Evidence
 from tests.soak.streams.runs import Counts, run_within, say, show, tell
 
+_CROWD_S, _BROKEN_S = 60.0, 30.0  # what is not run in less
 _MANY_AGAIN = Manners(leave=0.0, again=0.5)
 
 
@@ -64,6 +65,9 @@ def _play_kills(effort: Effort, seed: int, dsn: str) -> tuple[Counts, TalkReport
 def _play_crowd(effort: Effort, seed: int, dsn: str) -> Counts:
     name = Store(Path(), dsn).name
     say(f"{effort.sessions} sessions at once, each asks two servers at once, sessions in {name}")
+    if effort.seconds < _CROWD_S:
+        tell(f"left out: it may take {_CROWD_S:.0f} s")
+        return 0, 0
     crowd = Crowd(seed, effort.sessions, effort.rounds)
     report = _run(lambda store, forge: play_crowd(crowd, store, forge), effort.seconds, dsn)
     tell(f"{report.seconds:.0f} s")
@@ -88,6 +92,9 @@ def _spoil(evidence: Evidence) -> Counts:
 
 def _play_broken(name: str, effort: Effort, seed: int) -> Counts:
     say(f"an agent with one fault: {name}")
+    if effort.seconds < _BROKEN_S:
+        tell(f"left out: it may take {_BROKEN_S:.0f} s")
+        return 0, 0
     variant = BROKEN[name]
     game = Game(seed, effort.broken_kills, sessions=2, manners=_MANY_AGAIN, variant=name)
     crowd = Crowd(seed, 12, rounds=2, manners=_MANY_AGAIN, variant=name, spread_s=0.1)
