@@ -19,6 +19,7 @@ from lockgate.config.settings import (
     Settings,
 )
 from lockgate.core.release import Strategy
+from lockgate.core.turns import DEFAULT_AGENT
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
 from lockgate.interfaces import Backend, Chunker, Headers, Probe
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from lockgate.clients.upstreams import Upstreams
 
 _RUNS_HERE = Health("HEALTHY")
-_DEFAULT = "default"
 _SENTENCES = "sentence"  # what cuts for detectors that compare an answer with documents
 
 
@@ -72,7 +72,7 @@ class Gateway:
     @property
     def default_agent(self) -> str:
         """The agent of whoever names none: the one called `default`, else the first."""
-        return _DEFAULT if _DEFAULT in self.staff.agents else next(iter(self.staff.agents))
+        return DEFAULT_AGENT if DEFAULT_AGENT in self.staff.agents else next(iter(self.staff.agents))
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
         """A configured model, behind the gate if a policy is named; raises KeyError for what there is not."""

@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from lockgate.clients.postgres import PostgresPool, open_postgres
-from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.core.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.core.values import Health
 from lockgate.errors import Unavailable, UpstreamError
-from lockgate.holding import NOBODY, Queues, look, pruning, see_through
+from lockgate.holding import Queues, look, pruning, see_through
 from lockgate.interfaces import Headers
 from lockgate.wire import session_rows as rows
 

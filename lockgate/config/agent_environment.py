@@ -8,9 +8,9 @@ with. Our own variables and flags win over them, they over the file. Refuses to 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lockgate.config.agent_settings import DEFAULT_AGENT
 from lockgate.config.draft import Check, Draft, Override
 from lockgate.config.schema import Path
+from lockgate.core.turns import DEFAULT_AGENT
 
 AGENT_VARIABLES = {
     "OLLAMA_URL": "address of the Ollama server; set, there is an agent",

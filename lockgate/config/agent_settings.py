@@ -14,7 +14,6 @@ from lockgate.config.options import option
 from lockgate.config.upstream_settings import OllamaModelSettings, PostgresSettings
 
 INDEX = "index"  # the source of an agent that names none; unless configured, the embedded index
-DEFAULT_AGENT = "default"
 SESSIONS_FILE = "sessions.db"
 
 

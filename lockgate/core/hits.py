@@ -18,6 +18,7 @@ from lockgate.core.values import Document
 
 WORDS: Final = "lexical"
 MEANING: Final = "vector"
+SIMILARITY: Final = "similarity"  # in a document's metadata: how near in meaning it is, where the source knows
 MIN_SHARE: Final = 1 / 3
 
 
@@ -63,7 +64,7 @@ def build_document(hit: Hit, score: float, similarity: float | None) -> Document
     """A passage as others see it; `similarity` is its cosine to the question where that is known."""
     metadata: dict[str, Any] = {"id": f"{hit.file}#{hit.number}", "file": hit.file}
     if similarity is not None:
-        metadata["similarity"] = similarity
+        metadata[SIMILARITY] = similarity
     return Document(hit.title, hit.text, score, metadata)
 
 

@@ -6,7 +6,6 @@ the model. `build_final_messages` is the only place where those are made. Refuse
 anything is searched, and how a model is called.
 """
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple, TypedDict
 
 from lockgate.core.prompt import FENCE, find_fence, flatten_name
@@ -163,8 +162,3 @@ def _write(title: str, text: str, fence: str) -> str:
 def choose_routes(*, has_platform: bool) -> Routes:
     """The routes of an agent."""
     return (*ROUTES, PLATFORM) if has_platform else ROUTES
-
-
-def meanings(routes: Routes) -> Mapping[str, str]:
-    """What each label stands for."""
-    return {route.label: route.meaning for route in routes}

@@ -13,6 +13,8 @@ from lockgate.core.values import Message
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 DEFAULT_SESSION = "default"  # of everybody who names none
+DEFAULT_AGENT = "default"  # whom those mean who name none, where there is one of this name
+ANONYMOUS = "anonymous"  # the caller who is not known
 MAX_INTENTS = 6  # of the past that the classifier is shown
 _MAX_TOPIC_CHARS = 120
 _MORE = " [...]"
@@ -27,6 +29,9 @@ class SessionKey(NamedTuple):
     caller: str
     agent: str
     id: str
+
+
+NOBODY = SessionKey("", "", "")  # whose session is read to see whether any can be
 
 
 class Turn(NamedTuple):

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from lockgate.core.hits import FoundByWords, Hit, Spread
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
+from lockgate.embedded.sqlite_file import connect, look_at, read_kind
 from lockgate.errors import Unavailable
 
 BUSY_TIMEOUT_S: Final = 10.0
@@ -199,7 +200,9 @@ def _remove(connection: sqlite3.Connection, source: str) -> int:
 
 def open_index_file(file: Path, name: str) -> IndexFile:
     """A connection to an index, which is made if it does not exist; raises Unavailable if the file is no such thing."""
-    connection = sqlite3.connect(file, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    if look_at(file, BUSY_TIMEOUT_S).is_foreign(_APPLICATION):
+        raise _refuse_foreign(file, name)
+    connection = connect(file, BUSY_TIMEOUT_S)
     try:
         _prepare(connection, file, name)
     except BaseException:
@@ -209,22 +212,26 @@ def open_index_file(file: Path, name: str) -> IndexFile:
 
 
 def _prepare(connection: sqlite3.Connection, file: Path, name: str) -> None:
-    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        connection.execute("PRAGMA journal_mode = WAL")
+    if read_kind(connection).application != _APPLICATION:
         connection.execute("BEGIN IMMEDIATE")
         _make_tables(connection, file, name)
         connection.commit()
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = read_kind(connection).version
     if version != _VERSION:
         raise Unavailable(name, f"{file.name} is an index of another version ({version}): remove it and add again")
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
+def _refuse_foreign(file: Path, name: str) -> Unavailable:
+    return Unavailable(name, f"{file.name} is no index of ours")
+
+
 def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
-    if connection.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+    kind = read_kind(connection)
+    if kind.is_foreign(_APPLICATION):  # since we looked
+        raise _refuse_foreign(file, name)
+    if kind.application == _APPLICATION:
         return  # somebody else was quicker
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise Unavailable(name, f"{file.name} is no index of ours")
     for statement in _statements(_TABLES):
         connection.execute(statement)
     connection.execute("INSERT INTO edition VALUES (?, 0, 0)", (secrets.token_hex(8),))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An SQLite file of sessions: opened, brought to the version that we write, and asked in a thread of its own.
+"""An SQLite file of sessions: opened, brought to the version that we write, written and read in a thread for each.
 
 Decides how durable a write is, how long one waits for other processes, and what SQLite's errors are called here.
 Refuses to know what the statements mean.
+
+While another process has the file, whoever writes waits; readers have a connection of their own and go on.
 """
 
 import asyncio
@@ -11,16 +13,18 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from lockgate.embedded.sqlite_file import connect, find_code, look_at, read_kind
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.holding import see_through
 from lockgate.wire.session_rows import TABLES, VERSION
 
 BUSY_TIMEOUT_S = 5.0
-_RETRY_PAUSE_S = 0.02
+_APPLICATION: Final = 0x4C4B5353  # "LKSS": the file is of sessions of ours
+_LEAST_BUSY_S = 0.1  # for whoever has waited for others of this process all the time
 _DAMAGED = "the file of the session store is damaged"
 _LOCKED = "the session store is locked by another process"
 _READ_ONLY = "the file of the session store cannot be written"
@@ -37,44 +41,103 @@ _WORDS = {
 }
 
 T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
 Statement = tuple[str, Sequence[Any]]
 
 
-class SessionFile:
-    """A database and its thread."""
+class _Connection:
+    """A connection and the thread that alone uses it."""
 
     def __init__(self, thread: ThreadPoolExecutor, database: sqlite3.Connection) -> None:
         self._thread = thread
         self._database = database
 
-    async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """What the job came to. Whoever is cancelled meanwhile waits for its end first: nothing goes on unseen."""
-        return await _run(self._thread, lambda: job(self._database))
+    async def run(self, job: Job[T]) -> T:
+        """What the job came to."""
+        return await _finish(self._thread.submit(job, self._database))
 
 
-async def _run(thread: ThreadPoolExecutor, job: Callable[[], T]) -> T:
+class SessionFile:
+    """A file that is written in one thread and read in another.
+
+    A job that has not begun is dropped when its caller is cancelled. Once it has begun, the caller waits for its end
+    first: nothing goes on unseen.
+    """
+
+    def __init__(self, writer: _Connection, reader: _Connection, busy_timeout_s: float) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._busy_timeout_s = busy_timeout_s
+
+    async def run(self, job: Job[T]) -> T:
+        """What the job came to, which may write. How long it waits for other processes counts from now."""
+        until = time.monotonic() + self._busy_timeout_s
+        least_s = min(_LEAST_BUSY_S, self._busy_timeout_s)
+
+        def wait_and_run(database: sqlite3.Connection) -> T:
+            busy_s = max(until - time.monotonic(), least_s)
+            database.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+            return job(database)
+
+        return await self._writer.run(wait_and_run)
+
+    async def read(self, job: Job[T]) -> T:
+        """What the job came to, which only reads; all that it reads is of one moment."""
+
+        def read_moment(database: sqlite3.Connection) -> T:
+            database.execute("BEGIN")
+            try:
+                return job(database)
+            finally:
+                database.rollback()
+
+        return await self._reader.run(read_moment)
+
+
+async def _finish(submitted: "Future[T]") -> T:
+    """What a job came to, in our words; see SessionFile for who waits for its end."""
+    result = asyncio.wrap_future(submitted)
     try:
-        return await see_through(asyncio.wrap_future(thread.submit(job)))
+        return await asyncio.shield(result)
     except sqlite3.Error as error:
         raise Unavailable("sessions", _name_failure(error)) from None
+    except asyncio.CancelledError:
+        if not submitted.cancel():  # it has begun
+            with contextlib.suppress(Exception):  # nobody will ask for it
+                await see_through(result)
+        raise
 
 
 def _name_failure(error: sqlite3.Error) -> str:
     """Plain words; SQLite's own may quote a statement."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return _WORDS.get((code or 0) & 0xFF, "the session store failed")
+    return _WORDS.get(find_code(error), "the session store failed")
 
 
 @contextlib.asynccontextmanager
 async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[SessionFile]:
     """The database of a file, made if there is none, readable for nobody else."""
     _create(path)
+    async with (
+        _open_connection(lambda: _open_writer(path, busy_timeout_s)) as writer,
+        _open_connection(lambda: _open_reader(path, busy_timeout_s)) as reader,
+    ):
+        yield SessionFile(writer, reader, busy_timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_Connection]:
+    """A connection, closed in any case: also when whoever opens it leaves meanwhile."""
     with ThreadPoolExecutor(1, thread_name_prefix="sessions") as thread:
-        database = await _run(thread, lambda: _open(path, busy_timeout_s))
+        opening = thread.submit(open_database)
         try:
-            yield SessionFile(thread, database)
+            yield _Connection(thread, await _finish(opening))
         finally:
-            await _run(thread, database.close)
+            await see_through(asyncio.wrap_future(thread.submit(_close, opening)))
+
+
+def _close(opening: "Future[sqlite3.Connection]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _create(path: Path) -> None:
@@ -85,39 +148,42 @@ def _create(path: Path) -> None:
         raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
 
 
-def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection to a file of ours; somebody else's is not changed."""
+    if look_at(path, busy_timeout_s).is_foreign(_APPLICATION):
+        raise _refuse_foreign(path)
+    database = connect(path, busy_timeout_s)
     try:
-        _set_up(database, path, time.monotonic() + busy_timeout_s)
+        database.execute("PRAGMA synchronous = FULL")  # a turn that was acknowledged outlives a power cut
+        with _transaction(database):
+            _bring_up_to_date(database, path)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _set_up(database: sqlite3.Connection, path: Path, until: float) -> None:
-    """The tables, in the log mode in which readers and writers do not wait for each other."""
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError as error:  # SQLite does not always wait for this one
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-        time.sleep(_RETRY_PAUSE_S)
-    database.execute("PRAGMA synchronous = FULL")  # a turn that was acknowledged outlives a power cut
-    with _transaction(database):
-        _bring_up_to_date(database, path)
+def _open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    database = connect(path, busy_timeout_s)
+    database.execute("PRAGMA query_only = ON")
+    return database
 
 
 def _bring_up_to_date(database: sqlite3.Connection, path: Path) -> None:
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    if version > VERSION:
-        words = f"holds sessions of a newer version of Lockgate (tables {version}, this one knows {VERSION})"
+    kind = read_kind(database)
+    if kind.is_foreign(_APPLICATION):  # since we looked
+        raise _refuse_foreign(path)
+    if kind.version > VERSION:
+        words = f"holds sessions of a newer version of Lockgate (tables {kind.version}, this one knows {VERSION})"
         raise ConfigError(words, source=str(path))
-    if version < VERSION:
-        for statement in (*TABLES, f"PRAGMA user_version = {VERSION}"):
+    if kind.version < VERSION:
+        stamps = (f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {VERSION}")
+        for statement in (*TABLES, *stamps):
             database.execute(statement)
+
+
+def _refuse_foreign(path: Path) -> ConfigError:
+    return ConfigError("is a database of something else: name another file for sessions", source=str(path))
 
 
 def select(database: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Sequence[Any]:

@@ -3,7 +3,7 @@
 
 Decides when a turn is on disk and who may write to a session. Refuses to know what a turn means.
 
-All SQL runs in one thread of the store's own. A session is held by a lock on one byte of a file beside the database:
+All SQL runs in two threads of the store's own, one that writes and one that reads. A session is held by a lock on one byte of a file beside the database:
 the system takes it back when its process ends, in whatever way. Neither works on a network file system.
 """
 
@@ -14,11 +14,11 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.core.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.core.values import Health
 from lockgate.embedded.session_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
 from lockgate.embedded.session_locks import SessionLocks, open_session_locks
-from lockgate.holding import NOBODY, Queues, look, pruning
+from lockgate.holding import Queues, look, pruning
 from lockgate.interfaces import Headers
 from lockgate.wire import session_rows as rows
 
@@ -54,7 +54,7 @@ class SqliteSessions:
             repeated = select(database, rows.REPEATED_TURN, (*asked, rows.clean(request_id))) if request_id else ()
             return rows.read_past(latest, repeated)
 
-        return await self._file.run(read)
+        return await self._file.read(read)
 
     async def probe(self, headers: Headers) -> Health:
         """Whether sessions can be read; never raises."""
@@ -78,7 +78,7 @@ class SqliteSessions:
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""
         args = (self._cutoff(), rows.clean_name(caller or ""))
-        return rows.read_entries(await self._file.run(lambda database: select(database, rows.LIST_SESSIONS, args)))
+        return rows.read_entries(await self._file.read(lambda database: select(database, rows.LIST_SESSIONS, args)))
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
         """Everything about a session."""
@@ -88,7 +88,7 @@ class SqliteSessions:
             found = (select(database, sql, asked) for sql in (rows.ALL_TURNS, rows.ALL_ABORTED))
             return rows.read_stored(*found)
 
-        return await self._file.run(read)
+        return await self._file.read(read)
 
     async def delete_session(self, key: SessionKey) -> bool:
         """Remove everything about a session."""

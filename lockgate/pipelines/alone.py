@@ -13,7 +13,7 @@ from lockgate.core.values import Message
 from lockgate.interfaces import Model
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
-from lockgate.pipelines.speaking import PACE, PROMPT_BLOCKED, Facts, Gate, Pace, Saying, check_texts, speak
+from lockgate.pipelines.speaking import PACE, PROMPT_BLOCKED, Facts, Gate, Pace, Saying, check_texts, join_whole, speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,4 @@ class _Reply:
                 async for piece in pieces:
                     yield piece
             else:
-                yield "".join([piece async for piece in pieces])
+                yield await join_whole(pieces)

@@ -32,6 +32,7 @@ from lockgate.core.turns import (
     Intent,
     Past,
     Said,
+    SessionKey,
     Turn,
     forget_reasoning,
     list_intents,
@@ -40,6 +41,7 @@ from lockgate.core.turns import (
 )
 from lockgate.core.values import Document, Message
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
+from lockgate.holding import see_through
 from lockgate.interfaces import Embedder, Model, SessionStore
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
@@ -56,6 +58,7 @@ from lockgate.pipelines.speaking import (
     Saying,
     check_texts,
     fail_model,
+    join_whole,
     speak,
 )
 from lockgate.pipelines.together import Group, run_group
@@ -66,6 +69,7 @@ _NO_STORE = "the session store is not available"
 _USED_BEFORE = "this request id was used before, for another question"
 _NOTE_S = 1.0  # for the note about a turn that came to no end
 _LEFT = "the client left"
+_MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
 _MAX_REMEMBERED_CHARS = 1_048_576  # of an answer; what follows is heard, and forgotten
 REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
 
@@ -118,7 +122,7 @@ class _Turn:
         self._started = self._clock()
         self._prepare_until = 0.0
         self._question = ""  # as it may be remembered
-        self._editor = ask.editor
+        self._editor, self._account = ask.editor, ask.account
         self._sent = ask.sent
         self._guarding = Guarding()
         self._intents: tuple[Intent, ...] = ()
@@ -200,12 +204,13 @@ class _Turn:
     async def _check(self) -> bool:
         """Whether what was asked may go on; then all of it is as the policy wants it."""
         ask = self._ask
-        texts = [ask.question, *ask.editor, *[one.text for one in ask.sent]]
+        texts = [ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]]
         checked = await check_texts(texts, self._guarding)
         if checked is None:
             return False
-        self._question, self._editor = checked[0], Editor(*checked[1:4])
-        self._sent = tuple(one._replace(text=text) for one, text in zip(ask.sent, checked[4:], strict=True))
+        self._question = checked[0].replace("\0", "\ufffd")  # as every store would keep it
+        self._editor, self._account = Editor(*checked[1:4]), checked[4]
+        self._sent = tuple(one._replace(text=text) for one, text in zip(ask.sent, checked[5:], strict=True))
         return True
 
     def _begin(self, past: Past) -> TurnState:
@@ -221,7 +226,7 @@ class _Turn:
             "history": history,
             "instructions": "\n\n".join(one.text for one in self._sent if one.role == SYSTEM),
             "editor": self._editor,
-            "account": self._ask.account,
+            "account": self._account,
         }
 
     # The two phases.
@@ -269,11 +274,12 @@ class _Turn:
         """What the main model says to a question of ours; nobody hears it."""
         with blaming_model():
             frames = self._agent.main.generate(messages, {"temperature": 0.0, "stream": False})
-        said: list[str] = []
+        said = Said(_MAX_REPLY_CHARS)
         async with aclosing(frames):
-            while (burst := await next_burst(frames, self._prepare_until + 1.0)) is not None:
-                said += [one.text for one in (burst if isinstance(burst, list) else (burst,))]
-        return "".join(said)
+            while not said.is_cut and (burst := await next_burst(frames, self._prepare_until + 1.0)) is not None:
+                for one in burst if isinstance(burst, list) else (burst,):
+                    said.add(one.text)
+        return said.text
 
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
@@ -288,7 +294,7 @@ class _Turn:
             self._group.create_task(self._vector.fill(embedder, self._question))
 
     async def _speak_whole(self, state: TurnState) -> str:
-        return "".join([piece async for piece in self._speak(state)])
+        return await join_whole(self._speak(state))
 
     def _speak(self, state: TurnState) -> AsyncGenerator[str, None]:
         self._learn(state)
@@ -322,16 +328,15 @@ class _Turn:
                 facts.confidence,
                 self._ask.request_id,
             )
-            writing = asyncio.ensure_future(self._agent.memory.store.append(key, turn))
             try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                await asyncio.wait({writing})
-                self._is_over = writing.exception() is None
-                raise
+                await see_through(self._write(key, turn))
             except UpstreamError as error:
                 raise _fail_store(error) from error
         self._agent.note_label(self._question, facts.label, facts.layer, facts.confidence)
+
+    async def _write(self, key: SessionKey, turn: Turn) -> None:
+        await self._agent.memory.store.append(key, turn)
+        self._is_over = True
 
     async def _note_end(self, said: str, error: BaseException) -> None:
         """A turn that came to no end is noted where no prompt will find it."""
@@ -342,6 +347,9 @@ class _Turn:
             return
         reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
         turn = AbortedTurn(self._question, said, reason, self.facts.label, self._ask.request_id)
+        await see_through(self._note_aborted(key, turn))
+
+    async def _note_aborted(self, key: SessionKey, turn: AbortedTurn) -> None:
         try:
             async with asyncio.timeout(_NOTE_S):
                 await self._agent.memory.store.abort(key, turn)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.core.fusion import Query, fuse
+from lockgate.core.hits import SIMILARITY
 from lockgate.core.receipts import Receipt
 from lockgate.core.retrieval import Retrieval
 from lockgate.core.values import Document
@@ -21,7 +22,6 @@ from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, inspect
 from lockgate.pipelines.speaking import excuse, fail_check
 from lockgate.pipelines.together import run_together
 
-SIMILARITY = "similarity"  # in a document's metadata: how near in meaning it is, where the source knows
 
 
 class Library(NamedTuple):

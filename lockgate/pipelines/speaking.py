@@ -17,7 +17,7 @@ from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Release
 from lockgate.core.values import Document, Frame, Message
 from lockgate.core.verdicts import Judge, judge_whole
-from lockgate.errors import CheckFailed, TimedOut, TurnFailed, UpstreamError
+from lockgate.errors import CheckFailed, HeldTooMuch, TimedOut, TurnFailed, UpstreamError
 from lockgate.interfaces import Model
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.detect import detect_contents
@@ -28,6 +28,7 @@ from lockgate.pipelines.metering import Basis, Chunking, ground, tell_sources
 from lockgate.telemetry import Event, count_detections, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
+MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _GONE = "the model is not available"
 _LATE = "the model did not answer in time"
 
@@ -189,9 +190,26 @@ async def _listen(saying: Saying, facts: Facts) -> Source:
 
 async def _collect(source: Source) -> Source:
     """The whole text as one frame."""
-    async with aclosing(source):
-        parts = [one.text async for burst in source for one in (burst if isinstance(burst, list) else (burst,))]
-    yield Frame(0, "".join(parts), is_last=True)
+
+    async def list_texts() -> AsyncGenerator[str, None]:
+        async with aclosing(source):
+            async for burst in source:
+                for frame in burst if isinstance(burst, list) else (burst,):
+                    yield frame.text
+
+    yield Frame(0, await join_whole(list_texts()), is_last=True)
+
+
+async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
+    """A whole answer, which must have an end; raises HeldTooMuch."""
+    parts, left = [], MAX_WHOLE_CHARS
+    async with aclosing(pieces):
+        async for piece in pieces:
+            parts.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise HeldTooMuch(f"the answer has more than {MAX_WHOLE_CHARS} characters: ask for a stream")
+    return "".join(parts)
 
 
 def _note(burst: Frame | list[Frame], facts: Facts) -> bool:

@@ -168,6 +168,7 @@ def reserve(listener: Listener) -> socket.socket:
     family, kind, protocol, _, address = _find_place(listener)
     bound = socket.socket(family, kind, protocol)
     try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(address)
     except OSError:

@@ -13,7 +13,8 @@ from lockgate.core.routes import Editor, choose_routes
 from lockgate.core.turns import Turn
 from lockgate.core.values import Document, Frame, Message
 from lockgate.core.verdicts import Action, DocumentAction
-from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed, Unavailable
+from lockgate.errors import CheckFailed, HeldTooMuch, InvalidRequest, TurnFailed, Unavailable
+from lockgate.pipelines import speaking
 from lockgate.pipelines.alone import ModelSpeaker
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask
@@ -451,3 +452,119 @@ async def test_a_model_alone_speaks_through_the_same_gate() -> None:
     assert "".join(pieces) == "The ██████. "
     pieces, facts = await converse(speaker, Ask("bad", sent=(Message("system", "be bad"), Message("user", "hi"))))
     assert (pieces, facts.outcome) == (["Withheld."], "prompt_blocked")
+
+
+# Found by reading.
+
+
+async def test_what_is_said_about_the_user_is_read_too() -> None:
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.BLOCK)
+    agent = build_agent(choose_routes(has_platform=True), guarding=lambda: guarding)
+    _, facts = await converse(agent, Ask("q", label="PLATFORM", account='{"dev_id": "secret"}'))
+    assert facts.outcome == "prompt_blocked"
+
+
+async def test_a_retry_of_a_question_that_stores_cannot_keep_is_a_retry() -> None:
+    agent = build_agent()
+    for _ in range(2):
+        _, facts = await converse(agent, TALK._replace(question="a\0b", request_id="r"))
+    assert facts.is_repeated
+
+
+class SlowStore(MemorySessionStore):
+    """Takes its time to write."""
+
+    async def append(self, *args: Any) -> None:
+        await asyncio.sleep(0.05)
+        await super().append(*args)
+
+
+async def test_a_turn_that_is_being_written_is_seen_through_however_often_it_is_cancelled() -> None:
+    store = SlowStore()
+    agent = build_agent(memory=Memory(store))
+    task = asyncio.ensure_future(converse(agent, TALK))
+    await asyncio.sleep(0.02)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.001)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await turns_of(store) == [("Thanks!", "You are welcome.")]
+    assert await aborted_of(store) == []
+
+
+async def test_a_whole_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speaking, "MAX_WHOLE_CHARS", 100)
+    endless = ScriptedModel(["word "] * 100)
+    with pytest.raises(HeldTooMuch, match="ask for a stream"):
+        await converse(build_agent(conversational=endless), TALK._replace(is_stream=False))
+    assert len((await converse(build_agent(conversational=endless), TALK))[0]) == 100
+
+
+async def test_of_a_very_long_answer_the_beginning_is_remembered() -> None:
+    store = MemorySessionStore()
+    agent = build_agent(conversational=ScriptedModel(["x" * 500_000] * 3), memory=Memory(store))
+    await converse(agent, TALK)
+    [(_, answer)] = await turns_of(store)
+    assert answer == "x" * 1_048_576 + " [...]"
+
+
+class CountingEmbedder:
+    """Records what it embeds."""
+
+    def __init__(self, error: Exception | None = None, delay_s: float = 0.01) -> None:
+        self.texts: list[str] = []
+        self.has_begun = asyncio.Event()
+        self.cancelled = 0
+        self._delay_s = delay_s
+        self._error = error
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        self.texts += texts
+        self.has_begun.set()
+        try:
+            await asyncio.sleep(self._delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self._error is not None:
+            raise self._error
+        return [[1.0, 0.0] for _ in texts]
+
+
+class VectorSource(ScriptedDataSource):
+    """Wants the question's vector."""
+
+    async def search_both(self, query: Any, limit: int) -> Sequence[Document]:
+        assert await query.vector == [1.0, 0.0]
+        return await self.search(query.question, limit)
+
+
+async def test_the_questions_vector_is_made_once_and_beside_the_rewrite() -> None:
+    embedder = CountingEmbedder()
+    sources = [NamedSource(name, lambda: VectorSource(PASSAGES)) for name in ("a", "b")]
+    agent = build_agent(embedder=embedder, library=Library(sources))
+    _, facts = await converse(agent, Ask("What is the port?"))
+    assert (embedder.texts, facts.passages) == (["What is the port?"], 4)
+    await converse(agent, TALK)
+    assert len(embedder.texts) == 1  # the conversation route looks nothing up
+
+
+async def test_an_embedder_that_fails_fails_only_the_search_by_meaning() -> None:
+    broken = CountingEmbedder(Unavailable("embedder", "gone"))
+    good = ScriptedDataSource(PASSAGES)
+    sources = [NamedSource("a", lambda: VectorSource(PASSAGES)), NamedSource("b", lambda: good)]
+    _, facts = await converse(build_agent(embedder=broken, library=Library(sources)), Ask("q"))
+    assert {one.source for one in facts.documents} == {"b"}
+
+
+async def test_whoever_leaves_takes_the_embedding_along() -> None:
+    embedder = CountingEmbedder(delay_s=60)
+    agent = build_agent(embedder=embedder, main=WaitingModel())
+    task = asyncio.ensure_future(converse(agent, Ask("q", label="RETRIEVAL")))
+    async with asyncio.timeout(5):
+        await embedder.has_begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (len(embedder.texts), embedder.cancelled) == (1, 1)

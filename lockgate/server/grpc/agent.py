@@ -83,6 +83,7 @@ class AgentMethods:
                 await context.write(AgentResponse(text=piece))
                 frame_sent()
             _tell_facts(context, speech, ask)
+        answer_started(200, is_stream=True)  # there may have been no token
         await context.write(AgentResponse(is_final=True))
 
     def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> Ask:

@@ -14,10 +14,11 @@ import grpc
 import grpc.aio
 
 from lockgate.config.settings import LimitSettings
+from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers, read_bearer
 from lockgate.server.http.errors import reply_to
-from lockgate.server.http.exchange import ANONYMOUS, KEY_HEADER
+from lockgate.server.http.exchange import KEY_HEADER
 from lockgate.telemetry import answer_started, observe_request, start_request
 
 T = TypeVar("T")
@@ -68,6 +69,11 @@ class Calls:
         finally:
             self._tasks.discard(task)
             observe_request(request, code=code, caller=caller, has_left=has_left)
+
+    async def wait_idle(self) -> None:
+        """Until no call is under way."""
+        while tasks := set(self._tasks):
+            await asyncio.wait(tasks)
 
     async def end(self) -> None:
         """The port is closed: whatever still runs has lost its client, and is given a moment to clean up."""

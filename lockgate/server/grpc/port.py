@@ -6,6 +6,7 @@ Answers the standard question after health itself. Knows no method's meaning.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheck
 _HEALTH = "grpc.health.v1.Health"
 _FOR_EVER_S = 31_536_000.0
 _LOOK_S = 0.5  # while somebody watches our health
+_MAX_WATCHERS = 100
+_FAREWELL_S = 0.5  # for the last words of calls that have ended
 
 
 class Kind(Enum):
@@ -61,7 +64,8 @@ class GrpcPort:
         ]
         self._server = grpc.aio.server(options=options)
         self._tls = line.tls
-        health = _Health(services, line.is_ready)
+        self._told = asyncio.Event()
+        health = _Health(services, line.is_ready, self._told)
         methods = {
             "Check": Method(HealthCheckRequest, health.check),
             "Watch": Method(HealthCheckRequest, health.watch, Kind.SERVER),
@@ -72,7 +76,6 @@ class GrpcPort:
         if line.reflects is not None:
             _reflect((*services, _HEALTH), self._server, line.reflects)
         self._calls = calls
-        self._told = asyncio.Event()
         self._cut = asyncio.Event()
 
     def bind(self, address: str) -> int:
@@ -86,13 +89,17 @@ class GrpcPort:
         await self._server.start()
 
     async def serve(self, timeout_s: float | None) -> None:
-        """Until `stop`, then until no call is under way: at most `timeout_s`, and not once `cut` is called."""
+        """Until `stop`, then until no call is under way: at most `timeout_s`, and not once `cut` is called.
+
+        Only calls of our services count: whoever looks at health or at what there is to call is not waited for.
+        """
         try:
             await self._told.wait()
             async with asyncio.TaskGroup() as group:
-                cutting = group.create_task(self._cut_when_told())
+                ending = [group.create_task(self._cut_when_told()), group.create_task(self._end_when_idle())]
                 await self._server.stop(_FOR_EVER_S if timeout_s is None else timeout_s)
-                cutting.cancel()
+                for task in ending:
+                    task.cancel()
         finally:
             await self._server.stop(None)
             await self._calls.end()
@@ -110,13 +117,19 @@ class GrpcPort:
         await self._cut.wait()
         await self._server.stop(None)
 
+    async def _end_when_idle(self) -> None:
+        await self._calls.wait_idle()
+        await self._server.stop(_FAREWELL_S)
+
 
 class _Health:
     """Whoever gets an answer is served, once everything behind us has been reached."""
 
-    def __init__(self, services: Services, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, services: Services, is_ready: Callable[[], bool], told: asyncio.Event) -> None:
         self._known = {"", _HEALTH, *services}
         self._is_ready = is_ready
+        self._told = told
+        self._watchers = 0
 
     async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
         if request.service not in self._known:
@@ -124,14 +137,25 @@ class _Health:
         return HealthCheckResponse(status=self._look(request.service))
 
     async def watch(self, request: HealthCheckRequest, context: Context) -> None:
-        """Tell it now, and whenever it changes, until the client leaves."""
-        told = None
-        while True:
-            status = self._look(request.service)
-            if status != told:
+        """Tell it now, and whenever it changes, until the client leaves or we stop."""
+        if self._watchers >= _MAX_WATCHERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already, try again later")
+        self._watchers += 1
+        try:
+            await self._tell_changes(request.service, context)
+        finally:
+            self._watchers -= 1
+
+    async def _tell_changes(self, service: str, context: Context) -> None:
+        last = None
+        while not self._told.is_set():
+            status = self._look(service)
+            if status != last:
                 await context.write(HealthCheckResponse(status=status))
-                told = status
-            await asyncio.sleep(_LOOK_S)
+                last = status
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._told.wait()
 
     def _look(self, service: str) -> HealthCheckResponse.ServingStatus:
         if service not in self._known:

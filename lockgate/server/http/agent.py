@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
 from lockgate.config.settings import Settings
-from lockgate.core.turns import SessionKey
+from lockgate.core.turns import DEFAULT_AGENT, SessionKey
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.speaking import ANSWERED, Facts
@@ -23,7 +23,7 @@ from lockgate.wire.agent_fields import Wanted, peek_model, read_model
 from lockgate.wire.agent_values import read_request_id
 from lockgate.wire.openai_answers import FILTERED
 
-BRUNIX, DEFAULT_AGENT, AGENT_PREFIX = "brunix", "default", "agent/"
+BRUNIX, AGENT_PREFIX = "brunix", "agent/"
 MODELS_PATH = "/v1/models"
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 _UNBUFFERED = (b"x-accel-buffering", b"no")

@@ -15,8 +15,9 @@ from types import TracebackType
 
 from lockgate.config.settings import CallerSettings
 from lockgate.core.endpoints import OLLAMA_PATHS
+from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import TooManyRequests, Unauthorized
-from lockgate.server.http.exchange import ANONYMOUS, KEY_HEADER, Exchange
+from lockgate.server.http.exchange import KEY_HEADER, Exchange
 
 _AUTHORIZATION = b"authorization"
 _MINUTE_S = 60.0

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from lockgate.core.sse import encode_event
+from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import UnreadableBody
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.streaming import StreamedBody
@@ -16,7 +17,6 @@ from lockgate.wire.guardrails import encode_error
 
 Headers = list[tuple[bytes, bytes]]
 ErrorEncoder = Callable[[int, str], bytes]  # the body of an error, of its status and its words
-ANONYMOUS = "anonymous"
 KEY_HEADER = b"x-lockgate-key"
 CORRELATION_HEADER = b"X-Correlation-ID"
 KEEP_ALIVE_S = 15.0

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQLite files of ours: known for what they are before anything about them is changed, then opened.
+
+Decides how a file of ours is told from somebody else's, and that readers and writers do not wait for each other.
+Refuses to know what the tables mean and who may use a connection when.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+_RETRY_PAUSE_S = 0.02
+T = TypeVar("T")
+
+
+class FileKind(NamedTuple):
+    """What a file says about itself: whose it is, of which version, and how many things are in it."""
+
+    application: int = 0
+    version: int = 0
+    things: int = 0
+
+    def is_foreign(self, application: int) -> bool:
+        """Whether it is neither of this application nor blank."""
+        return self.application != application and self != FileKind()
+
+
+def look_at(file: Path, busy_timeout_s: float) -> FileKind:
+    """What lies there. Reads only; where there is no file there is a blank."""
+    if not file.exists():
+        return FileKind()
+    return _try_until_free(lambda: _look(file, busy_timeout_s), time.monotonic() + busy_timeout_s)
+
+
+def _look(file: Path, busy_timeout_s: float) -> FileKind:
+    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
+    try:
+        return read_kind(database)
+    finally:
+        database.close()
+
+
+def read_kind(database: sqlite3.Connection) -> FileKind:
+    """What a file that is open says about itself."""
+    questions = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    return FileKind(*(database.execute(sql).fetchone()[0] for sql in questions))
+
+
+def connect(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection, in the log mode in which readers and writers do not wait for each other; any thread may use it."""
+    database = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        _try_until_free(lambda: _set_log_mode(database), time.monotonic() + busy_timeout_s)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _set_log_mode(database: sqlite3.Connection) -> None:
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if find_code(error) != sqlite3.SQLITE_READONLY:  # a file that cannot be written can still be read
+            raise
+
+
+def _try_until_free(action: Callable[[], T], until: float) -> T:
+    """What an action comes to. SQLite itself does not always wait for those who are about to change a file's mode."""
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if find_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(_RETRY_PAUSE_S)
+
+
+def find_code(error: sqlite3.Error) -> int:
+    """The kind of an error, without its finer points."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
