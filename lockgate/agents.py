@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens what agents are made of: models, sources, embedder, classifier, session store; and makes agents of them.
 
-The second half of lockgate.assembly, for what only agents need. Nothing heavy is loaded where the settings name no
-agent.
+The second half of lockgate.assembly, for what only agents need. Decides which store, embedder and index the settings
+mean, also for commands. Refuses to know what an agent does with its parts. Nothing heavy is loaded where the settings
+name no agent.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from lockgate.core.routes import choose_routes
 from lockgate.core.turns import StoreLimits
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
 from lockgate.errors import ConfigError, InvalidRequest, RequestError
-from lockgate.interfaces import DataSource, Embedder, Model, Probe, SessionStore
+from lockgate.interfaces import DataSource, Embedder, Model, Probe
 from lockgate.pipelines.alone import ModelSpeaker
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Speaker
@@ -33,16 +34,21 @@ from lockgate.pipelines.evaluate import Bench, Judge
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.graph import build_graphs
 from lockgate.pipelines.guarded_stream import plan_lanes
-from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose
+from lockgate.pipelines.guards import ActiveGuard, Chosen, Guard, Rules, choose
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.pipelines.speaking import Gate, Pace
 from lockgate.telemetry import Event, log_event
 
 if TYPE_CHECKING:
+    from lockgate.clients.postgres_index import PostgresIndex
+    from lockgate.clients.postgres_sessions import PostgresSessions
     from lockgate.clients.upstreams import Upstreams
+    from lockgate.embedded.fts import FtsDataSource
+    from lockgate.embedded.sessions import SqliteSessions
 
 _OPEN_IN_STREAMS = 4  # requests per detector
+_OWN_EMBEDDER = "minilm"  # its weights
 _HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
 
 OpenPart = Callable[[str, str, Mapping[str, Any], str], Awaitable[Any]]
@@ -75,21 +81,32 @@ class Guards:
         if policy is None:
             return Guarding()
         contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
-        return Guarding(
-            input=choose(self.all, policy.input, contents).contents,
-            documents=choose(self.all, policy.documents, contents).contents,
-            output=choose(self.all, policy.output, contents).contents,
-            grounding=choose(self.all, policy.grounding, claims).reviews,
-            on_input=policy.on_input,
-            on_documents=policy.on_documents,
-            on_output=policy.on_output,
-            on_grounding=policy.on_grounding,
-            fallback=policy.fallback,
-            passes_failures=policy.passes_failures,
-            grounding_holds=self.settings.grounding == "hold",
-            max_open=self.settings.detector_concurrent_requests,
-            max_chars=self.settings.limits.max_held_chars,
-        )
+        chosen = {
+            "input": choose(self.all, policy.input, contents),
+            "documents": choose(self.all, policy.documents, contents),
+            "output": choose(self.all, policy.output, contents),
+            "grounding": choose(self.all, policy.grounding, claims),
+        }
+        return build_guarding(chosen, policy, self.settings)
+
+
+def build_guarding(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Guarding:
+    """The detectors that were chosen for each section, and what the policy makes of their findings."""
+    return Guarding(
+        input=chosen["input"].contents,
+        documents=chosen["documents"].contents,
+        output=chosen["output"].contents,
+        grounding=chosen["grounding"].reviews,
+        on_input=policy.on_input,
+        on_documents=policy.on_documents,
+        on_output=policy.on_output,
+        on_grounding=policy.on_grounding,
+        fallback=policy.fallback,
+        passes_failures=policy.passes_failures,
+        grounding_holds=settings.grounding == "hold",
+        max_open=settings.detector_concurrent_requests,
+        max_chars=settings.limits.max_held_chars,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +163,7 @@ class StaffOpener:
     async def _open_agents(
         self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
     ) -> dict[str, Agent]:
-        store = await self._open_store()
+        store = await self._enter("sessions", open_sessions(self._settings))
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
         agents = {}
@@ -180,6 +197,8 @@ class StaffOpener:
     def _list_needed(self) -> dict[str, Probe]:
         """What agents cannot do without."""
         agents = self._settings.agents.values()
+        if not agents:
+            return {}
         needed = {f"models.{name}" for one in agents for name in (one.main, one.conversational)}
         needed |= {f"sources.{name}" for one in agents for name in one.sources}
         return {name: probe for name, probe in self._probes.items() if name in needed or "." not in name}
@@ -212,65 +231,17 @@ class StaffOpener:
             from lockgate.clients.elasticsearch import open_elasticsearch
 
             opened = await self._enter(name, open_elasticsearch(source.elasticsearch, embedder, source.id))
-        elif source.postgres is not None:
-            from lockgate.clients.postgres_index import open_postgres_index
-
-            assert source.postgres.dsn is not None  # noqa: S101 - the settings have been checked
-            dsn, table = source.postgres.dsn.reveal(), source.postgres.table
-            opened = await self._enter(name, open_postgres_index(dsn, table, embedder, source.id))
-        elif source.embedded == INDEX:
-            from lockgate.embedded.fts import open_index
-
-            opened = await self._enter(name, open_index(self._find_index(source), embedder, source.id))
+        elif is_index(source):
+            opened = await self._enter(name, open_index_of(self._settings, source, embedder))
         else:
             opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
         return NamedSource(source.id, lambda: opened)
 
-    def _find_index(self, source: SourceSettings) -> Path:
-        from lockgate.embedded.index_part import find_index_file
-
-        try:
-            return find_index_file(source.options, self._settings.data_dir)
-        except ConfigError as error:
-            raise self._blame(f"sources.{source.id}.options.{error.key}", error.message) from error
-
     async def _open_embedder(self) -> Embedder | None:
-        if (ollama := self._settings.embeddings.ollama) is not None:
-            from lockgate.clients.ollama import open_ollama_embedder
-
-            embedder: Embedder = await self._stack.enter_async_context(open_ollama_embedder(ollama))
-            return embedder
-        own = await self._open_minilm()
-        if own is None:
+        embedder: Embedder | None = await self._enter("embeddings", open_embedder(self._settings))
+        if embedder is None:
             log_event(Event.WARNING, logging.WARNING, reason=_HINT)
-        return own
-
-    async def _open_minilm(self) -> Embedder | None:
-        from lockgate.embedded.weights import find_weights
-
-        weights = find_weights(self._settings.data_dir, "minilm")
-        if weights is None:
-            return None
-        from lockgate.embedded.minilm import open_minilm
-
-        own: Embedder = await self._stack.enter_async_context(open_minilm(weights))
-        return own
-
-    async def _open_store(self) -> SessionStore:
-        sessions = self._settings.sessions
-        limits = StoreLimits(sessions.max_messages, sessions.retention_days)
-        store: SessionStore
-        if sessions.postgres is not None:
-            from lockgate.clients.postgres_sessions import open_postgres_sessions
-
-            assert sessions.postgres.dsn is not None  # noqa: S101 - the settings have been checked
-            store = await self._enter("sessions", open_postgres_sessions(sessions.postgres.dsn.reveal(), limits))
-        else:
-            from lockgate.embedded.sessions import open_sqlite_sessions
-
-            file = self._settings.data_dir / str(sessions.sqlite)
-            store = await self._enter("sessions", open_sqlite_sessions(file, limits))
-        return store
+        return embedder
 
     async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
         """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
@@ -278,7 +249,8 @@ class StaffOpener:
 
         path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
         own = embedder if self._settings.embeddings.ollama is None else None
-        own = own or (await self._open_minilm() if path is not None else None)
+        if path is not None and own is None:
+            own = await self._stack.enter_async_context(open_own_embedder(self._settings))
         if path is None or own is None:
             return _know_nothing
         classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)
@@ -299,6 +271,87 @@ class StaffOpener:
         return ConfigError(message, source=self._settings.source, key=key)
 
 
+def find_sessions_file(settings: Settings) -> Path | None:
+    """The file that sessions are kept in, if it is a file."""
+    return None if settings.sessions.postgres is not None else settings.data_dir / str(settings.sessions.sqlite)
+
+
+def open_sessions(settings: Settings) -> "AbstractAsyncContextManager[SqliteSessions | PostgresSessions]":
+    """The store that the settings mean, for agents and for operators."""
+    sessions = settings.sessions
+    limits = StoreLimits(sessions.max_messages, sessions.retention_days)
+    file = find_sessions_file(settings)
+    if file is not None:
+        from lockgate.embedded.sessions import open_sqlite_sessions
+
+        return open_sqlite_sessions(file, limits)
+    from lockgate.clients.postgres_sessions import open_postgres_sessions
+
+    assert sessions.postgres is not None  # noqa: S101 - else it were a file
+    assert sessions.postgres.dsn is not None  # noqa: S101 - the settings have been checked
+    return open_postgres_sessions(sessions.postgres.dsn.reveal(), limits)
+
+
+@asynccontextmanager
+async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
+    """What makes vectors of passages and questions; nobody if it runs here and its weights have not been fetched."""
+    if settings.embeddings.ollama is None:
+        async with open_own_embedder(settings, threads) as own:
+            yield own
+        return
+    from lockgate.clients.ollama import open_ollama_embedder
+
+    async with open_ollama_embedder(settings.embeddings.ollama) as embedder:
+        yield embedder
+
+
+@asynccontextmanager
+async def open_own_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
+    """The one that runs here, whatever the settings choose; nobody if its weights have not been fetched."""
+    from lockgate.embedded.weights import find_weights
+
+    weights = find_weights(settings.data_dir, _OWN_EMBEDDER)
+    if weights is None:
+        yield None
+        return
+    from lockgate.embedded.minilm import open_minilm
+
+    async with open_minilm(weights, threads) as embedder:
+        yield embedder
+
+
+def is_index(source: SourceSettings) -> bool:
+    """Whether a source is an index of ours, which documents can be added to."""
+    return source.postgres is not None or source.embedded == INDEX
+
+
+def find_index_file(settings: Settings, source: SourceSettings) -> Path:
+    """The file of an embedded index; raises ConfigError."""
+    from lockgate.embedded import index_part
+
+    try:
+        return index_part.find_index_file(source.options, settings.data_dir)
+    except ConfigError as error:
+        key = f"sources.{source.id}.options.{error.key}"
+        raise ConfigError(error.message, source=settings.source, key=key) from error
+
+
+def open_index_of(
+    settings: Settings, source: SourceSettings, embedder: Embedder | None = None, *, is_quiet: bool = False
+) -> "AbstractAsyncContextManager[FtsDataSource | PostgresIndex]":
+    """An index of ours, to be searched and filled; unless quiet it says in the log what is missing."""
+    if source.postgres is None:
+        from lockgate.embedded.fts import open_index, open_index_quietly
+
+        open_file = open_index_quietly if is_quiet else open_index
+        return open_file(find_index_file(settings, source), embedder, source.id)
+    from lockgate.clients.postgres_index import open_postgres_index, open_postgres_index_quietly
+
+    assert source.postgres.dsn is not None  # noqa: S101 - the settings have been checked
+    open_table = open_postgres_index_quietly if is_quiet else open_postgres_index
+    return open_table(source.postgres.dsn.reveal(), source.postgres.table, embedder, source.id)
+
+
 def build_speaker(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
     """A model alone, behind the gate if there is a policy."""
     return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
@@ -313,7 +366,7 @@ def build_bench(settings: Settings, staff: Staff, agent: str) -> Bench:
 
 def _embeds(source: SourceSettings) -> bool:
     """Whether a source searches by meaning, with an embedder of ours."""
-    return bool(source.elasticsearch or source.postgres) or source.embedded == INDEX
+    return source.elasticsearch is not None or is_index(source)
 
 
 def _find_space(space: SpaceSettings) -> Endpoint:

@@ -121,7 +121,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         guarding = Guards(settings, kept, Chunking(_SENTENCES, sentences))
         exposed = Exposed({}, {})
         upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
-        staff = await StaffOpener(guarding, stack, opener.open_part, upstreams).open(exposed)
+        try:
+            staff = await StaffOpener(guarding, stack, opener.open_part, upstreams).open(exposed)
+        except ConfigError as error:
+            if opener.faults:
+                raise ConfigFaults((*opener.faults, error)) from error
+            raise
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
         yield Gateway(settings, guarding, upstreams, staff, generation, openai, {**opener.probes, **staff.probes})

@@ -17,10 +17,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockgate._version import __version__
-from lockgate.commands import classifier, evaluate, index, sessions, setup
+from lockgate.commands import (
+    EXIT_FAILED,
+    EXIT_FOUND,
+    EXIT_OK,
+    EXIT_USAGE,
+    classifier,
+    evaluate,
+    index,
+    sessions,
+    setup,
+)
 from lockgate.errors import ConfigError, LockgateError, RequestError
-
-EXIT_OK, EXIT_FOUND, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 
 _EPILOG = """examples:
   lockgate demo                                  see text being held, checked and released

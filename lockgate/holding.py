@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every store of sessions needs of tasks: queues for one key each, and work that is seen through.
+"""What every store needs of tasks: queues for one key each, work that is seen through, pruning, a look at its health.
 
 Decides who is next in this process and that nothing goes on unseen. Refuses to know what is held, and other processes.
 """
@@ -9,12 +9,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from lockgate.core.turns import SessionKey
 from lockgate.core.values import Health
 from lockgate.errors import UpstreamError
 
 PRUNE_EVERY_S = 60.0
-NOBODY = SessionKey("", "", "")  # whose session is read to see whether any can be
 
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
@@ -50,7 +48,7 @@ class Queues(Generic[Key]):
 
 
 async def look(reading: Awaitable[object]) -> Health:
-    """How a store is that is read now."""
+    """How a store is, by a reading of it now; whatever else is wrong than the store is raised."""
     try:
         await reading
     except UpstreamError as error:
@@ -74,7 +72,10 @@ async def see_through(work: Awaitable[T]) -> T:
 
 @contextlib.asynccontextmanager
 async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Once a minute what is too old goes, without anybody asking; where that fails it goes the next time."""
+    """Once a minute what is too old goes, without anybody asking; where that fails it goes the next time.
+
+    A store that cannot be reached is no news here; any other failure is told as those of tasks are.
+    """
     task = asyncio.create_task(_prune(forget_old))
     try:
         yield
@@ -85,6 +86,11 @@ async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[No
 
 async def _prune(forget_old: Callable[[], Awaitable[None]]) -> None:
     while True:
-        with contextlib.suppress(UpstreamError):
+        try:
             await forget_old()
+        except UpstreamError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+            told = {"message": "what is too old could not be pruned", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
         await asyncio.sleep(PRUNE_EVERY_S)

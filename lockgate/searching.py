@@ -31,6 +31,8 @@ NO_EMBEDDER = "there is no embedder: run `lockgate setup`"
 NO_VECTORS = "no passage has a vector of this embedder: run `lockgate index add` again"
 _FAILED = "Search failed: "
 T = TypeVar("T")
+W = TypeVar("W")
+M = TypeVar("M")
 
 
 class NothingToCompare(Unavailable):
@@ -72,20 +74,26 @@ class DoubleSearch:
         limit: int,
     ) -> list[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
+        words, near = await self.ask_both(by_words, by_meaning)
+        return await self._put_together(words, near, limit)
+
+    async def ask_both(
+        self, by_words: Callable[[], Awaitable[W]], by_meaning: Callable[[], Awaitable[M]] | None
+    ) -> tuple[W | None, M | None]:
+        """What each search found, None where it did not come to its end; raises UpstreamError if none did."""
         async with asyncio.TaskGroup() as group:
             first = group.create_task(self._try(WORDS, by_words))
             second = group.create_task(self._try(MEANING, by_meaning)) if by_meaning is not None else None
         words, near = first.result(), second.result() if second is not None else None
-        if isinstance(words, UpstreamError) and not isinstance(near, FoundByMeaning):
+        if isinstance(words, UpstreamError) and (near is None or isinstance(near, UpstreamError)):
             raise words
-        for leg, result in ((WORDS, words), (MEANING, near)):
-            if isinstance(result, UpstreamError):
-                self._tell(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
-        return await self._put_together(
-            None if isinstance(words, UpstreamError) else words,
-            near if isinstance(near, FoundByMeaning) else None,
-            limit,
-        )
+        return self._take_found(WORDS, words), self._take_found(MEANING, near)
+
+    def _take_found(self, leg: str, result: T | UpstreamError) -> T | None:
+        if not isinstance(result, UpstreamError):
+            return result
+        self._tell(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
+        return None
 
     async def _put_together(
         self, words: FoundByWords | None, near: FoundByMeaning | None, limit: int
@@ -98,8 +106,15 @@ class DoubleSearch:
         best = rank_hits(rankings, limit)
         cosines: Mapping[int, float] = {}
         if near is not None and best:
-            cosines = await _look_up(near, [hit.key for hit, _ in best])
+            cosines = await self._look_up(near, [hit.key for hit, _ in best])
         return [build_document(hit, score, cosines.get(hit.key)) for hit, score in best]
+
+    async def _look_up(self, near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
+        try:
+            async with asyncio.timeout(self._leg_timeout_s):
+                return await near.look_up(keys)
+        except (TimeoutError, UpstreamError):
+            return {}  # how near a passage is can be missed, the passage not
 
     async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
         """What a search finds in its time, or why it did not."""
@@ -111,7 +126,7 @@ class DoubleSearch:
         except UpstreamError as error:
             return error
         except Exception as error:  # noqa: BLE001 - an embedder is somebody else's code; the other search goes on
-            failure = Unavailable(self._name, f"{_FAILED}the embedder failed")
+            failure = Unavailable(self._name, f"{_FAILED}the {leg} search failed")
             failure.__cause__ = error
             return failure
         self._told.pop(leg, None)
@@ -121,10 +136,3 @@ class DoubleSearch:
         if self._told.get(leg) != reason:
             self._told[leg] = reason
             log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
-
-
-async def _look_up(near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
-    try:
-        return await near.look_up(keys)
-    except UpstreamError:
-        return {}  # how near a passage is can be missed, the passage not

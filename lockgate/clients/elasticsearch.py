@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """ElasticsearchSource: an index of Elasticsearch or OpenSearch, searched by words and by meaning at once.
 
-Decides that a search which fails or hangs does not take the other's documents away. Refuses to know what the bodies
-look like (lockgate.wire.elasticsearch), and how ranks become one order (lockgate.core.fusion). Nothing is asked twice.
+Decides which hits become documents: all that a search found count, by rank. Refuses to know what the bodies look like
+(lockgate.wire.elasticsearch), what a search that fails takes away (lockgate.searching), and how ranks become one order
+(lockgate.core.fusion). Nothing is asked twice.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import quote
@@ -17,20 +16,13 @@ from lockgate.clients.services import find_path, open_caller, own_headers
 from lockgate.config.settings import ElasticsearchSettings
 from lockgate.core.fusion import Query, fuse
 from lockgate.core.values import Document, Health
-from lockgate.errors import BrokeProtocol, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.interfaces import Embedder, Headers
-from lockgate.searching import find_vector
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.searching import LEG_TIMEOUT_S, DoubleSearch, find_vector
 from lockgate.wire.elasticsearch import Hit, encode_vector, encode_words, greets_as_opensearch, read_error, read_hits
-
-LEG_TIMEOUT_S = 10.0
-WORDS = "lexical"
-MEANING = "vector"
 
 _FAILED = "Search failed: "
 _WELL_BELOW = 500  # a key that may only read an index is not shown the server's greeting
-
-Leg = Callable[[], Awaitable[list[Hit]]]
 
 
 class ElasticsearchSource:
@@ -48,7 +40,7 @@ class ElasticsearchSource:
     ) -> None:
         self._caller = caller
         self._embedder = embedder
-        self._leg_timeout_s = leg_timeout_s
+        self._double = DoubleSearch(caller.name, leg_timeout_s)
         self._headers = own_headers(settings.api_key.reveal() if settings.api_key is not None else None, "ApiKey")
         self._greeting_url = find_path(settings.url, "/")
         self._search_url = find_path(settings.url, f"/{quote(settings.index, safe=',*')}/_search")
@@ -60,51 +52,28 @@ class ElasticsearchSource:
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best documents of both searches; raises UpstreamError if no search came to its end."""
-        legs: dict[str, Leg] = {WORDS: partial(self._search_words, query.keywords or query.question)}
-        if self._embedder is not None:
-            legs[MEANING] = partial(self._search_meaning, query, self._embedder)
-        async with asyncio.TaskGroup() as group:
-            tasks = {name: group.create_task(self._try(leg)) for name, leg in legs.items()}
-        return self._put_together(self._take_found({name: task.result() for name, task in tasks.items()}), limit)
+        by_words = partial(self._search_words, query.keywords or query.question)
+        by_meaning = partial(self._search_meaning, query, self._embedder) if self._embedder else None
+        words, near = await self._double.ask_both(by_words, by_meaning)
+        return self._put_together(words or [], near or [], limit)
+
+    def tell_state(self) -> None:
+        """Say in the log what is missing."""
+        if self._embedder is None:
+            self._double.tell_no_embedder()
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the server is there; never raises."""
         return await self._caller.probe_at(self._greeting_url, self._headers, _WELL_BELOW)
 
-    async def _try(self, leg: Leg) -> list[Hit] | UpstreamError:
-        """What a search finds in its time, or why it did not."""
-        name = self._caller.name
-        try:
-            async with asyncio.timeout(self._leg_timeout_s):
-                return await leg()
-        except TimeoutError:
-            return TimedOut(name, f"{_FAILED}no answer in time")
-        except UpstreamError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - an embedder is somebody else's code; the other search goes on
-            failure = Unavailable(name, f"{_FAILED}the embedder failed")
-            failure.__cause__ = error
-            return failure
-
-    def _take_found(self, results: dict[str, list[Hit] | UpstreamError]) -> dict[str, list[Hit]]:
-        """The hits of the searches that came to their end; the others are told to the log."""
-        found = {leg: hits for leg, hits in results.items() if not isinstance(hits, UpstreamError)}
-        failed = {leg: error for leg, error in results.items() if isinstance(error, UpstreamError)}
-        if not found:
-            raise failed[WORDS]
-        for leg, error in failed.items():
-            reason = name_causes(error)
-            log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._caller.name, leg=leg, reason=reason)
-        return found
-
-    def _put_together(self, found: dict[str, list[Hit]], limit: int) -> list[Document]:
+    def _put_together(self, words: Sequence[Hit], near: Sequence[Hit], limit: int) -> list[Document]:
         """The best of all hits that have a text. Ranks are those of the searches, documents without a text included."""
-        hits = {hit.key: hit for leg in found.values() for hit in leg}
-        near = {hit.key: {"similarity": hit.cosine} for hit in found.get(MEANING, ())}
-        best = fuse([[hit.key for hit in leg] for leg in found.values()], len(hits))
+        hits = {hit.key: hit for leg in (words, near) for hit in leg}
+        similarity = {hit.key: {"similarity": hit.cosine} for hit in near}
+        best = fuse([[hit.key for hit in leg] for leg in (words, near)], len(hits))
         ranked = [(hits[key], score) for key, score in best if hits[key].text]
         name = self._caller.name
-        return [Document(hit.title, hit.text, score, near.get(hit.key), name) for hit, score in ranked[:limit]]
+        return [Document(hit.title, hit.text, score, similarity.get(hit.key), name) for hit, score in ranked[:limit]]
 
     async def _search_words(self, words: str) -> list[Hit]:
         try:
@@ -145,6 +114,8 @@ class ElasticsearchSource:
 async def open_elasticsearch(
     settings: ElasticsearchSettings, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
 ) -> AsyncIterator[ElasticsearchSource]:
-    """A source, its connections closed at the end; documents and errors carry the name."""
+    """A source whose documents and errors carry the name. Says in the log what is missing."""
     async with open_caller("source", name, leg_timeout_s) as caller:
-        yield ElasticsearchSource(caller, settings, embedder, leg_timeout_s)
+        source = ElasticsearchSource(caller, settings, embedder, leg_timeout_s)
+        source.tell_state()
+        yield source

@@ -16,9 +16,17 @@ from lockgate.clients.http_model import HttpModel
 from lockgate.clients.services import STREAM_WINDOW_BYTES, find_path, open_caller, own_headers
 from lockgate.config.settings import OllamaModelSettings
 from lockgate.core.values import Health, Message
-from lockgate.errors import BrokeProtocol
+from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.interfaces import Headers
-from lockgate.wire.ollama import ChatReader, encode_chat, encode_texts, read_answer, read_refusal, read_vectors
+from lockgate.wire.ollama import (
+    ChatReader,
+    encode_chat,
+    encode_texts,
+    has_model,
+    read_answer,
+    read_refusal,
+    read_vectors,
+)
 from lockgate.wire.replies import MAX_DETAIL_CHARS, PieceReader, WholeAnswer, read_detail
 
 NAME = "ollama"
@@ -43,10 +51,17 @@ class OllamaModel(HttpModel):
         super().__init__(caller, find_path(settings.url, "/api/chat"), own_headers(), _NO_TOKENS)
         self._model = settings.model
         self._version_url = find_path(settings.url, "/api/version")
+        self._tags_url = find_path(settings.url, "/api/tags")
         self.known_as = settings.model
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the server is there; never raises."""
+        """Whether the server is there and has the model, if it tells; never raises."""
+        try:
+            answer = await self._caller.fetch(self._tags_url, self._headers)
+            if answer.status == 200 and not has_model(answer.body, self._model):
+                return Health("UNHEALTHY", 404, f"there is no model `{self._model}`: `ollama pull` fetches it")
+        except (UpstreamError, ValueError, RecursionError):
+            pass  # it need not tell
         return await self._caller.probe_at(self._version_url, self._headers, _WELL_BELOW)
 
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:

@@ -15,13 +15,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.clients.postgres import PostgresPool, open_postgres
-from lockgate.clients.postgres_index_sql import IndexStatements
+from lockgate.clients.postgres_index_sql import build_statements
 from lockgate.core.fusion import LEG_LIMIT, Query
 from lockgate.core.hits import FoundByWords, Hit, Spread, name_model
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.core.search_words import find_search_words
 from lockgate.core.values import Document, Health
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
+from lockgate.holding import look
 from lockgate.interfaces import Embedder, Headers
 from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare, find_vector
 
@@ -44,7 +45,7 @@ class PostgresIndex:
     def __init__(self, pool: PostgresPool, table: str, embedder: Embedder | None, leg_timeout_s: float) -> None:
         self._pool = pool
         self._table = table
-        self._sql = IndexStatements(table)
+        self._sql = build_statements(table)
         self._embedder = embedder
         self._model = name_model(embedder)
         self._double = DoubleSearch(pool.name, leg_timeout_s)
@@ -62,11 +63,7 @@ class PostgresIndex:
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the database answers; never raises."""
-        try:
-            await self._pool.fetch("SELECT 1")
-        except UpstreamError as error:
-            return Health("UNHEALTHY", 500, error.message)
-        return Health("HEALTHY")
+        return await look(self._pool.fetch("SELECT 1"))
 
     def tell_state(self) -> None:
         """Say in the log what is missing."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate classifier`: trains the classifier of questions from a labelled file, and shows what it makes of texts.
 
-This module decides what is printed and when a trained model is not worth keeping. How one is trained and measured is
-decided in `lockgate.embedded.label_training`.
+Decides what is printed and when a trained model is not worth keeping. Refuses to know how one is trained and measured
+(`lockgate.embedded.label_training`).
 """
 
 import argparse
@@ -10,20 +10,20 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lockgate.commands import EXIT_FAILED, EXIT_OK, AddSettings, Commands
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
     from lockgate.embedded.classifier import LabelModel
     from lockgate.embedded.label_training import Example, Figures, Trained
-    from lockgate.embedded.minilm import Minilm
+    from lockgate.interfaces import Embedder
 
-EXIT_OK, EXIT_FAILED = 0, 3
 MAIN_LANGUAGE = "en"
 
 _TRAIN = (
@@ -37,10 +37,8 @@ _TRAIN = (
 )
 _TRY = "Show what the hard rules and the classifier make of texts, and whether they point at the editor."
 
-AddSettings = Callable[[argparse.ArgumentParser], None]
 
-
-def add_parser(commands: Any, add_settings: AddSettings) -> None:  # noqa: ANN401 - argparse's own type is private
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     """Adds `classifier` and what follows it."""
     about = "The classifier that chooses a route without asking a model."
     parser = commands.add_parser("classifier", help="train and try the classifier of questions", description=about)
@@ -93,14 +91,15 @@ async def _train(settings: "Settings", examples: "Sequence[Example]", seed: int)
     return await asyncio.to_thread(train, Vectors(examples, rows), seed)
 
 
-def _open_embedder(settings: "Settings") -> "AbstractAsyncContextManager[Minilm]":
-    from lockgate.embedded.minilm import open_minilm
-    from lockgate.embedded.weights import find_weights
+@asynccontextmanager
+async def _open_embedder(settings: "Settings") -> AsyncIterator["Embedder"]:
+    """What embeds text here, whatever the sources use: the classifier knows no other vectors."""
+    from lockgate.agents import open_own_embedder
 
-    weights = find_weights(settings.data_dir, "minilm")
-    if weights is None:
-        raise ConfigError("no weights of the embedder: run `lockgate setup`", source=str(settings.data_dir))
-    return open_minilm(weights)
+    async with open_own_embedder(settings) as embedder:
+        if embedder is None:
+            raise ConfigError("no weights of the embedder: run `lockgate setup`", source=str(settings.data_dir))
+        yield embedder
 
 
 def _print_figures(trained: "Trained") -> None:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate evaluate`: an agent answers the questions of a file, a judge scores the answers, a table tells how good.
 
-This module decides what is shown. What is asked and how it is scored is decided in `lockgate.pipelines.evaluate` and
-`lockgate.core.scores`.
+Decides what is shown. Refuses to know what is asked (`lockgate.pipelines.evaluate`) and how it is scored
+(`lockgate.core.scores`).
 """
 
 import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lockgate.commands import EXIT_OK, AddSettings, Commands
+from lockgate.commands.tables import align
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
     from lockgate.pipelines.evaluate import Evaluation, FailedQuestion, Progress, QuestionDetail
 
-EXIT_OK = 0
 _ANSWER_CHARS = 60
 _NO_SCORE = "-"
 _WORDS = (
@@ -26,7 +27,7 @@ _WORDS = (
 )
 
 
-def add_parser(commands: Any, add_settings: Callable[[argparse.ArgumentParser], None]) -> None:  # noqa: ANN401 - argparse's own type is private
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     """Adds `evaluate`."""
     parser = commands.add_parser("evaluate", help="let a judge score an agent's answers", description=_WORDS)
     parser.set_defaults(run=run_evaluate)
@@ -85,7 +86,7 @@ def _write_table(outcome: "Evaluation") -> str:
             f"{outcome.questions_evaluated} of {total} questions in {outcome.elapsed_seconds:.1f} s, "
             f"judged by {_flat(outcome.judge_model)}: {outcome.status}"
         ],
-        _align(
+        align(
             (
                 ("faithfulness", _score(outcome.faithfulness), "of what the answers claim, the passages support"),
                 ("answer relevancy", _score(outcome.answer_relevancy), "of what the answers say is to the point"),
@@ -94,14 +95,14 @@ def _write_table(outcome: "Evaluation") -> str:
                 ("global", _score(outcome.global_score), outcome.verdict),
             )
         ),
-        _align((_HEAD, *(_row(one) for one in outcome.details))),
+        align((_HEAD, *(_row(one) for one in outcome.details))),
     ]
     missing = [(_flat(one.id), name, _flat(why)) for one in outcome.details for name, why in one.missing]
     if missing:
-        blocks.append(["No verdict, and no part of the mean:", *_align(missing)])
+        blocks.append(["No verdict, and no part of the mean:", *align(missing)])
     if outcome.failures:
         failed = [(_flat(one.id), _flat(one.reason)) for one in outcome.failures]
-        blocks.append(["Failed, and no part of the scores:", *_align(failed)])
+        blocks.append(["Failed, and no part of the scores:", *align(failed)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
@@ -111,13 +112,6 @@ _HEAD = ("id", "category", "faith.", "relev.", "recall", "prec.", "passages", "a
 def _row(one: "QuestionDetail") -> tuple[str, ...]:
     scores = [_score(score) for score in one.scores]
     return (_flat(one.id), _flat(one.category), *scores, str(one.n_chunks), _flat(one.answer_preview)[:_ANSWER_CHARS])
-
-
-def _align(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between them."""
-    table = [tuple(row) for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def _score(score: float | None) -> str:

@@ -10,21 +10,19 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from lockgate.commands import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockgate.commands.indexing import Tally
     from lockgate.config.settings import Settings, SourceSettings
-    from lockgate.interfaces import Embedder, PassageIndex
 
-EXIT_OK, EXIT_USAGE, EXIT_FAILED = 0, 2, 3
 _MAX_THREADS = 4  # of the embedder
-AddSettings = Callable[[argparse.ArgumentParser], None]
+_NO_WEIGHTS = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
 _ABOUT = "The documents that agents search. A server may run meanwhile and finds what was added at its next search."
 _ADD = (
     "Read Markdown, text, HTML and PDF files and put them into the index. Folders are walked; hidden files are left "
@@ -32,7 +30,7 @@ _ADD = (
 )
 
 
-def add_parser(commands: Any, add_settings: AddSettings) -> None:  # noqa: ANN401 - argparse's own type is private
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     """Adds `index` and what follows it."""
     parser = commands.add_parser(
         "index", help="add documents that agents search, list and remove them", description=_ABOUT
@@ -73,15 +71,19 @@ def run_remove(options: argparse.Namespace) -> int:
 
 
 async def _add(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.agents import open_embedder, open_index_of
     from lockgate.commands.indexing import Filler, Tally, find_files
 
     target = _choose(settings, options.source)
-    async with _open_embedder(settings, is_wanted=not options.no_embeddings) as embedder:
-        if embedder is None and not options.no_embeddings:
-            words = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
-            print(f"lockgate: {words}", file=sys.stderr)
-            return EXIT_FAILED
-        async with target.open(embedder) as index:
+    async with contextlib.AsyncExitStack() as stack:
+        embedder = None
+        if not options.no_embeddings:
+            threads = min(os.cpu_count() or 1, _MAX_THREADS)
+            embedder = await stack.enter_async_context(open_embedder(settings, threads))
+            if embedder is None:
+                print(f"lockgate: {_NO_WEIGHTS}", file=sys.stderr)
+                return EXIT_FAILED
+        async with open_index_of(settings, target.source, embedder, is_quiet=True) as index:
             tally = Tally()
             try:
                 await Filler(index, embedder, tally).fill(find_files(options.paths, options.glob))
@@ -101,8 +103,10 @@ def _sum_up(tally: "Tally", label: str) -> None:
 
 
 async def _list(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.agents import open_index_of
+
     target = _choose(settings, options.source)
-    async with target.open(None) as index:
+    async with open_index_of(settings, target.source, is_quiet=True) as index:
         entries = await index.list_documents()
     for entry in entries:
         added = datetime.fromtimestamp(entry.added_at_s).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -114,10 +118,11 @@ async def _list(options: argparse.Namespace, settings: "Settings") -> int:
 
 
 async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.agents import open_index_of
     from lockgate.commands.indexing import is_at_or_below
 
     target = _choose(settings, options.source)
-    async with target.open(None) as index:
+    async with open_index_of(settings, target.source, is_quiet=True) as index:
         known = [entry.document.source for entry in await index.list_documents()]
         missing = [path for path in options.paths if not any(is_at_or_below(one, path) for one in known)]
         wanted = [one for one in known if options.all or any(is_at_or_below(one, path) for path in options.paths)]
@@ -132,14 +137,16 @@ class _Target(NamedTuple):
     """The index that is meant, and how people call it."""
 
     label: str
-    open: Callable[["Embedder | None"], contextlib.AbstractAsyncContextManager["PassageIndex"]]
+    source: "SourceSettings"
 
 
 def _choose(settings: "Settings", wanted: str | None) -> _Target:
     """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
+    from lockgate.agents import find_index_file, is_index
     from lockgate.config.agent_settings import INDEX
+    from lockgate.config.settings import SourceSettings
 
-    indexes = {name: one for name, one in settings.sources.items() if one.postgres or one.embedded == INDEX}
+    indexes = {name: one for name, one in settings.sources.items() if is_index(one)}
     if wanted is not None and wanted not in indexes:
         reason = (
             "is no index that documents can be added to" if wanted in settings.sources else "there is no such source"
@@ -149,47 +156,7 @@ def _choose(settings: "Settings", wanted: str | None) -> _Target:
         words = f"there are several indexes, name one with --source: {', '.join(sorted(indexes))}"
         raise ConfigError(words, source=settings.source, key="sources")
     name = wanted or next(iter(indexes), None)
-    return _find_file(settings, {}, "index") if name is None else _find_source(settings, name, indexes[name])
-
-
-def _find_source(settings: "Settings", name: str, source: "SourceSettings") -> _Target:
-    if source.postgres is None:
-        return _find_file(settings, source.options, name)
-    from lockgate.clients.postgres_index import open_postgres_index_quietly
-
-    dsn, table = source.postgres.dsn, source.postgres.table
-    assert dsn is not None  # noqa: S101 - the settings have been checked
-    address = dsn.reveal()
-    return _Target(
-        f"{name} (table {table})", lambda embedder: open_postgres_index_quietly(address, table, embedder, name)
-    )
-
-
-def _find_file(settings: "Settings", options: Any, name: str) -> _Target:  # noqa: ANN401 - what the file says
-    from lockgate.embedded.fts import open_index_quietly
-    from lockgate.embedded.index_part import find_index_file
-
-    file = find_index_file(options, settings.data_dir)
-    return _Target(str(file), lambda embedder: open_index_quietly(file, embedder, name))
-
-
-@contextlib.asynccontextmanager
-async def _open_embedder(settings: "Settings", *, is_wanted: bool) -> AsyncIterator["Embedder | None"]:
-    """Who makes vectors, by the settings; nobody if there are no weights."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield await _find_embedder(settings, stack) if is_wanted else None
-
-
-async def _find_embedder(settings: "Settings", stack: contextlib.AsyncExitStack) -> "Embedder | None":
-    if settings.embeddings.ollama is not None:
-        from lockgate.clients.ollama import open_ollama_embedder
-
-        return await stack.enter_async_context(open_ollama_embedder(settings.embeddings.ollama))
-    from lockgate.embedded.weights import find_weights
-
-    weights = find_weights(settings.data_dir, "minilm")
-    if weights is None:
-        return None
-    from lockgate.embedded.minilm import open_minilm
-
-    return await stack.enter_async_context(open_minilm(weights, min(os.cpu_count() or 1, _MAX_THREADS)))
+    source = SourceSettings(INDEX, embedded=INDEX) if name is None else indexes[name]
+    if source.postgres is not None:
+        return _Target(f"{source.id} (table {source.postgres.table})", source)
+    return _Target(str(find_index_file(settings, source)), source)

@@ -11,31 +11,22 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lockgate.commands import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.commands.tables import align
+from lockgate.core.turns import ANONYMOUS, DEFAULT_AGENT
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from lockgate.config.settings import Settings
     from lockgate.core.turns import SessionEntry, SessionKey, StoredTurn
     from lockgate.interfaces import SessionArchive
 
-_OK, _USAGE, _FAILED = 0, 2, 3
-_ANONYMOUS, _DEFAULT_AGENT = "anonymous", "default"
 _COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
 _MARGIN = "    "
-
-AddSettings = Callable[[argparse.ArgumentParser], None]
-
-
-class Commands(Protocol):
-    """Where a command is added; argparse's own class for it is private."""
-
-    def add_parser(self, name: str, **words: Any) -> argparse.ArgumentParser:  # noqa: ANN401 - argparse's
-        """A parser for a command of this name."""
 
 
 def add_parser(commands: Commands, add_settings: AddSettings) -> None:
@@ -82,8 +73,8 @@ def _add_delete(parser: argparse.ArgumentParser, add_settings: AddSettings) -> N
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--caller", metavar="NAME", default=_ANONYMOUS, help=f"whose it is, default {_ANONYMOUS}")
-    parser.add_argument("--agent", metavar="NAME", default=_DEFAULT_AGENT, help=f"with whom, default {_DEFAULT_AGENT}")
+    parser.add_argument("--caller", metavar="NAME", default=ANONYMOUS, help=f"whose it is, default {ANONYMOUS}")
+    parser.add_argument("--agent", metavar="NAME", default=DEFAULT_AGENT, help=f"with whom, default {DEFAULT_AGENT}")
 
 
 def _run_list(options: argparse.Namespace) -> int:
@@ -95,12 +86,10 @@ async def _list(settings: "Settings", caller: str | None) -> int:
         entries = await archive.list_sessions(caller)
     if not entries:
         print("no sessions", file=sys.stderr)
-        return _OK
-    table = [_COLUMNS, *map(_build_line, entries)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    return _OK
+        return EXIT_OK
+    for line in align([_COLUMNS, *map(_build_line, entries)]):
+        print(line)
+    return EXIT_OK
 
 
 def _build_line(entry: "SessionEntry") -> tuple[str, ...]:
@@ -121,7 +110,7 @@ async def _show(settings: "Settings", key: "SessionKey") -> int:
         print(f"\n{_name_time(turn.at)}  {_summarise(turn)}")
         _print_said("user", turn.question)
         _print_said("assistant", turn.answer)
-    return _OK
+    return EXIT_OK
 
 
 def _summarise(turn: "StoredTurn") -> str:
@@ -158,7 +147,7 @@ async def _export(settings: "Settings", options: argparse.Namespace) -> int:
                         record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
                         print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
     print(f"{turns} turns of {sessions} sessions exported", file=sys.stderr)
-    return _OK
+    return EXIT_OK
 
 
 def _build_label(turn: "StoredTurn") -> dict[str, Any]:
@@ -205,7 +194,7 @@ def _run_delete(options: argparse.Namespace) -> int:
     settings = options.load(options)
     if not options.yes:
         if not sys.stdin.isatty():
-            return _complain("nobody can be asked here: say --yes to delete", _USAGE)
+            return _complain("nobody can be asked here: say --yes to delete", EXIT_USAGE)
         names = "".join(f"\n  {_describe(key)}" for key in keys)
         print(f"Delete everything about these sessions?{names}\n[y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -214,7 +203,7 @@ def _run_delete(options: argparse.Namespace) -> int:
 
 
 async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
-    code = _OK
+    code = EXIT_OK
     async with _open_archive(settings) as archive:
         for key in keys:
             if await archive.delete_session(key):
@@ -227,32 +216,14 @@ async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
 @contextlib.asynccontextmanager
 async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
     """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
+    from lockgate.agents import find_sessions_file, open_sessions
     from lockgate.errors import ConfigError
 
-    if settings.sessions.postgres is None and not (path := _place(settings)).exists():
-        raise ConfigError("there is no session store yet", source=str(path))
-    async with _open_store(settings) as store:
+    file = find_sessions_file(settings)
+    if file is not None and not file.exists():
+        raise ConfigError("there is no session store yet", source=str(file))
+    async with open_sessions(settings) as store:
         yield store
-
-
-def _open_store(settings: "Settings") -> "AbstractAsyncContextManager[Any]":
-    """The store that the settings name."""
-    from lockgate.core.turns import StoreLimits
-
-    sessions = settings.sessions
-    limits = StoreLimits(sessions.max_messages, sessions.retention_days)
-    if sessions.postgres is not None:
-        from lockgate.clients.postgres_sessions import open_postgres_sessions
-
-        assert sessions.postgres.dsn is not None  # noqa: S101 - loading the settings has checked it
-        return open_postgres_sessions(sessions.postgres.dsn.reveal(), limits)
-    from lockgate.embedded.sessions import open_sqlite_sessions
-
-    return open_sqlite_sessions(_place(settings), limits)
-
-
-def _place(settings: "Settings") -> Path:
-    return settings.data_dir.expanduser() / str(settings.sessions.sqlite)
 
 
 def _build_key(options: argparse.Namespace, name: str) -> "SessionKey":
@@ -276,6 +247,6 @@ def _name_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
 
-def _complain(words: str, code: int = _FAILED) -> int:
+def _complain(words: str, code: int = EXIT_FAILED) -> int:
     print(f"lockgate: {words}", file=sys.stderr)
     return code

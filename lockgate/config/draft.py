@@ -17,6 +17,7 @@ from lockgate.config.schema import Path, options_of, required_of
 from lockgate.errors import ConfigError
 
 UNREAD = object()
+_OUR_SECTIONS = ("policies", "callers", "agents", "sessions", "models", "sources")  # no existing file has them misspelt
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
@@ -134,10 +135,16 @@ def read_fields(
 
 
 def _warn_unknown(draft: Draft, raw: dict[str, Any], known: Collection[str], path: Path) -> None:
+    """An unknown key is ignored, as in existing files; but not where it may be what was to guard something."""
     where = f" in {'.'.join(path)}" if path else ""
     for key in raw:
-        if key not in known:
-            draft.warn(f"unknown key `{key}`{where} is ignored{suggest(key, list(known))}")
+        if key in known:
+            continue
+        hint = suggest(key, list(known))
+        if path[:1] == ("policies",) or (not path and any(f"`{name}`" in hint for name in _OUR_SECTIONS)):
+            draft.blame((*path, key), f"no such key{hint}")
+        else:
+            draft.warn(f"unknown key `{key}`{where} is ignored{hint}")
 
 
 def read_secret(draft: Draft, variable: str, path: Path, what: str) -> Secret | None:

@@ -57,7 +57,7 @@ class Classifier:
         self._model = model
         self._embedder = embedder
         self._threshold = threshold
-        self._has_warned = False
+        self._told = ""
 
     async def classify(self, question: str) -> Guess | None:
         """The label if it is sure enough; none if not, for another language, or while there is no vector."""
@@ -76,12 +76,14 @@ class Classifier:
         if len(vector) != len(self._model.weights[0]):
             self._warn("the embedder is not the one that the classifier was trained with; it is not used")
             return None
+        self._told = ""
         return self._model.judge(vector)
 
     def _warn(self, reason: str) -> None:
-        if not self._has_warned:
+        """Once, until it works again."""
+        if self._told != reason:
+            self._told = reason
             log_event(Event.WARNING, logging.WARNING, reason=reason)
-        self._has_warned = True
 
 
 def find_classifier(model_path: Path | None, data_dir: Path | None = None) -> Path | None:

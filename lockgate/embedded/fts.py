@@ -24,7 +24,8 @@ from lockgate.core.search_words import find_search_words
 from lockgate.core.values import Document, Health
 from lockgate.embedded.index_file import IndexFile, open_index_file
 from lockgate.embedded.vector_table import Nearness, VectorTable, check_library, pack_vectors
-from lockgate.errors import Unavailable, UpstreamError
+from lockgate.errors import Unavailable
+from lockgate.holding import look
 from lockgate.interfaces import Embedder, Headers
 from lockgate.searching import LEG_TIMEOUT_S, NO_VECTORS, DoubleSearch, FoundByMeaning, NothingToCompare, find_vector
 from lockgate.telemetry import Event, log_event
@@ -57,12 +58,7 @@ class FtsDataSource:
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the file can be read; one that does not exist can. Never raises."""
-        try:
-            if self._files.exists():
-                await self._files.run(IndexFile.read_edition)
-        except UpstreamError as error:
-            return Health("UNHEALTHY", 500, error.message)
-        return Health("HEALTHY")
+        return await look(self._files.run(IndexFile.read_edition)) if self._files.exists() else Health("HEALTHY")
 
     def tell_state(self) -> None:
         """Say in the log what is missing."""

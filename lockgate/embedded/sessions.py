@@ -3,8 +3,9 @@
 
 Decides when a turn is on disk and who may write to a session. Refuses to know what a turn means.
 
-All SQL runs in two threads of the store's own, one that writes and one that reads. A session is held by a lock on one byte of a file beside the database:
-the system takes it back when its process ends, in whatever way. Neither works on a network file system.
+SQL runs in threads of the store's own, one that writes and one that reads. A session is held by a lock on one byte of a
+file beside the database: the system takes it back when its process ends, in whatever way. Neither works on a network
+file system.
 """
 
 import contextlib

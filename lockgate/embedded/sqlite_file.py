@@ -35,7 +35,16 @@ def look_at(file: Path, busy_timeout_s: float) -> FileKind:
 
 
 def _look(file: Path, busy_timeout_s: float) -> FileKind:
-    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
+    try:
+        return _read_as("ro", file, busy_timeout_s)
+    except sqlite3.OperationalError as error:
+        if find_code(error) != sqlite3.SQLITE_READONLY:
+            raise
+    return _read_as("rw", file, busy_timeout_s)  # a write that its owner did not live to end is undone first
+
+
+def _read_as(mode: str, file: Path, busy_timeout_s: float) -> FileKind:
+    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=busy_timeout_s)
     try:
         return read_kind(database)
     finally:

@@ -245,7 +245,7 @@ class _Turn:
             async with run_group() as self._group:
                 prepared = await self._agent.graphs.run(graph, state, tools)
         except UpstreamError as error:
-            raise fail_model(error) from error
+            raise fail_model(error, self._agent.main) from error
         self._learn(prepared)
         return prepared
 

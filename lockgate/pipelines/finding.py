@@ -23,7 +23,6 @@ from lockgate.pipelines.speaking import excuse, fail_check
 from lockgate.pipelines.together import run_together
 
 
-
 class Library(NamedTuple):
     """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
 

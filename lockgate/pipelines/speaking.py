@@ -162,12 +162,15 @@ def fail_check(error: UpstreamError) -> CheckFailed:
     return CheckFailed(error.service)
 
 
-def fail_model(error: UpstreamError, *, has_begun: bool = False) -> TurnFailed:
+def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -> TurnFailed:
     """The error for a model that failed. Its words are for nobody: they may quote the prompt or a header.
 
     One that falls silent after it has begun is as good as gone: too late is only a first word.
     """
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="model", reason=name_causes(error))
+    name = getattr(model, "known_as", "")
+    log_event(
+        Event.UPSTREAM_FAILED, logging.WARNING, part="model", model=name, status=error.status, reason=name_causes(error)
+    )
     if isinstance(error, TimedOut):
         return TurnFailed(_LATE, status=TurnFailed.status if has_begun else 504)
     return TurnFailed(_GONE)
@@ -185,7 +188,7 @@ async def _listen(saying: Saying, facts: Facts) -> Source:
                     until = clock() + saying.pace.token_gap_s
                 yield burst
     except UpstreamError as error:
-        raise fail_model(error, has_begun=facts.tokens > 0) from error
+        raise fail_model(error, saying.model, has_begun=facts.tokens > 0) from error
 
 
 async def _collect(source: Source) -> Source:

@@ -5,11 +5,14 @@ Decides when to ask again. Knows what is asked by name only.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+from lockgate.core.values import Health
 from lockgate.interfaces import Probe
 from lockgate.pipelines.together import run_group
+from lockgate.telemetry import Event, describe_exception, log_event
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _PROBE_S = 5.0
@@ -41,21 +44,30 @@ class Readiness:
 
     async def _ask(self) -> None:
         pause_s = _FIRST_PAUSE_S
+        told: set[str] = set()
         while self._missing:
             names = list(self._missing)
-            answers = await asyncio.gather(*[_is_well(self._missing[name]) for name in names])
-            for name, is_well in zip(names, answers, strict=True):
-                if is_well:
+            answers = await asyncio.gather(*[_look(self._missing[name]) for name in names])
+            for name, health in zip(names, answers, strict=True):
+                if health.status == _WELL:
                     del self._missing[name]
+                elif name not in told:
+                    told.add(name)
+                    _tell(name, health)
             if self._missing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-async def _is_well(probe: Probe) -> bool:
-    """Whether it answers in time; a plugin's may raise anything, and hangs nobody else."""
+async def _look(probe: Probe) -> Health:
+    """How it is, if it answers in time; a plugin's may raise anything, and hangs nobody else."""
     try:
         async with asyncio.timeout(_PROBE_S):
-            return (await probe.probe(())).status == _WELL
-    except Exception:  # noqa: BLE001 - it is asked again
-        return False
+            return await probe.probe(())
+    except Exception as error:  # noqa: BLE001 - it is asked again
+        return Health("UNKNOWN", 500, describe_exception(error))
+
+
+def _tell(name: str, health: Health) -> None:
+    why = {"reason": health.reason} if health.reason else {}
+    log_event(Event.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code, **why)

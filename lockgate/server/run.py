@@ -69,12 +69,20 @@ async def _serve(settings: Settings, then: Then | None) -> None:
                 stack.callback(one.socket.close)
             for warning in list_open_doors(settings, [one.listener for one in bound]):
                 log_event(Event.WARNING, logging.WARNING, reason=warning)
-            log_event(Event.STARTED, version=__version__, settings=settings.source, detectors=list(gateway.guards))
+            _log_start(gateway)
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
             readiness = Readiness(gateway.staff.needed)
             async with readiness.watch():
                 await _run(bound, _build_front(gateway, readiness, bound), health, then)
     log_event(Event.STOPPED)
+
+
+def _log_start(gateway: Gateway) -> None:
+    settings = gateway.settings
+    told: dict[str, Any] = {"settings": settings.source, "detectors": list(gateway.guards)}
+    if gateway.agents:
+        told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
+    log_event(Event.STARTED, logging.INFO, version=__version__, **told)
 
 
 async def _check_health(gateway: Gateway) -> None:

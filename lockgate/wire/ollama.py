@@ -38,6 +38,14 @@ class _Line(msgspec.Struct, gc=False):
     eval_count: int | float | None = None
 
 
+class _Name(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Names(msgspec.Struct, gc=False):
+    models: list[_Name]
+
+
 class _Vectors(msgspec.Struct, gc=False):
     embeddings: list[list[float]]
 
@@ -45,6 +53,7 @@ class _Vectors(msgspec.Struct, gc=False):
 _CUT = "length"  # why an answer ended that was not allowed to go on
 _encode = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_names = msgspec.json.Decoder(_Names).decode
 _decode_vectors = msgspec.json.Decoder(_Vectors).decode
 
 
@@ -120,6 +129,12 @@ class ChatReader(PieceReader):
             self.usage = _count(line)
             self.is_cut = line.done_reason == _CUT
         return (line.message.content or None) if line.message is not None else None
+
+
+def has_model(body: bytes, name: str) -> bool:
+    """Whether a list of models names this one; raises ValueError or RecursionError for what is no such list."""
+    names = {one.name for one in _decode_names(body).models}
+    return name in names or f"{name}:latest" in names
 
 
 def encode_texts(model: str, texts: Sequence[str]) -> bytes:

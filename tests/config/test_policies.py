@@ -207,8 +207,6 @@ limits: {body_bytes: 0}
          "policies.p.on_finding.input has no effect: the policy has no detectors of `input`"),
         ("output: {whole: {}}, on_finding: mask",
          "policies.p.output.whole reads the whole answer: with mask, all of a stream waits for its end"),
-        ("outptu: {pii: {}}, input: {pii: {}}",
-         "unknown key `outptu` in policies.p is ignored; did you mean `output`?"),
     ],
 )  # fmt: skip
 def test_what_may_surprise_is_a_warning(loader: Loader, keys: str, warning: str) -> None:
@@ -277,3 +275,18 @@ def test_the_page_shows_what_each_action_does() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.+)` \|$", table, re.MULTILINE))
     shown = {a.name.lower(): judge_whole(text, found, a, PolicySettings("p").fallback).text for a in Action}
     assert rows == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "policies: {p: {outptu: {pii: {}}, input: {pii: {}}}}",
+            "config.yaml: policies.p.outptu: no such key; did you mean `output`?",
+        ),
+        ("polices: {}", "config.yaml: polices: no such key; did you mean `policies`?"),
+        ("agnets: {}", "config.yaml: agnets: no such key; did you mean `agents`?"),
+    ],
+)
+def test_a_typo_that_would_leave_something_unguarded_is_a_fault(loader: Loader, text: str, fault: str) -> None:
+    assert loader.faults(DETECTORS + text) == [fault]

@@ -275,6 +275,21 @@ async def test_an_embedder_that_fails_leaves_the_search_by_words(
     assert (vars(record)["leg"], vars(record)["reason"]) == ("vector", reason)
 
 
+async def test_a_search_that_keeps_failing_is_told_once_until_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_index(Embedder()) as (index, source):
+        index.words = found(hit("l1"))
+        for index.vectors in (break_off, break_off, found(), break_off):
+            assert titles(await source.search_both(QUERY, 8)) == ["l1"]
+    assert [vars(one)["leg"] for one in caplog.records if one.name == "lockgate"] == ["vector", "vector"]
+
+
+async def test_that_there_is_no_embedder_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_index() as (_, source):
+        assert [vars(one)["leg"] for one in caplog.records if one.name == "lockgate"] == ["vector"]
+        await source.search_both(QUERY, 8)
+    assert len([one for one in caplog.records if one.name == "lockgate"]) == 1
+
+
 async def test_an_embedding_server_that_fails_leaves_the_search_by_words() -> None:
     async with open_peer(reply_json({"error": "no"}, 500)) as server:
         settings = OllamaModelSettings(f"http://127.0.0.1:{server.port}", "e")

@@ -27,16 +27,16 @@ TEXTS = {
     "refunds.md": "A refund is paid within ten days of error QS-4711.",
     "words.md": "Nothing of note happens here on most days.",
 }
-Opener = Callable[[Embedder | None], AbstractAsyncContextManager[Any]]
+Opener = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 @pytest.fixture(params=["file", "postgres"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same index again and again."""
     if request.param == "file":
-        return lambda embedder: open_index(tmp_path / "sub" / "index.db", embedder, "docs", 5.0)
+        return lambda embedder, leg_s=5.0: open_index(tmp_path / "sub" / "index.db", embedder, "docs", leg_s)
     dsn = request.getfixturevalue("postgres_dsn")
-    return lambda embedder: open_postgres_index(dsn, "passages", embedder, "docs", leg_timeout_s=5.0)
+    return lambda embedder, leg_s=5.0: open_postgres_index(dsn, "passages", embedder, "docs", leg_timeout_s=leg_s)
 
 
 async def fill(index: Any, embedder: Embedder | None, texts: dict[str, str] = TEXTS) -> None:
@@ -179,13 +179,10 @@ async def test_a_failing_embedder_leaves_the_words_with_one_warning(
     assert warnings_of(caplog) == [("docs", "vector", reason)]
 
 
-async def test_an_embedder_that_hangs_does_not_hold_the_words(
-    opener: Opener, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_embedder_that_hangs_does_not_hold_the_words(opener: Opener, caplog: pytest.LogCaptureFixture) -> None:
     async with opener(TopicEmbedder()) as index:
         await fill(index, TopicEmbedder())
-    async with opener(SlowEmbedder(3600)) as index:
-        monkeypatch.setattr(index._double, "_leg_timeout_s", 0.3)
+    async with opener(SlowEmbedder(3600), 0.3) as index:
         assert files(await index.search("hollow crust", 8)) == ["bread.md"]
     assert warnings_of(caplog) == [("docs", "vector", "TimedOut")]
 

@@ -417,8 +417,19 @@ async def test_a_server_that_answers_is_there(probing: Probing, path: str, is_st
         peer.script = break_off
         health = await probing(peer)
         assert (health.status, health.code) == ("UNKNOWN", 500)
-    assert {(received.method, received.path) for received in peer.received} == {("GET", path)}
+    asked = {(received.method, received.path) for received in peer.received}
+    assert asked - {("GET", "/o/api/tags")} == {("GET", path)}
     assert not any(received.all("x-secret") for received in peer.received)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_there"), [(["m:1b:latest"], True), (["m:1b"], True), (["m", "m:1bb"], False), ([], False)]
+)
+async def test_a_model_that_the_server_does_not_have_is_not_there(names: list[str], *, is_there: bool) -> None:
+    async with open_peer(reply_json({"models": [{"name": name} for name in names]})) as peer:
+        health = await probe(open_ollama_model(at(peer)))
+    words = "there is no model `m:1b`: `ollama pull` fetches it"
+    assert health == (Health("HEALTHY") if is_there else Health("UNHEALTHY", 404, words))
 
 
 async def test_a_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

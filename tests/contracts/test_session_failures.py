@@ -2,9 +2,14 @@
 """What session stores say and do when the disk, the database or the connection fails."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +32,55 @@ async def add(store: Any, turn: Turn = TURN) -> None:
         await store.append(KEY, turn)
 
 
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """As a process that writes to the file and does not come to an end."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
 async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS):
+        pass
     database = sqlite3.connect(path)
     database.execute("PRAGMA user_version = 7")
     database.close()
     with pytest.raises(ConfigError, match=r"sessions\.db: holds sessions of a newer version .*tables 7"):
         async with open_sqlite_sessions(path, LIMITS):
             pass
+
+
+@pytest.mark.parametrize("change", ["CREATE TABLE mine (x)", "PRAGMA application_id = 5", "PRAGMA user_version = 1"])
+async def test_a_database_of_somebody_else_is_refused_and_stays_as_it_is(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "theirs.db"
+    database = sqlite3.connect(path)
+    database.execute(change)
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=r"theirs\.db: is a database of something else"):
+        async with open_sqlite_sessions(path, LIMITS):
+            pass
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["theirs.db"]
+
+
+async def test_a_file_whose_making_was_cut_short_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    cut = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")
+database.execute("BEGIN IMMEDIATE")
+database.execute("CREATE TABLE x (y)")
+database.executemany("INSERT INTO x VALUES (?)", [("y" * 5000,)] * 100)
+os._exit(0)
+"""
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", cut, str(path)], check=True)
+    assert path.with_name("sessions.db-journal").stat().st_size > 0
+    async with open_sqlite_sessions(path, LIMITS) as store:
+        await add(store)
 
 
 async def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
@@ -105,6 +151,61 @@ async def test_a_file_that_stays_locked_fails_in_bounded_time_and_readers_go_on(
         finally:
             other.close()
         await add(store)
+
+
+async def test_while_the_file_is_locked_limits_of_time_hold_and_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=1.0) as store:
+        await add(store)
+
+        async def note(number: int) -> float:
+            started = time.monotonic()
+            with contextlib.suppress(TimeoutError, Unavailable):
+                async with asyncio.timeout(0.1):
+                    await store.abort(KEY, AbortedTurn(f"q{number}", "", "late"))
+            return time.monotonic() - started
+
+        with lock(path):
+            notes = [asyncio.create_task(note(number)) for number in range(8)]
+            async with asyncio.timeout(0.5):
+                await asyncio.sleep(0)
+                assert (await store.load(KEY, 10)).turns == (TURN,)
+                took = await asyncio.gather(*notes[1:])
+            assert max(took) < 0.5
+            assert not notes[0].done()  # it has begun, so its end is awaited
+        await notes[0]
+        await add(store)
+        stored = await store.read_session(KEY)
+    assert {one.question for one in stored if one.aborted} == {"q0"}  # the others were never begun
+
+
+async def test_those_who_wait_for_a_locked_file_give_up_together(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=0.4) as store:
+        with lock(path):
+            writing = [store.abort(KEY, AbortedTurn("q", "", "late")) for _ in range(5)]
+            async with asyncio.timeout(1.5):  # one after the other: 2 s
+                ends = await asyncio.gather(*writing, return_exceptions=True)
+        assert [type(end) for end in ends] == [Unavailable] * 5
+        await add(store)
+
+
+async def test_a_store_whose_opening_is_left_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+
+    async def use() -> None:
+        async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=0.3):
+            pytest.fail("it is locked")
+
+    async with open_sqlite_sessions(path, LIMITS):
+        pass
+    with lock(path):
+        task = asyncio.create_task(use())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not path.with_name("sessions.db-wal").exists()
 
 
 async def test_the_event_loop_goes_on_while_the_file_is_locked(tmp_path: Path) -> None:

@@ -172,6 +172,14 @@ def test_only_a_sure_guess_of_a_label_is_given(vector: Sequence[float] | None, l
     assert guess is None or 0.85 <= guess.confidence <= 1
 
 
+def test_a_missing_vector_is_told_once_until_there_is_one_again(caplog: pytest.LogCaptureFixture) -> None:
+    embedder = FixedEmbedder(None)
+    classifier = Classifier(SMALL, embedder, 0.85)
+    for embedder._vector in (None, None, (1.0, 0.0), None):
+        asyncio.run(classifier.classify("any"))
+    assert len([one for one in caplog.records if one.name == "lockgate"]) == 2
+
+
 def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(write_model(SMALL), "utf-8")

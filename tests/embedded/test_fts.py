@@ -67,12 +67,14 @@ async def test_a_file_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
+    before = file.read_bytes()
     async with open_index(file, None, "docs") as index:
         with pytest.raises(Unavailable, match=r"index\.db is no index of ours"):
             await put(index, "a.md", "text")
-    with sqlite3.connect(file) as connection:
-        assert [row[0] for row in connection.execute("SELECT name FROM sqlite_master")] == ["mine"]
-    connection.close()
+        with pytest.raises(Unavailable, match="is no index of ours"):
+            await index.search("text", 8)
+    assert file.read_bytes() == before
+    assert os.listdir(tmp_path) == ["index.db"]
 
 
 async def test_an_index_of_another_version_says_what_to_do(tmp_path: Path) -> None:

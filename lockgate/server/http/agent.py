@@ -48,35 +48,37 @@ class Scribe(Protocol):
         """A whole answer."""
 
 
+class Manners(NamedTuple):
+    """What the dialects of one family share."""
+
+    read_body: Callable[[Exchange, int], Awaitable[bytes]]  # of at most so many bytes
+    start: Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
+    encode_unknown: Callable[[str], bytes]  # the answer where nobody has that name
+    suffix: str = ""  # that names may have or not
+
+
 class Dialect(NamedTuple):
-    """One way to ask and to be answered: of OpenAI's in JSON that says so and events, else in any body and lines."""
+    """One way to ask and to be answered."""
 
     read: Callable[[bytes], Wanted]
     scribe: Callable[[Wanted], Scribe]
-    is_openai: bool = False
-
-    def encode_unknown(self, name: str) -> bytes:
-        """The answer where nobody has that name."""
-        if self.is_openai:
-            return agent_openai.encode_unknown_model(name)
-        return agent_ollama.encode_unknown_model(name)
-
-    async def read_body(self, exchange: Exchange, limit: int) -> bytes:
-        """The body of a request."""
-        return await (exchange.read_json(limit) if self.is_openai else exchange.read_body(limit))
-
-    async def start(self, exchange: Exchange) -> None:
-        """The beginning of a stream; an error becomes its last word."""
-        if self.is_openai:
-            await exchange.start_events([_UNBUFFERED], error_event="")
-        else:
-            await exchange.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
+    manners: Manners
 
 
-OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, is_openai=True)
-OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, is_openai=True)
-OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe)
-OLLAMA_TEXT = Dialect(agent_ollama.read_text, agent_ollama.TextScribe)
+async def _start_events(exchange: Exchange) -> None:
+    await exchange.start_events([_UNBUFFERED], error_event="")
+
+
+async def _start_lines(exchange: Exchange) -> None:
+    await exchange.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
+
+
+_OPENAI = Manners(Exchange.read_json, _start_events, agent_openai.encode_unknown_model)
+_OLLAMA = Manners(Exchange.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
+OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
+OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
+OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
+OLLAMA_TEXT = Dialect(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA)
 
 
 class Speakers(Protocol):
@@ -149,7 +151,7 @@ class AgentRoutes:
     async def _take(self, exchange: Exchange, dialect: Dialect, pass_on: PassOn | None = None) -> None:
         """Answer, or pass on what is for the server behind us, untouched."""
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
-        raw = await dialect.read_body(exchange, max(ours, theirs))
+        raw = await dialect.manners.read_body(exchange, max(ours, theirs))
         found = self._find(await decode(raw, peek_model), dialect)
         if len(raw) > (theirs if found is None and pass_on is not None else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
@@ -165,9 +167,9 @@ class AgentRoutes:
         await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
 
     def _find(self, name: str, dialect: Dialect) -> Found | None:
-        found = self._find_exactly(name)
-        if found is None and not dialect.is_openai and name.endswith(agent_ollama.LATEST):
-            found = self._find_exactly(name.removesuffix(agent_ollama.LATEST))
+        found, suffix = self._find_exactly(name), dialect.manners.suffix
+        if found is None and suffix and name.endswith(suffix):
+            found = self._find_exactly(name.removesuffix(suffix))
         return found
 
     def _find_exactly(self, name: str) -> Found | None:
@@ -226,7 +228,7 @@ async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Diale
 async def _relay(exchange: Exchange, pieces: AsyncIterator[str], dialect: Dialect, scribe: Scribe) -> None:
     """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
     piece = await anext(pieces, None)
-    await dialect.start(exchange)
+    await dialect.manners.start(exchange)
     if begin := scribe.begin():
         await exchange.write(begin)
     while piece is not None:
@@ -251,4 +253,4 @@ def _refusing_plainly() -> Iterator[None]:
 
 async def _tell_unknown(exchange: Exchange, dialect: Dialect, name: str) -> None:
     exchange.error_code = 404
-    await exchange.answer_json(dialect.encode_unknown(name), 404)
+    await exchange.answer_json(dialect.manners.encode_unknown(name), 404)

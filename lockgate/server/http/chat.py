@@ -6,9 +6,10 @@ Decides what a request may ask for: how many sources, which detectors, under whi
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
+from lockgate.agents import build_guarding
 from lockgate.assembly import Gateway
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
 from lockgate.core.answers import Outcome, RetrievalStarted, Step, Token
@@ -16,7 +17,7 @@ from lockgate.core.endpoints import check_slug
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.core.verdicts import Action
 from lockgate.errors import (
     CheckFailed,
     GenerationFailed,
@@ -148,8 +149,8 @@ class ChatRoutes:
         with _blaming("detectors.policy"):
             policy = answering.find_policy(wanted.policy)
         asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
-        actions = self._choose_actions(wanted, policy)
-        holds = self._gateway.settings.whole_document == "hold" or actions.output is not Action.ANNOTATE
+        policy = self._settle(wanted, policy)
+        holds = self._gateway.settings.whole_document == "hold" or policy.on_output is not Action.ANNOTATE
         contents = answering.rules(TEXT_CONTENTS)
         rules = {
             "input": contents,
@@ -163,47 +164,28 @@ class ChatRoutes:
             with _blaming(f"detectors.{name}"):
                 answering.check_thresholds(asked[name])
                 chosen[name] = await answering.choose(asked[name], rules[name], headers)
-        return Guarding(
-            input=chosen["input"].contents,
-            documents=chosen["documents"].contents,
-            output=chosen["output"].contents,
-            grounding=chosen["grounding"].reviews,
-            on_input=actions.input,
-            on_documents=actions.documents,
-            on_output=actions.output,
-            on_grounding=actions.grounding,
-            fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
-            passes_failures=policy.passes_failures,
-            grounding_holds=self._gateway.settings.grounding == "hold",
-            max_open=self._gateway.settings.detector_concurrent_requests,
-            max_chars=answering.limits.max_held_chars,
-        )
+        return build_guarding(chosen, policy, self._gateway.settings)
 
-    def _choose_actions(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> "_Actions":
+    def _settle(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> PolicySettings:
         """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
         if wanted.policy is not None:
             for name in ("on_finding", "fallback"):
                 if getattr(wanted, name) is not None:
                     raise InvalidField(f"detectors.{name}", _ONE_RULE)
-            actions = _Actions(policy.on_input, policy.on_documents, policy.on_output, policy.on_grounding)
         else:
             said = wanted.on_finding or _NO_WORDS
-            on_input = Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input]
-            documents, grounding = DOCUMENT_WORDS[said.documents], TEXT_WORDS[said.grounding]
-            actions = _Actions(on_input, documents, TEXT_WORDS[said.output], grounding)
+            policy = replace(
+                policy,
+                on_input=Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input],
+                on_documents=DOCUMENT_WORDS[said.documents],
+                on_output=TEXT_WORDS[said.output],
+                on_grounding=TEXT_WORDS[said.grounding],
+                fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
+            )
         has_grounding = bool(wanted.grounding or policy.grounding)
-        if has_grounding and actions.grounding and self._gateway.settings.grounding == "trail":
+        if has_grounding and policy.on_grounding and self._gateway.settings.grounding == "trail":
             raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
-        return actions
-
-
-class _Actions(NamedTuple):
-    """What becomes of a finding, by section."""
-
-    input: Action
-    documents: DocumentAction
-    output: Action
-    grounding: Action
+        return policy
 
 
 async def _carry_out(question: Question, tell: Tell) -> Outcome:

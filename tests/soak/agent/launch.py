@@ -3,10 +3,12 @@
 
 Orders come as lines of JSON on standard input, an answer to each goes to standard output. What a server imports is
 loaded here, once, so that a new one is there at once; with `is_cold` the command itself is run. Nobody's number can
-become another's before `reap` was asked for. At the end of the input every server ends.
+become another's before `reap` was asked for. At the end of the input every server ends; should this process end in
+another way, the system ends them.
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -16,6 +18,7 @@ from typing import Any
 
 from tests.soak.agent.broken import WHOLE, break_server
 
+_PR_SET_PDEATHSIG = 1
 _LOADED = (
     "asyncpg.protocol.protocol",
     "langgraph.graph",
@@ -66,6 +69,8 @@ def _reap(pid: int, living: set[int]) -> int:
 def _become(order: dict[str, Any]) -> None:
     """Never comes back."""
     os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, (path, mode) in enumerate(((os.devnull, os.O_RDONLY), (order["log"], flags), (order["errors"], flags))):
         os.dup2(os.open(path, mode, 0o600), number)
