@@ -35,8 +35,11 @@ class EchoOllama(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        """/api/version, /api/tags."""
-        self._send({"version": "0.0.0", "models": []})
+        """/api/version. There is no list of models: any name will do."""
+        if self.path == "/api/version":
+            self._send({"version": "0.0.0"})
+        else:
+            self.send_error(404)
 
     def do_POST(self) -> None:
         """/api/chat."""

@@ -44,8 +44,10 @@ def _look(file: Path, busy_timeout_s: float) -> FileKind:
 
 
 def _read_as(mode: str, file: Path, busy_timeout_s: float) -> FileKind:
-    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=busy_timeout_s)
+    address = f"{file.absolute().as_uri()}?mode={mode}"
+    database = sqlite3.connect(address, uri=True, timeout=busy_timeout_s, isolation_level=None)
     try:
+        database.execute("BEGIN")  # all of one moment: somebody may be making the tables
         return read_kind(database)
     finally:
         database.close()

@@ -83,6 +83,15 @@ os._exit(0)
         await add(store)
 
 
+async def test_a_file_that_many_make_at_once_is_theirs_all(tmp_path: Path) -> None:
+    async def use(path: Path) -> None:
+        async with open_sqlite_sessions(path, LIMITS) as store:
+            await store.load(KEY, 1)
+
+    for number in range(10):
+        await asyncio.gather(*(use(tmp_path / f"{number}.db") for _ in range(8)))
+
+
 async def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "sessions.db", tmp_path):

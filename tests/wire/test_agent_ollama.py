@@ -90,6 +90,8 @@ def test_no_reader_of_lines_finds_an_end_inside_a_piece() -> None:
 
 
 def test_a_whole_answer_tells_all_at_once() -> None:
-    answer = json.loads(wire.TextScribe(text(prompt="x", stream=False)).write_whole("Hi", end="content_filter", usage=None))
+    answer = json.loads(
+        wire.TextScribe(text(prompt="x", stream=False)).write_whole("Hi", end="content_filter", usage=None)
+    )
     assert (answer["response"], answer["done"], answer["done_reason"]) == ("Hi", True, "content_filter")
     assert "eval_count" not in answer

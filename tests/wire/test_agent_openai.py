@@ -198,9 +198,7 @@ def test_the_model_is_seen_without_reading_the_rest() -> None:
 
 def test_a_stream_begins_with_the_role_and_ends_with_its_reason_and_done() -> None:
     scribe = wire.ChatScribe(chat(stream=True))
-    first, word, last, done = events(
-        scribe.begin() + scribe.add("Hi\u2028") + scribe.finish(end="stop", usage=USAGE)
-    )
+    first, word, last, done = events(scribe.begin() + scribe.add("Hi\u2028") + scribe.finish(end="stop", usage=USAGE))
     assert done == "[DONE]"
     assert {one["object"] for one in (first, word, last)} == {"chat.completion.chunk"}
     assert {one["model"] for one in (first, word, last)} == {"brunix"}
