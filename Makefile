@@ -21,7 +21,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "Lockgate needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version); this takes two to four minutes the first time."
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version); this takes two to four minutes the first time, the second half of it in silence."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock | \
 		sed -un 's/^Collecting \([^ ]*\).*/  \1/p'; test $${PIPESTATUS[0]} -eq 0

@@ -20,7 +20,7 @@ from lockgate.clients.http import READ_AHEAD_BYTES, JoinedCaller, open_session
 # we sent, and nothing is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0
 # Of a stream that nobody reads, the system and the library keep about twice this each; else it would be megabytes.
-STREAM_WINDOW_BYTES = 64 * 1024
+STREAM_WINDOW_BYTES = 32 * 1024
 
 
 @asynccontextmanager
