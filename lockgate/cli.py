@@ -49,6 +49,12 @@ _PARTS = (
     "detector API (HTTP), chunkers over the chunker API (gRPC)."
 )
 
+_CHECK = (
+    "Show what would run, the resolved settings as YAML, and at the end everything that needs attention. Nothing is "
+    "asked over the network. Exit code 2 if `lockgate serve` would not start with these settings here."
+)
+_DETECT = "Run detectors on a text: one line for each finding, or the text with findings in colour on a terminal."
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The command."""
@@ -92,8 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lockgate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands.add_parser("serve", help="serve the API", description="Serve the API until Ctrl-C or SIGTERM."))
-    _add_check(commands.add_parser("check", help="show what would run and what is wrong with the settings"))
-    _add_detect(commands.add_parser("detect", help="run detectors on a text, a file or standard input"))
+    _add_check(
+        commands.add_parser("check", help="show what would run and what is wrong with the settings", description=_CHECK)
+    )
+    _add_detect(
+        commands.add_parser("detect", help="run detectors on a text, a file or standard input", description=_DETECT)
+    )
     _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
     for module in (setup, index, sessions, classifier, evaluate):
         module.add_parser(commands, _add_settings)
@@ -109,8 +119,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help="YAML settings (ORCHESTRATOR_CONFIG; default config/config.yaml if it exists, else the embedded default)",
     )
     parser.add_argument("--compat", dest="set:compat", metavar="MODE", help="none or fms (LOCKGATE_COMPAT)")
-    parser.add_argument("--data-dir", dest="set:data_dir", metavar="DIR", help="where data lie (LOCKGATE_DATA_DIR)")
-    parser.set_defaults(load=_load)
+    parser.add_argument(
+        "--data-dir",
+        dest="set:data_dir",
+        metavar="DIR",
+        help="where weights, index and sessions lie (LOCKGATE_DATA_DIR; default ~/.local/share/lockgate)",
+    )
+    parser.set_defaults(load=partial(_load, needs_callers=False))
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -194,8 +209,11 @@ def _read_port(word: str) -> int:
     return int(word)
 
 
-def _load(options: argparse.Namespace, *, is_trial: bool = False) -> Any:  # noqa: ANN401 - Settings, imported when needed
-    """The settings. If something is wrong with them, the parts are tried too, so that every fault is told at once."""
+def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers: bool = True) -> Any:  # noqa: ANN401 - Settings, imported when needed
+    """The settings. If something is wrong with them, the parts are tried too, so that every fault is told at once.
+
+    Commands that serve nobody need no callers: their keys may well be set for the server alone.
+    """
     from lockgate.config.load import load_settings
 
     flags = {
@@ -203,7 +221,8 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False) -> Any:  # noq
         for name, value in vars(options).items()
         if name.startswith("set:") and value is not None
     }
-    load = partial(load_settings, config_path=getattr(options, "config_path", None), flags=flags, environ=os.environ)
+    path = getattr(options, "config_path", None)
+    load = partial(load_settings, config_path=path, flags=flags, environ=os.environ, needs_callers=needs_callers)
     try:
         settings = load()
     except ConfigError:
@@ -250,17 +269,21 @@ def _run_parts(options: argparse.Namespace) -> int:
 
 def _run_check(options: argparse.Namespace) -> int:
     from lockgate.assembly import open_once
-    from lockgate.config.report import render_check
+    from lockgate.commands.looking import list_missing
+    from lockgate.config.report import render_check, unserved
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
 
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
-    print(render_check(settings, locate))
+    print(render_check(settings, locate, list_missing(settings)))
+    if unserved(settings):
+        return EXIT_USAGE
     try:
         open_once(settings)
     except ConfigError as error:  # files of TLS, say, which may well be missing where settings are only checked
         print(f"\n`lockgate serve` would not start here:\n{error}")
+        return EXIT_USAGE
     return EXIT_OK
 
 
@@ -271,7 +294,7 @@ def _run_detect(options: argparse.Namespace) -> int:
 
     if options.text not in (None, "-") and options.file:
         return _complain("give a text or a file, not both", EXIT_USAGE)
-    settings = _load(options)
+    settings = _load(options, needs_callers=False)
     readers = [name for name, part in settings.detectors.items() if part.type == TEXT_CONTENTS]
     own = readers if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
     requested = dict(_parse_detector(word) for word in options.detector or own)

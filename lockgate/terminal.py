@@ -194,8 +194,10 @@ class Demo:
         async with AsyncExitStack() as stack:
             guards = [await _open_post(stack, *post) for post in _POSTS]
             await self._stream(guards)
-        self._say_how_to_go_on(bound)
-        if self._is_once:
+        if not self._is_once:
+            self._say_how_to_go_on(bound)
+        else:
+            print("\nThat was the sample. `lockgate demo` without --once goes on serving the API.", flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
 
     async def _stream(self, guards: Sequence[ActiveGuard]) -> None:
@@ -235,7 +237,7 @@ class Demo:
         )
         print(f"  curl -s {api}{CONTENT_PATH} -H 'content-type: application/json' \\")
         print("""    -d '{"content":"Mail ana@example.org","detectors":{"pii":{}}}'\n""")
-        print("Answers from documents: docs/answers.md. Ctrl-C stops it.", flush=True)
+        print("Answers from documents: docs/answers.md. An agent: docs/agent.md. Ctrl-C stops it.", flush=True)
 
 
 def _shown(text: str) -> str:

@@ -20,6 +20,7 @@ from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
+    from lockgate.core.labels import Guess
     from lockgate.embedded.classifier import LabelModel
     from lockgate.embedded.label_training import Example, Figures, Trained
     from lockgate.interfaces import Embedder
@@ -35,7 +36,10 @@ _TRAIN = (
     "help to tell these apart. Without that precision in English nothing is written. The same file and seed give "
     "the same result."
 )
-_TRY = "Show what the hard rules and the classifier make of texts, and whether they point at the editor."
+_TRY = (
+    "Show which label texts would get before a model is asked, what the classifier makes of them, and whether they "
+    "point at the editor."
+)
 
 
 def add_parser(commands: Commands, add_settings: AddSettings) -> None:
@@ -52,6 +56,7 @@ def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     trying = inner.add_parser("try", help="what the layers before the model make of texts", description=_TRY)
     trying.set_defaults(run=run_try)
     trying.add_argument("texts", nargs="+", metavar="TEXT")
+    trying.add_argument("--platform", action="store_true", help="as an agent with `platform_route` would take them")
     add_settings(trying)
 
 
@@ -137,11 +142,12 @@ def write_whole(path: Path, text: str) -> None:
 
 def run_try(options: argparse.Namespace) -> int:
     """Carries out `classifier try`."""
-    return asyncio.run(_try(options.load(options), options.texts))
+    return asyncio.run(_try(options.load(options), options.texts, has_platform=options.platform))
 
 
-async def _try(settings: "Settings", texts: Sequence[str]) -> int:
-    from lockgate.core.labels import decide_by_rules, refers_to_editor
+async def _try(settings: "Settings", texts: Sequence[str], *, has_platform: bool) -> int:
+    from lockgate.core.labels import refers_to_editor
+    from lockgate.core.routes import choose_routes
     from lockgate.embedded.classifier import Classifier, find_classifier, read_model
 
     path = find_classifier(settings.classifier.model_path, settings.data_dir)
@@ -151,17 +157,35 @@ async def _try(settings: "Settings", texts: Sequence[str]) -> int:
         model = read_model(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the classifier cannot be used: {error}", source=str(path)) from error
-    threshold = settings.classifier.confidence_threshold
+    labels = [route.label for route in choose_routes(has_platform=has_platform)]
     async with _open_embedder(settings) as embedder:
-        classifier = Classifier(model, embedder, threshold)
+        classifier = Classifier(model, embedder, settings.classifier.confidence_threshold)
         for text in texts:
             guess, sure = await classifier.weigh(text), await classifier.classify(text)
-            likeliest = f"{guess.label or 'another language'}, {guess.confidence:.3f}" if guess else "nothing"
             print(text)
-            print(f"  rules       {decide_by_rules(text) or 'nothing'} (only with the platform route)")
-            print(f"  classifier  {likeliest}{'' if sure else ': left to the model'}")
+            print(f"  label       {_name_label(text, sure, labels)}")
+            print(f"  classifier  {_name_guess(guess, labels)}")
             print(f"  editor      {'meant' if refers_to_editor(text) else 'not meant'}")
     return EXIT_OK
+
+
+def _name_label(text: str, sure: "Guess | None", labels: Sequence[str]) -> str:
+    """What an agent with these labels would take, as far as no model is asked."""
+    from lockgate.core.labels import decide_by_rules
+
+    ruled = decide_by_rules(text)
+    if ruled in labels:
+        return f"{ruled}, by the rules"
+    if sure is not None and sure.label in labels:
+        return f"{sure.label}, by the classifier"
+    return "left to the model"
+
+
+def _name_guess(guess: "Guess | None", labels: Sequence[str]) -> str:
+    if guess is None:
+        return "nothing"
+    foreign = "only with --platform" if guess.label else "another language"
+    return f"{guess.label if guess.label in labels else foreign}, {guess.confidence:.3f}"
 
 
 def _say(words: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ANSWER_CHARS = 60
 _NO_SCORE = "-"
+_JUDGE = "the judge"
 _WORDS = (
     "Let an agent answer the questions of the file `evaluation.questions`, and the model `evaluation.judge` score the "
     "answers: faithfulness, answer relevancy, context recall and context precision, each from 0 to 1. Nothing is "
@@ -52,7 +53,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 async def _evaluate(settings: "Settings", options: argparse.Namespace) -> "Evaluation":
     from lockgate.assembly import open_gateway
-    from lockgate.errors import InvalidRequest
+    from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest
     from lockgate.pipelines.evaluate import EvaluationRequest, evaluate
 
     if not settings.agents:
@@ -61,7 +62,22 @@ async def _evaluate(settings: "Settings", options: argparse.Namespace) -> "Evalu
         raise InvalidRequest(f"no agent `{options.agent}` is configured; there are: {', '.join(settings.agents)}")
     request = EvaluationRequest(options.category, options.limit, options.index)
     async with open_gateway(settings) as gateway:
-        return await evaluate(request, gateway.evaluation(options.agent), _tell)
+        try:
+            return await evaluate(request, gateway.evaluation(options.agent), _tell)
+        except CannotEvaluate as error:
+            path = settings.evaluation.questions
+            if path is None or settings.evaluation.judge is None:
+                raise
+            raise CannotEvaluate(f"{error.message} ({path.absolute()})") from error
+        except EvaluationFailed as error:
+            raise EvaluationFailed(f"{error.message}; {_tell_parts(settings, options.agent)}") from error
+
+
+def _tell_parts(settings: "Settings", wanted: str | None) -> str:
+    """Who may have failed: the models of the agent, and the one that judges."""
+    agent = settings.agents.get(wanted or "default") or next(iter(settings.agents.values()))
+    models = " and ".join(f"`{name}`" for name in dict.fromkeys((agent.main, agent.conversational)))
+    return f"agent `{agent.id}` uses {models}, the judge is `{settings.evaluation.judge}`"
 
 
 def _tell(progress: "Progress") -> None:
@@ -74,9 +90,14 @@ def _tell_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
     from lockgate.pipelines.evaluate import FailedQuestion
 
     if isinstance(outcome, FailedQuestion):
-        return f"failed: {_flat(outcome.reason)}"
+        return f"failed: {_blame(outcome.reason)}"
     scores = zip(("faithfulness", "relevancy", "recall", "precision"), outcome.scores, strict=True)
     return ", ".join(f"{name} {_score(score)}" for name, score in scores)
+
+
+def _blame(reason: str) -> str:
+    """The reason, and who failed: the judge is named in it, else it was the agent."""
+    return _flat(reason) if reason.startswith(_JUDGE) else f"the agent failed: {_flat(reason)}"
 
 
 def _write_table(outcome: "Evaluation") -> str:
@@ -101,7 +122,7 @@ def _write_table(outcome: "Evaluation") -> str:
     if missing:
         blocks.append(["No verdict, and no part of the mean:", *align(missing)])
     if outcome.failures:
-        failed = [(_flat(one.id), _flat(one.reason)) for one in outcome.failures]
+        failed = [(_flat(one.id), _blame(one.reason)) for one in outcome.failures]
         blocks.append(["Failed, and no part of the scores:", *align(failed)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 

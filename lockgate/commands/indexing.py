@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import NamedTuple
 
 from lockgate.core.hits import name_model
 from lockgate.core.passages import IndexedDocument, Passage, split_passages, text_to_embed
-from lockgate.embedded.reading import MAX_FILE_BYTES, READING_VERSION, SUFFIXES, read_document
+from lockgate.embedded.reading import MAX_FILE_BYTES, READING_VERSION, SUFFIXES, NoText, read_document
 from lockgate.interfaces import Embedder, PassageIndex
 
 _LINE_EVERY_S = 5.0
 _SHOW_EVERY_S = 0.2
+_KINDS_SHOWN = 6
 
 
 class Candidate(NamedTuple):
@@ -34,6 +36,34 @@ class Candidate(NamedTuple):
 
 
 @dataclass(slots=True)
+class Skipped:
+    """What folders have and was not looked at: files of other kinds, files that a pattern leaves out, and links."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    unmatched: int = 0
+    links: int = 0
+
+    def describe(self, pattern: str | None) -> list[str]:
+        """A line for each reason."""
+        lines = []
+        if self.kinds:
+            names = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common(_KINDS_SHOWN))
+            names += ", …" if len(self.kinds) > _KINDS_SHOWN else ""
+            known = " ".join(sorted(SUFFIXES))
+            lines.append(f"skipped {count_of(self.kinds.total(), 'file')} of other kinds ({names}); known: {known}")
+        if self.unmatched:
+            lines.append(f"skipped {count_of(self.unmatched, 'file')} that --glob {pattern} leaves out")
+        if self.links:
+            lines.append(f"skipped {count_of(self.links, 'link')} that lead{'s' * (self.links == 1)} out of the folder")
+        return lines
+
+
+def count_of(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass(slots=True)
 class Tally:
     """What has been done so far."""
 
@@ -41,20 +71,22 @@ class Tally:
     replaced: int = 0
     unchanged: int = 0
     failed: int = 0
+    empty: int = 0
     passages: int = 0
     is_done: bool = False
+    is_embedding: bool = False  # whoever makes vectors is at work, or has failed
     started_s: float = field(default_factory=time.monotonic)
 
     @property
     def files(self) -> int:
         """All that were looked at."""
-        return self.added + self.replaced + self.unchanged + self.failed
+        return self.added + self.replaced + self.unchanged + self.failed + self.empty
 
     def describe_speed(self) -> str:
         """How many passages, in which time."""
         taken_s = max(time.monotonic() - self.started_s, 0.001)
         speed = f"{self.files / taken_s:.1f} files/s, {self.passages / taken_s:.0f} passages/s"
-        return f"{self.passages} passages in {taken_s:.1f} s ({speed})"
+        return f"{count_of(self.passages, 'passage')} in {taken_s:.1f} s ({speed})"
 
 
 class Filler:
@@ -75,9 +107,12 @@ class Filler:
             self._progress.show(file.name)
             try:
                 await self._add(file)
+            except NoText as error:
+                await self._leave_out(file, error)
             except (OSError, ValueError) as error:
                 self._tally.failed += 1
-                self._progress.complain(file.path, error)
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                self._progress.complain(file.path, reason)
         self._progress.end()
         self._tally.is_done = True
 
@@ -97,10 +132,22 @@ class Filler:
         else:
             self._tally.added += 1
 
+    async def _leave_out(self, file: Candidate, error: NoText) -> None:
+        """A file that says nothing: no failure, but what it said before is not true any more."""
+        self._tally.empty += 1
+        source = str(file.path.resolve())
+        is_known = source in self._before
+        if is_known:
+            await self._index.remove_documents([source])
+        self._progress.complain(file.path, f"{error}, {'taken out of the index' if is_known else 'skipped'}")
+
     async def _embed(self, passages: Sequence[Passage]) -> Sequence[Sequence[float]]:
         if self._embedder is None:
             return []
-        return await self._embedder.embed([text_to_embed(passage) for passage in passages])
+        self._tally.is_embedding = True
+        vectors = await self._embedder.embed([text_to_embed(passage) for passage in passages])
+        self._tally.is_embedding = False
+        return vectors
 
 
 def _load(path: Path) -> bytes:
@@ -117,32 +164,56 @@ def _cut(name: str, raw: bytes) -> tuple[str, list[Passage]]:
     return document.title, split_passages(document.sections, document.title)
 
 
-def find_files(paths: Sequence[Path], pattern: str | None = None) -> list[Candidate]:
+def find_files(paths: Sequence[Path], pattern: str | None = None, skipped: Skipped | None = None) -> list[Candidate]:
     """The files at and below the paths, each once, in a steady order. A file that is named itself always counts."""
     found: dict[Path, Candidate] = {}
     for path in paths:
-        below = _walk(path, pattern) if path.is_dir() else [Candidate(path, path.name)]
+        walk = _Walk(path.resolve(), pattern, skipped or Skipped())
+        below = walk.find() if path.is_dir() else [Candidate(path, path.name)]
         for one in below:
             found.setdefault(one.path.resolve(), one)
     return list(found.values())
 
 
-def _walk(folder: Path, pattern: str | None) -> Iterator[Candidate]:
-    """What can be read below a folder; links are followed, but no folder is entered twice."""
-    entered: set[tuple[int, int]] = set()
-    base = folder.resolve()
-    for place, folders, names in os.walk(base, followlinks=True):
-        status = os.stat(place)
-        if (status.st_dev, status.st_ino) in entered:
-            folders.clear()
-            continue
-        entered.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(place, name)
-            inner = path.relative_to(base)
-            if not name.startswith(".") and path.suffix.lower() in SUFFIXES and _fits(inner, pattern):
-                yield Candidate(path, (base.name / inner).as_posix())
+class _Walk:
+    """Through a folder. Links are followed inside of it, and no folder is entered twice; what lies elsewhere is not
+    added, or it would stay when the folder is removed.
+    """
+
+    def __init__(self, base: Path, pattern: str | None, skipped: Skipped) -> None:
+        self._base = base
+        self._pattern = pattern
+        self._skipped = skipped
+
+    def find(self) -> Iterator[Candidate]:
+        """What can be read."""
+        entered: set[tuple[int, int]] = set()
+        for place, folders, names in os.walk(self._base, followlinks=True):
+            status = os.stat(place)
+            if (status.st_dev, status.st_ino) in entered:
+                folders.clear()
+                continue
+            entered.add((status.st_dev, status.st_ino))
+            seen = sorted(name for name in folders if not name.startswith("."))
+            folders[:] = [name for name in seen if self._is_inside(Path(place, name))]
+            for name in sorted(names):
+                path = Path(place, name)
+                if not name.startswith(".") and self._counts(path):
+                    yield Candidate(path, (self._base.name / path.relative_to(self._base)).as_posix())
+
+    def _counts(self, path: Path) -> bool:
+        if path.suffix.lower() not in SUFFIXES:
+            self._skipped.kinds[path.suffix.lower() or "without a suffix"] += 1
+            return False
+        if not _fits(path.relative_to(self._base), self._pattern):
+            self._skipped.unmatched += 1
+            return False
+        return self._is_inside(path)
+
+    def _is_inside(self, path: Path) -> bool:
+        is_inside = not path.is_symlink() or path.resolve().is_relative_to(self._base)
+        self._skipped.links += not is_inside
+        return is_inside
 
 
 def _fits(path: Path, pattern: str | None) -> bool:
@@ -178,9 +249,8 @@ class _Progress:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def complain(self, path: Path, error: Exception) -> None:
+    def complain(self, path: Path, reason: str) -> None:
         self.end()
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         print(f"lockgate: {_plain(str(path))}: {reason}", file=sys.stderr, flush=True)
 
     def end(self) -> None:

@@ -82,6 +82,12 @@ def _run_list(options: argparse.Namespace) -> int:
 
 
 async def _list(settings: "Settings", caller: str | None) -> int:
+    from lockgate.agents import find_sessions_file
+
+    file = find_sessions_file(settings)
+    if file is not None and not file.exists():
+        print(f"no sessions yet: there is no {file}", file=sys.stderr)
+        return EXIT_OK
     async with _open_archive(settings) as archive:
         entries = await archive.list_sessions(caller)
     if not entries:
@@ -146,7 +152,8 @@ async def _export(settings: "Settings", options: argparse.Namespace) -> int:
                         turns += 1
                         record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
                         print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
-    print(f"{turns} turns of {sessions} sessions exported", file=sys.stderr)
+    told = f"{turns} turn{'s' * (turns != 1)} of {sessions} session{'s' * (sessions != 1)} exported"
+    print(told, file=sys.stderr)
     return EXIT_OK
 
 
@@ -217,13 +224,20 @@ async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
 async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
     """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
     from lockgate.agents import find_sessions_file, open_sessions
-    from lockgate.errors import ConfigError
+    from lockgate.commands.failures import explain_failure
+    from lockgate.errors import ConfigError, Unavailable
 
     file = find_sessions_file(settings)
     if file is not None and not file.exists():
         raise ConfigError("there is no session store yet", source=str(file))
-    async with open_sessions(settings) as store:
-        yield store
+    try:
+        async with open_sessions(settings) as store:
+            yield store
+    except Unavailable as error:
+        if file is None:
+            raise
+        words = explain_failure(file, error, "sessions then begin anew")
+        raise Unavailable(error.service, words) from error
 
 
 def _build_key(options: argparse.Namespace, name: str) -> "SessionKey":

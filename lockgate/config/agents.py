@@ -86,7 +86,8 @@ def _given(found: Mapping[str, Any], key: str) -> tuple[str, ...]:
 def _check_named(draft: Draft, path: Path, what: str, names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
-            draft.blame(path, f"{what} `{name}` not found{suggest(name, list(known))}")
+            section = {"policy": "policies"}.get(what, f"{what}s")
+            draft.blame(path, f"{what} `{name}` not found in section `{section}`{suggest(name, list(known))}")
 
 
 def _read_sessions(draft: Draft) -> SessionSettings:

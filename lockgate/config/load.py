@@ -57,10 +57,12 @@ def load_settings(
     flags: Mapping[str, Any],
     environ: Mapping[str, str],
     try_part: TryPart | None = None,
+    needs_callers: bool = True,
 ) -> Settings:
     """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given.
 
     `try_part` opens an embedded part on trial: what is wrong with its name or options is then reported with the rest.
+    Whoever serves nobody needs no callers, nor their keys.
     """
     draft = _start_draft(config_path, environ)
     rename_old_keys(draft)
@@ -74,7 +76,7 @@ def load_settings(
     found = read_fields(draft, Settings, draft.tree, (), special=OWN_READERS)
     found |= read_orchestrator_sections(draft)
     found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
-    found["callers"] = read_callers(draft)
+    found["callers"] = read_callers(draft) if needs_callers else {}
     found["models"], found["sources"] = read_models(draft), read_sources(draft)
     found |= read_agent_sections(draft, Known(found["models"], found["sources"], found["policies"]))
     if try_part is not None:

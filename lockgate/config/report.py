@@ -59,8 +59,11 @@ _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|d
 Locate = Callable[[str, str], str]
 
 
-def render_check(settings: Settings, locate: Locate | None = None) -> str:
-    """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from."""
+def render_check(settings: Settings, locate: Locate | None = None, missing: Sequence[str] = ()) -> str:
+    """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from,
+    `missing` what is not there yet on this machine. What needs attention stands at the end.
+    """
+    warnings = (*settings.warnings, *without_effect(settings), *missing)
     parts = [
         _render_table("", _list_basics(settings)),
         _render_table("Detectors", _list_detectors(settings)),
@@ -76,9 +79,9 @@ def render_check(settings: Settings, locate: Locate | None = None) -> str:
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
-        _render_table("Warnings", [(warning,) for warning in (*settings.warnings, *without_effect(settings))]),
-        _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
         "The resolved whole\n\n" + render_yaml(settings),
+        _render_table("Warnings", [(warning,) for warning in warnings]),
+        _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
         '`lockgate serve` would refuse these settings: see "Not served by this version".' if unserved(settings) else "",
     ]
     return "\n".join(part for part in parts if part)

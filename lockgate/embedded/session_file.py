@@ -118,8 +118,8 @@ async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[
     """The database of a file, made if there is none, readable for nobody else."""
     _create(path)
     async with (
-        _open_connection(lambda: _open_writer(path, busy_timeout_s)) as writer,
-        _open_connection(lambda: _open_reader(path, busy_timeout_s)) as reader,
+        _open_connection(lambda: _open_named(_open_writer, path, busy_timeout_s)) as writer,
+        _open_connection(lambda: _open_named(_open_reader, path, busy_timeout_s)) as reader,
     ):
         yield SessionFile(writer, reader, busy_timeout_s)
 
@@ -146,6 +146,16 @@ def _create(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
+
+
+def _open_named(
+    open_database: Callable[[Path, float], sqlite3.Connection], path: Path, busy_timeout_s: float
+) -> sqlite3.Connection:
+    """The same, but a failure names the file: whoever starts us has to find it."""
+    try:
+        return open_database(path, busy_timeout_s)
+    except sqlite3.Error as error:
+        raise Unavailable("sessions", f"{path}: {_name_failure(error)}") from error
 
 
 def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:

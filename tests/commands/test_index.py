@@ -5,6 +5,9 @@ import argparse
 import asyncio
 import json
 import os
+import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,9 @@ def search(tmp_path: Path, question: str) -> list[str]:
 
 
 WORDS_ONLY = "--no-embeddings"
+DETECTORS = {"detectors": {"pii": {"embedded": "pii"}}}
+KNOWN = " ".join(sorted(SUFFIXES))
+OTHERS = f"skipped 1 file of other kinds (1 .png); known: {KNOWN}\n"
 
 
 def test_files_of_every_kind_are_added_and_hidden_ones_are_not(
@@ -76,6 +82,7 @@ def test_files_of_every_kind_are_added_and_hidden_ones_are_not(
     assert run("add", str(docs), WORDS_ONLY) == 0
     told = capsys.readouterr()
     assert told.out.startswith(f"{tmp_path}/data/index.db: 4 added; 5 passages in ")
+    assert told.out.endswith(f"\n{OTHERS}")
     assert told.err == ""
     assert search(tmp_path, "stop service") == ["docs/guide.md#2"]
     assert search(tmp_path, "harbour dawn") == ["docs/deep/notes.txt#1"]
@@ -90,10 +97,10 @@ def test_what_has_not_changed_is_skipped_and_what_has_is_replaced(
     run("add", str(docs), WORDS_ONLY)
     capsys.readouterr()
     assert run("add", str(docs), str(docs / "guide.md"), WORDS_ONLY) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/data/index.db: 4 unchanged\n"
+    assert capsys.readouterr().out == f"{tmp_path}/data/index.db: 4 unchanged\n{OTHERS}"
     (docs / "guide.md").write_text("# Guide\n\nThrow it away.")
     assert run("add", str(docs), WORDS_ONLY) == 0
-    assert "1 replaced, 3 unchanged; 1 passages" in capsys.readouterr().out
+    assert "1 replaced, 3 unchanged; 1 passage in " in capsys.readouterr().out
     assert search(tmp_path, "service") == []
     assert search(tmp_path, "throw") == ["docs/guide.md#1"]
 
@@ -102,20 +109,126 @@ def test_a_file_that_cannot_be_read_is_told_and_the_others_go_in(
     run: Run, docs: Path, tmp_path: Path, capsys: Any
 ) -> None:
     (docs / "locked.pdf").write_bytes(encrypt_pdf(build_pdf("secret"), "pass"))
-    (docs / "empty.md").write_text("")
-    (docs / "dangling.md").symlink_to(tmp_path / "nowhere")
+    (docs / "dangling.md").symlink_to(docs / "nowhere")
     os.mkfifo(docs / "pipe.txt")
     assert run("add", str(docs), str(tmp_path / "none.md"), str(docs / "image.png"), WORDS_ONLY) == 3
     told = capsys.readouterr()
-    assert "4 added, 6 not read" in told.out
+    assert "4 added, 5 not read" in told.out
     assert set(told.err.splitlines()) == {
         f"lockgate: {docs}/dangling.md: No such file or directory",
-        f"lockgate: {docs}/empty.md: it has no text",
         f"lockgate: {docs}/locked.pdf: it is encrypted",
         f"lockgate: {docs}/pipe.txt: it is no file",
         f"lockgate: {tmp_path}/none.md: No such file or directory",
         f"lockgate: {docs}/image.png: only {', '.join(sorted(SUFFIXES))} files can be read",
     }
+
+
+def test_files_without_text_are_told_and_are_no_failure(run: Run, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "a.md").write_text("")
+    (folder / "b.txt").write_text("harbour")
+    (folder / "c.pdf").write_bytes(build_pdf(""))
+    assert run("add", str(folder), WORDS_ONLY) == 0
+    told = capsys.readouterr()
+    assert "1 added, 2 empty; 1 passage in " in told.out
+    assert told.err.splitlines() == [
+        f"lockgate: {folder}/a.md: empty, skipped",
+        f"lockgate: {folder}/c.pdf: no text in it, perhaps a scan, skipped",
+    ]
+    (folder / "b.txt").write_text(" \n")
+    assert run("add", str(folder), WORDS_ONLY) == 0
+    assert f"lockgate: {folder}/b.txt: empty, taken out of the index" in capsys.readouterr().err
+    assert search(tmp_path, "harbour") == []
+
+
+def test_a_folder_with_nothing_to_add_is_told_with_what_was_skipped(run: Run, tmp_path: Path, capsys: Any) -> None:
+    label = f"{tmp_path}/data/index.db"
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    assert run("add", str(folder), WORDS_ONLY) == 0
+    assert capsys.readouterr().out == f"{label}: no files to add\n"
+    for name in ("a.csv", "b.csv", "c.docx", "LICENSE"):
+        (folder / name).write_text("x")
+    assert run("add", str(folder), WORDS_ONLY) == 0
+    kinds = "2 .csv, 1 .docx, 1 without a suffix"
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{label}: no files to add"
+    assert sorted(second.split("(")[1].split(")")[0].split(", ")) == sorted(kinds.split(", "))
+    assert second.startswith("skipped 4 files of other kinds (")
+    assert second.endswith(f"; known: {KNOWN}")
+    (folder / "d.md").write_text("x")
+    assert run("add", str(folder), WORDS_ONLY, "--glob", "*.zzz") == 0
+    assert capsys.readouterr().out.splitlines()[2] == "skipped 1 file that --glob *.zzz leaves out"
+
+
+def test_links_that_lead_out_are_left_out_so_a_folder_can_be_removed_whole(
+    run: Run, tmp_path: Path, capsys: Any
+) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "linked"
+    (outside / "deep").mkdir(parents=True)
+    folder.mkdir()
+    for path in (outside / "a.txt", outside / "deep" / "b.txt", folder / "own.txt"):
+        path.write_text("harbour")
+    (folder / "a.txt").symlink_to(outside / "a.txt")
+    (folder / "deep").symlink_to(outside / "deep")
+    (folder / "same.txt").symlink_to(folder / "own.txt")
+    assert run("add", str(folder), WORDS_ONLY) == 0
+    told = capsys.readouterr().out
+    assert "1 added" in told
+    assert told.endswith("skipped 2 links that lead out of the folder\n")
+    assert run("remove", str(folder)) == 0
+    assert search(tmp_path, "harbour") == []
+
+
+def test_an_index_file_that_cannot_be_used_is_named_with_the_reason(run: Run, docs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "data" / "index.db"
+    file.parent.mkdir()
+    file.write_bytes(b"no database " * 200)
+    for arguments in (("list",), ("add", str(docs), WORDS_ONLY), ("remove", "--all")):
+        with pytest.raises(Unavailable) as told:
+            run(*arguments)
+        words = "put a copy in its place, or move it away: `lockgate index add` makes it anew"
+        assert told.value.message == f"{file} is damaged: {words}"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(Unavailable, match=r"index\.db is a directory, and should be a file: .*--data-dir"):
+        run("list")
+
+
+def test_a_data_directory_that_cannot_be_made_is_named_with_the_reason(
+    run: Run, docs: Path, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(Unavailable, match=r"data/index\.db: File exists: .*--data-dir"):
+        run("add", str(docs), WORDS_ONLY)
+    assert capsys.readouterr() == ("", "")  # nothing was done that could be summed up
+
+
+def test_an_embedder_that_is_not_there_is_named_with_the_way_round(run: Run, docs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    config = {"embeddings": {"ollama": {"url": url, "model": "nomic"}}, **DETECTORS}
+    with pytest.raises(Unavailable) as told:
+        run("add", str(docs), config=config)
+    assert told.value.message.startswith(f"the embedding model `nomic` at {url}: Embedding failed: cannot connect")
+    assert told.value.message.endswith("; without it, index words only with --no-embeddings")
+
+
+def test_a_run_that_is_terminated_says_how_to_go_on(run: Run, docs: Path, capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def terminate() -> None:
+            with silent.accept()[0] as taken:
+                taken.recv(1)
+                os.kill(os.getpid(), signal.SIGTERM)
+                taken.recv(1_000_000)
+
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        threading.Thread(target=terminate, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            run("add", str(docs), config={"embeddings": {"ollama": {"url": url, "model": "m"}}, **DETECTORS})
+    assert capsys.readouterr() == ("", "stopped; the same command goes on from here\n")
 
 
 def test_a_pattern_chooses_among_the_files_of_folders(docs: Path) -> None:
@@ -174,8 +287,8 @@ def test_vectors_are_filled_in_once_there_are_weights(run: Run, docs: Path, tmp_
     assert run("add", str(docs)) == 0
     assert run("add", str(docs)) == 0
     assert run("add", str(docs), WORDS_ONLY) == 0
-    out = capsys.readouterr().out
-    assert [line.partition(": ")[2].partition(";")[0] for line in out.splitlines()] == [
+    lines = capsys.readouterr().out.splitlines()[::2]
+    assert [line.partition(": ")[2].partition(";")[0] for line in lines] == [
         "4 added",
         "4 replaced",
         "4 unchanged",

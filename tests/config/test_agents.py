@@ -108,11 +108,17 @@ def test_a_file_about_agents_needs_no_detectors(loader: Loader) -> None:
     ("agents", "faults"),
     [
         ("{a: }", ["a.main: is required"]),
-        ("{a: {main: n}}", ["a.main: model `n` not found"]),
-        ("{a: {main: m, conversational: mm}}", ["a.conversational: model `mm` not found; did you mean `m`?"]),
-        ("{a: {main: m, sources: [docs, s]}}", ["a.sources: source `docs` not found"]),
+        ("{a: {main: n}}", ["a.main: model `n` not found in section `models`"]),
+        (
+            "{a: {main: m, conversational: mm}}",
+            ["a.conversational: model `mm` not found in section `models`; did you mean `m`?"],
+        ),
+        ("{a: {main: m, sources: [docs, s]}}", ["a.sources: source `docs` not found in section `sources`"]),
         ("{a: {main: m, sources: docs}}", ["a.sources: must be a list of strings, not a string"]),
-        ("{a: {main: m, policy: polite}}", ["a.policy: policy `polite` not found; did you mean `police`?"]),
+        (
+            "{a: {main: m, policy: polite}}",
+            ["a.policy: policy `polite` not found in section `policies`; did you mean `police`?"],
+        ),
         ("{a: {main: m, polcy: police}}", ["a.polcy: no such key; did you mean `policy`?"]),
         ("{a: {main: m, prepare_timeout_s: 0}}", ["a.prepare_timeout_s: must be more than 0 seconds"]),
         ("{a: {main: m, first_token_timeout_s: -1}}", ["a.first_token_timeout_s: must be more than 0 seconds"]),
@@ -168,7 +174,7 @@ def test_a_model_cannot_be_called_what_requests_mean_otherwise(loader: Loader, n
         ("classifier: {confidence_threshold: 85}", "classifier.confidence_threshold: must be from 0 to 1"),
         ("classifier: {export_threshold: 0}", "classifier.export_threshold: must be at least 1"),
         ("classifier: {path: x}", "classifier.path: no such key"),
-        ("evaluation: {judge: nobody}", "evaluation.judge: model `nobody` not found"),
+        ("evaluation: {judge: nobody}", "evaluation.judge: model `nobody` not found in section `models`"),
         ("limits: {agent_request_bytes: 0}", "limits.agent_request_bytes: must be at least 1"),
         ("sources: {s: {postgres: {dsn_env: DSN, table: 'a; drop table b'}}}",
          "sources.s.postgres.table: must be a name of at most 48 lower-case letters, digits and _, and not begin "

@@ -227,7 +227,9 @@ def test_nothing_in_a_text_can_command_the_terminal() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_check_accepts_every_example(path: Path) -> None:
     done = run("check", "--config-path", str(path), LLM_TOKEN="t0psecret")
-    assert (done.returncode, done.stderr) == (0, b"")
+    lacks_files = b"would not start here" in done.stdout
+    assert lacks_files == (path.name == "orchestrator.yaml")  # its certificates are somebody else's
+    assert (done.returncode, done.stderr) == (2 if lacks_files else 0, b"")
     assert b"Detectors\n" in done.stdout
     assert b"t0psecret" not in done.stdout
 
@@ -236,6 +238,32 @@ def test_check_without_a_file_shows_the_embedded_default(tmp_path: Path) -> None
     done = run("check", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith(b"settings from     embedded default\n")
+
+
+AGENT = """
+detectors: {pii: {embedded: pii}}
+models: {m: {ollama: {url: "http://127.0.0.1:9", model: x}}}
+agents: {default: {main: m}}
+classifier: {model_path: gone.json}
+evaluation: {judge: m, questions: gone.jsonl}
+unknown: 1
+"""
+
+
+def test_check_tells_what_is_missing_at_the_end_of_its_output(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(AGENT)
+    done = run("check", "--config-path", str(path), cwd=tmp_path, LOCKGATE_DATA_DIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, b"")
+    last = done.stdout.decode().split("The resolved whole\n")[1].split("Warnings\n")[1].splitlines()
+    assert [line.strip() for line in last if line] == [
+        "unknown key `unknown` is ignored",
+        f"no embedding weights in {tmp_path}: run `lockgate setup`; until then agents search by words alone, "
+        "without the classifier",
+        f"sources.index: there is no {tmp_path}/index.db yet: run `lockgate index add`",
+        f"classifier.model_path: there is no {tmp_path}/gone.json",
+        f"evaluation.questions: there is no {tmp_path}/gone.jsonl",
+    ]
 
 
 @pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.name)
@@ -271,9 +299,23 @@ def test_serve_refuses_what_it_cannot_serve_yet_and_names_it(tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (2, b"")
     told = f"lockgate: this version cannot serve these settings of {path} yet:\n  models.m.embedded: llamacpp\n"
     assert done.stderr.decode() == told
+    checked = run("check", "--config-path", str(path))
+    assert (checked.returncode, checked.stderr) == (2, b"")
+    assert checked.stdout.decode().endswith('would refuse these settings: see "Not served by this version".\n')
 
 
-def test_the_demo_shows_every_step_and_tells_how_to_go_on() -> None:
+@pytest.mark.parametrize("arguments", [["index", "list"], ["sessions", "list"], ["detect", "x"]])
+def test_only_those_who_serve_need_the_keys_of_callers(arguments: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("detectors: {pii: {embedded: pii}}\ncallers: {app: {key_env: APP_KEY}}\n")
+    done = run(*arguments, "--config-path", str(path), LOCKGATE_DATA_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    refused = run("check", "--config-path", str(path))
+    assert refused.returncode == 2
+    assert b"env var `APP_KEY` not found" in refused.stderr
+
+
+def test_the_demo_shows_every_step() -> None:
     done = run("demo", "--once", "--pace", "0", "--http-port", "0", "--health-http-port", "0")
     assert (done.returncode, done.stderr) == (0, b"")
     words = done.stdout.decode()
@@ -283,7 +325,7 @@ def test_the_demo_shows_every_step_and_tells_how_to_go_on() -> None:
     for found in ("EmailAddress", "CreditCard", "Keyword"):
         assert re.search(rf"(?m)^found {found} ", words)
     assert "held  " in words
-    assert re.search(r"Lockgate is serving at http://127\.0\.0\.1:\d+ \(health: http://127\.0\.0\.1:\d+\)", words)
+    assert words.endswith("That was the sample. `lockgate demo` without --once goes on serving the API.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -298,3 +340,18 @@ def test_the_demo_can_be_stopped_at_any_time(number: signal.Signals) -> None:
         process.stdout.read()
         assert process.wait(20) == 0
         assert time.monotonic() - asked < 3.0
+
+
+def test_a_demo_that_goes_on_serving_tells_where() -> None:
+    environ = clean_environment(HTTP_PORT="0", HEALTH_HTTP_PORT="0")
+    with subprocess.Popen([*COMMAND, "demo", "--pace", "0"], stdout=subprocess.PIPE, env=environ) as process:
+        assert process.stdout is not None
+        words = b""
+        while b"Ctrl-C stops it" not in words:
+            line = process.stdout.readline()
+            assert line, "it ended"
+            words += line
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(20) == 0
+    assert re.search(rb"Lockgate is serving at http://127\.0\.0\.1:\d+ \(health: http://127\.0\.0\.1:\d+\)", words)

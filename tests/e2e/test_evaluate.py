@@ -71,7 +71,8 @@ def test_scores_are_printed_as_a_table_and_progress_goes_to_standard_error(tmp_p
     row = next(line.split() for line in lines if line.startswith("journal "))
     assert row[:7] == ["journal", "good", "1.00", "1.00", "1.00", "1.00", "1"]
     assert "They are kept for 90 days. More is not known." in out
-    assert lines[-1].startswith("broken  ")
+    assert lines[-1].startswith("broken  the agent failed: ")
+    assert "broken: failed: the agent failed: " in err
     assert sorted(line.partition("]")[0] for line in err.splitlines()) == ["[1/3", "[2/3", "[3/3"]
     assert "\x1b" not in out + err
 
@@ -86,10 +87,13 @@ def test_everything_can_be_had_as_json(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_what_cannot_be_evaluated_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationFailed, match="no question could be evaluated"):
+    with pytest.raises(EvaluationFailed, match="no question could be evaluated") as told:
         run(tmp_path, "--category", "bad")
+    assert told.value.message.endswith("; agent `default` uses `main`, the judge is `judge`")
     with pytest.raises(CannotEvaluate, match=r"`evaluation\.judge`"):
         run(tmp_path, judge="")
+    with pytest.raises(CannotEvaluate, match=rf"No such file or directory \({tmp_path}/gone\.jsonl\)"):
+        run(tmp_path, config=CONFIG.replace("{questions}", f"{tmp_path}/gone.jsonl"))
     with pytest.raises(InvalidRequest, match="no agent `other` is configured; there are: default"):
         run(tmp_path, "--agent", "other")
     with pytest.raises(InvalidRequest, match="no source `other`"):

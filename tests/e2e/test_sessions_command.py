@@ -16,7 +16,7 @@ import pytest
 from lockgate.commands.sessions import add_parser
 from lockgate.config.options import Secret
 from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
-from lockgate.errors import ConfigError
+from lockgate.errors import ConfigError, Unavailable
 from tests.soak.sessions.writer import open_store
 
 ANONYMOUS = SessionKey("anonymous", "default", "s1")
@@ -143,9 +143,24 @@ def test_sessions_are_deleted_only_if_somebody_says_yes(
     assert capsys.readouterr().out == ""
 
 
-def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def run_on(folder: Path) -> Run:
     sessions = SimpleNamespace(sqlite="sessions.db", postgres=None, retention_days=None, max_messages=200)
-    run = build_run(SimpleNamespace(sessions=sessions, data_dir=tmp_path))
+    return build_run(SimpleNamespace(sessions=sessions, data_dir=folder))
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_on(tmp_path)
+    assert run("list") == 0
+    assert capsys.readouterr() == ("", f"no sessions yet: there is no {tmp_path}/sessions.db\n")
     with pytest.raises(ConfigError, match=r"sessions\.db: there is no session store yet"):
-        run("list")
+        run("show", "s1")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_damaged_is_named_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "sessions.db"
+    file.write_bytes(b"no database " * 200)
+    with pytest.raises(Unavailable) as told:
+        run_on(tmp_path)("list")
+    words = "put a copy in its place, or move it away: sessions then begin anew"
+    assert told.value.message == f"{file} is damaged: {words}"

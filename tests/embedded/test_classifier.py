@@ -252,9 +252,14 @@ def test_train_names_the_line_that_is_wrong(run: Run, tmp_path: Path) -> None:
         run("train", "--labels", str(labels))
 
 
-def test_try_shows_what_each_layer_says(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("try", "Write a function that sorts this list.", "How much of my quota have I used?") == 0
+def test_try_shows_which_label_is_taken_and_by_whom(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ("Write a function that sorts this list.", "my billing quota usage", "Quelle heure est-il ?")
+    assert run("try", *texts) == 0
     printed = capsys.readouterr().out
-    assert "classifier  CODE_GENERATION" in printed
-    assert "rules       PLATFORM" in printed
+    assert "label       CODE_GENERATION, by the classifier\n  classifier  CODE_GENERATION, 0." in printed
     assert "editor      meant" in printed
+    assert f"{texts[1]}\n  label       left to the model\n  classifier  only with --platform, " in printed
+    assert f"{texts[2]}\n  label       left to the model\n  classifier  another language, " in printed
+    assert "PLATFORM" not in printed
+    assert run("try", "--platform", texts[1]) == 0
+    assert "label       PLATFORM, by the rules\n  classifier  PLATFORM, " in capsys.readouterr().out

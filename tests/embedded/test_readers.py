@@ -157,10 +157,10 @@ def test_a_pdf_whose_password_is_empty_can_be_read() -> None:
     [
         ("a.pdf", encrypt_pdf(build_pdf("secret"), "pass"), "it is encrypted"),
         ("a.pdf", build_pdf("cut off")[:150], "it is damaged or no PDF"),
-        ("a.pdf", b"", "it is damaged or no PDF"),
+        ("a.pdf", b"", "empty"),
         ("a.pdf", b"words", "it is damaged or no PDF"),
-        ("a.pdf", build_pdf(""), "it has no text"),
-        ("a.txt", b" \n ", "it has no text"),
+        ("a.pdf", build_pdf(""), "no text in it, perhaps a scan"),
+        ("a.txt", b" \n ", "empty"),
         ("a.txt", b"\x00\x01\x02", "it is not text"),
         ("a.txt", bytes(MAX_FILE_BYTES + 1), "it is larger than 64 MB"),
         ("a.md", b"x" * (17 * 1024 * 1024), "it has more than 16 million characters"),

@@ -29,6 +29,10 @@ _MARKS = (
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufeff]")
 
 
+class NoText(ValueError):
+    """There is nothing wrong with a file, but it says nothing."""
+
+
 class ReadDocument(NamedTuple):
     """What a file says."""
 
@@ -37,16 +41,19 @@ class ReadDocument(NamedTuple):
 
 
 def read_document(name: str, raw: bytes) -> ReadDocument:
-    """The document in a file of this name; raises ValueError if there is none to be had."""
-    read = _READERS.get(PurePath(name).suffix.lower())
+    """The document in a file of this name; raises ValueError if there is none to be had, NoText if it is blank."""
+    suffix = PurePath(name).suffix.lower()
+    read = _READERS.get(suffix)
     if read is None:
         raise ValueError(f"only {', '.join(sorted(SUFFIXES))} files can be read")
     if len(raw) > MAX_FILE_BYTES:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES >> 20} MB")
+    if not raw:
+        raise NoText("empty")
     found = read(raw)
     sections = [section for section in found.sections if any(section.blocks)]
     if not sections:
-        raise ValueError("it has no text")
+        raise NoText("no text in it, perhaps a scan" if suffix == ".pdf" else "empty")
     if sum(len(block) for section in sections for block in section.blocks) > MAX_TEXT_CHARS:
         raise ValueError(f"it has more than {MAX_TEXT_CHARS >> 20} million characters")
     return ReadDocument(found.title or PurePath(name).stem, sections)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators are told when a store cannot be used: which file it is, the real reason, and what to do.
+
+Callers of the server never see these words: they name files of this machine. Refuses to know what lies in a store.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+
+from lockgate.errors import LockgateError
+
+_ELSEWHERE = "see who may write there, or name another directory with --data-dir"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
+
+
+def explain_failure(file: Path, error: LockgateError, anew: str) -> str:
+    """The failure of a store in a file; `anew` tells what comes back when the file is moved away."""
+    cause = _find_cause(error)
+    if isinstance(cause, OSError):
+        return f"{file}: {cause.strerror or cause}: {_ELSEWHERE}"
+    if not isinstance(cause, sqlite3.Error):
+        return error.message if str(file) in error.message else f"{file}: {error.message}"
+    code = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
+    if file.is_dir():
+        return f"{file} is a directory, and should be a file: move it away, or name another directory with --data-dir"
+    if code in _DAMAGED:
+        return f"{file} is damaged: put a copy in its place, or move it away: {anew}"
+    if code in _BUSY:
+        return f"{file} is locked by another process: try again when that has ended"
+    if code in _CLOSED:
+        return f"{file} cannot be {_name_denial(file)}: {_ELSEWHERE}"
+    return f"{file}: {cause}"
+
+
+def _find_cause(error: BaseException) -> BaseException | None:
+    """What lies below it, if it came from the system or from SQLite."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None and not isinstance(cause, OSError | sqlite3.Error):
+        cause = cause.__cause__ or cause.__context__
+    return cause
+
+
+def _name_denial(file: Path) -> str:
+    """Which right is missing, as far as it can be seen."""
+    if not os.access(file.parent, os.W_OK):
+        return f"written, permission denied in {file.parent}"
+    if file.exists() and not os.access(file, os.W_OK):
+        return "written, permission denied"
+    return "opened or written"
