@@ -24,6 +24,7 @@ import uvloop
 
 from benchmarks.measuring import read_text
 from benchmarks.processes import HOST
+from benchmarks.upstream import KeepAlive
 
 CLASSIFY, REWRITE, EMBED, WORDS, MEANING, SPEAK = "classify", "rewrite", "embed", "words", "meaning", "speak"
 WAITS_MS = {CLASSIFY: 30, REWRITE: 20, EMBED: 15, WORDS: 25, MEANING: 25, SPEAK: 50}
@@ -33,7 +34,6 @@ _DOCUMENTS = 8
 _DIMENSIONS = 384
 _PHASES = 64  # streams do not tick together: each starts a little later than the one before
 _PACE = re.compile(rb"pace-(\d+)-(\d+)")
-_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
 _STREAM_END = b"0\r\n\r\n"
 
@@ -79,29 +79,17 @@ class Script:
         self.times: list[tuple[str, float]] = []
 
 
-class Upstream(asyncio.Protocol):
-    """One keep-alive connection."""
+class Upstream(KeepAlive):
+    """What the script says, each answer when its time has come."""
 
     def __init__(self, script: Script) -> None:
+        super().__init__()
         self._script = script
         self._later = asyncio.get_running_loop().call_later
-        self._rest = b""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember where answers go."""
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete."""
-        self._rest += data
-        while (end := self._rest.find(b"\r\n\r\n") + 4) >= 4:
-            length = _LENGTH.search(self._rest, 0, end)
-            whole = end + (int(length[1]) if length else 0)
-            if len(self._rest) < whole:
-                return
-            path = self._rest.split(b" ", 2)[1].decode()
-            body, self._rest = self._rest[end:whole], self._rest[whole:]
-            self._take(path, body, time.monotonic())
+    def take(self, path: str, body: bytes) -> None:
+        """Answer one request."""
+        self._take(path, body, time.monotonic())
 
     def _take(self, path: str, body: bytes, came_at: float) -> None:
         kind = _find_kind(path, body)

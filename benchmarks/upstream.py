@@ -65,12 +65,15 @@ class Script:
         self.phases = itertools.cycle([number / _PHASES for number in range(_PHASES)])
 
 
-class Upstream(asyncio.Protocol):
-    """One keep-alive connection."""
+class KeepAlive(asyncio.Protocol):
+    """One connection; `take` gets every request that is complete."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    def __init__(self) -> None:
         self._rest = b""
+
+    def take(self, path: str, body: bytes) -> None:
+        """Answer one request."""
+        raise NotImplementedError
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Remember where answers go."""
@@ -86,7 +89,19 @@ class Upstream(asyncio.Protocol):
                 return
             path = self._rest.split(b" ", 2)[1].decode()
             body, self._rest = self._rest[end:whole], self._rest[whole:]
-            self._answer(path, msgspec.json.decode(body) if body else {})
+            self.take(path, body)
+
+
+class Upstream(KeepAlive):
+    """What the script says."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self._script = script
+
+    def take(self, path: str, body: bytes) -> None:
+        """Answer one request."""
+        self._answer(path, msgspec.json.decode(body) if body else {})
 
     def _answer(self, path: str, request: dict[str, Any]) -> None:
         if path == DETECTOR_PATH:

@@ -38,7 +38,7 @@ class AgentSettings:
     history_tokens: int = option(kinds.COUNT, "tokens that these may be, roughly", 6000)
     passages: int = option(kinds.POSITIVE, "passages that go into a prompt", 8)
     min_similarity: float = option(
-        kinds.between(-1, 1), "passages less similar to the question than this are left out", 0.0, "0"
+        kinds.between(-1, 1), "passages less similar to the question than this are left out; 0: none", 0.0, "0"
     )
 
     def __post_init__(self) -> None:

@@ -61,8 +61,11 @@ def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document,
 
 
 def _is_near(document: Document, library: Library) -> bool:
+    """Whether a document is near enough; without a floor all are, whatever their source takes for similarity."""
     similarity = (document.metadata or {}).get(SIMILARITY)
-    return not isinstance(similarity, int | float) or similarity >= library.min_similarity
+    if library.min_similarity == 0 or not isinstance(similarity, int | float):
+        return True
+    return similarity >= library.min_similarity
 
 
 class Foreseen:

@@ -9,6 +9,7 @@ lockgate.core.routes alone: a route that is added there is part of both graphs. 
 the first one is built. Refuses to know models, sources and sessions: the nodes are handed tools for one run.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from lockgate.core.routes import FALLBACK, PLATFORM, ROUTES, Editor, Routes, Tur
 from lockgate.core.turns import Intent, name_topic
 from lockgate.core.values import Document, Message
 from lockgate.errors import ConfigError, UpstreamError
-from lockgate.telemetry import agent_step, count_unreadable_label
+from lockgate.telemetry import Event, agent_step, count_unreadable_label, log_event, name_causes
 
 __all__ = ["Graphs", "Tools", "build_final_messages", "build_graph", "build_graphs", "build_prepare_graph"]
 
@@ -206,7 +207,8 @@ async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
     tools.foresee()
     try:
         said = await tools.ask(build_rewrite_messages(question, tools.intents))
-    except UpstreamError:
+    except UpstreamError as error:
+        log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=REFORMULATE, reason=name_causes(error))
         return {"keywords": question}
     return {"keywords": read_keywords(said, question)}
 

@@ -75,7 +75,7 @@ class Plan(Protocol):
 class Gate(NamedTuple):
     """How text is held for detectors: how it goes through, and by what it is cut for those that compare."""
 
-    plan: "Plan"
+    plan: Plan
     chunking: Chunking
 
 
@@ -232,16 +232,18 @@ async def check_texts(texts: Sequence[str], guarding: Guarding) -> list[str] | N
     readers = excuse(tuple(guarding.input), guarding)
     if not readers:
         return list(texts)
-    checked: list[str] = []
+    checked: dict[str, str] = {"": ""}
     try:
         for text in texts:
-            found = await detect_contents(text, readers, guarding.max_open) if text else []
+            if text in checked:  # a client's own messages end with the question
+                continue
+            found = await detect_contents(text, readers, guarding.max_open)
             if found:
                 count_detections(found)
             verdict = judge_whole(text, found, guarding.on_input)
             if verdict.is_blocked:
                 return None
-            checked.append(verdict.text)
+            checked[text] = verdict.text
     except UpstreamError as error:
         raise fail_check(error) from error
-    return checked
+    return [checked[text] for text in texts]

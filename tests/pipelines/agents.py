@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent of scripted parts, and what each of its turns did."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,22 @@ class AskedModel:
                 yield Frame(number, piece)
         finally:
             self.closed += 1
+
+
+class WaitingModel:
+    """Says one piece for each permit that it is given."""
+
+    def __init__(self) -> None:
+        self.permits = asyncio.Semaphore(0)
+        self.was_closed = asyncio.Event()
+
+    async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+        try:
+            for number in range(100):
+                await self.permits.acquire()
+                yield Frame(number, f"t{number} ")
+        finally:
+            self.was_closed.set()
 
 
 def is_classifying(messages: Sequence[Message]) -> bool:
@@ -94,3 +111,8 @@ async def converse(speaker: Speaker, ask: Ask) -> tuple[list[str], Facts]:
     async with speaker.open(ask) as speech:
         pieces = [piece async for piece in speech]
         return pieces, speech.facts
+
+
+async def turns_of(store: MemorySessionStore) -> list[tuple[str, str]]:
+    """Questions and answers that are remembered."""
+    return [(turn.question, turn.answer) for turn in (await store.load(KEY, 100)).turns]
