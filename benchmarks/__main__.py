@@ -13,6 +13,7 @@ from benchmarks.core import measure_core, measure_growth
 from benchmarks.grounded import measure_grounded
 from benchmarks.measuring import FULL, QUICK, RESULTS, Effort, Row, render, write_json
 from benchmarks.retrieval import measure_retrieval
+from benchmarks.sharing import measure_sharing
 from benchmarks.stream import measure_stream
 
 _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
@@ -24,6 +25,7 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "grounded": measure_grounded,
     "retrieval": measure_retrieval,
     "agent": measure_agent,
+    "sharing": measure_sharing,
 }
 
 

@@ -3,7 +3,7 @@
 
 Every answer is made beforehand, so that it costs next to nothing. A slug says who is asked and how long that takes:
 `docs3-50` is the fourth source and takes 50 ms, `model-0` the model without delay. A model that is asked for a stream
-says its 200 tokens in one write, each an HTTP chunk of its own.
+says its 200 tokens in one write, each an HTTP chunk of its own; `model-0-20` says one every 20 ms.
 
 `GET /prompt` gives the last request that the model got; `GET /times` what each call took that had a delay, by
 correlation id, and forgets it.
@@ -27,7 +27,7 @@ from benchmarks.processes import HOST
 SOURCES, DOCUMENTS = 5, 5
 SOURCE, MODEL = "docs", "model"
 PROMPT_PATH, TIMES_PATH = b"/prompt", b"/times"
-_CALL = re.compile(rb"/api/v1/endpoints/(docs|model)(\d?)-(\d+)/query")
+_CALL = re.compile(rb"/api/v1/endpoints/(docs|model)(\d?)-(\d+)(?:-(\d+))?/query")
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _CORRELATION = re.compile(rb"(?i)\r\nx-correlation-id: *(\S+)")
 _WANTS_STREAM = re.compile(rb'"stream": *true')
@@ -72,7 +72,8 @@ class Script:
         self.whole = _answer({"summary": {"id": "m", "model": "bench", "message": message, "usage": usage}})
         events = [msgspec.json.encode({"choices": [{"index": 0, "delta": {"content": piece}}]}) for piece in pieces]
         lines = [b"data: " + event + b"\n\n" for event in [*events, b"[DONE]"]]
-        self.stream = _STREAM_HEAD + b"".join([_chunk(line) for line in lines]) + b"0\r\n\r\n"
+        self.pieces = [_STREAM_HEAD, *[_chunk(line) for line in lines], b"0\r\n\r\n"]
+        self.stream = b"".join(self.pieces)
         self.prompt = b"{}"
         self.times: dict[str, list[tuple[str, float]]] = {}
 
@@ -117,6 +118,8 @@ class Space(asyncio.Protocol):
             script.times = {}
         elif (called := _CALL.fullmatch(path)) is None:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+        elif called[4] is not None:
+            self._say(0, int(called[4]) / 1000)
         else:
             correlation = _CORRELATION.search(head)
             answer = self._choose(called[1].decode(), called[2], body)
@@ -136,6 +139,13 @@ class Space(asyncio.Protocol):
             asyncio.get_running_loop().call_later(delay_s, self._answer_late, call)
         else:
             self._transport.write(call.answer)
+
+    def _say(self, number: int, pace_s: float) -> None:
+        """A stream, piece by piece."""
+        if not self._transport.is_closing():
+            self._transport.write(self._script.pieces[number])
+            if number + 1 < len(self._script.pieces):
+                asyncio.get_running_loop().call_later(pace_s, self._say, number + 1, pace_s)
 
     def _answer_late(self, call: _Call) -> None:
         self._transport.write(call.answer)

@@ -3,7 +3,8 @@
 
     python examples/echo_model.py [PORT [HOST]]        127.0.0.1:8000 unless told otherwise
 
-The model `broken` breaks off after four words. Needs nothing but Python.
+The model `broken` breaks off after four words. In streams the model `thinking` thinks aloud before it speaks, and with
+`tools` all of them call the first one, with what you said as `text`. Needs nothing but Python.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ class EchoModel(BaseHTTPRequestHandler):
         if self.path == "/tokenize":
             self._send_json({"count": len(words)})
         elif asked.get("stream"):
-            self._stream(words, asked["model"], is_chat=is_chat)
+            self._stream(_say(words, asked, is_chat=is_chat), asked["model"], is_chat=is_chat)
         else:
             said = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
             usage = {"prompt_tokens": len(words), "total_tokens": 2 * len(words), "completion_tokens": len(words)}
@@ -49,18 +50,17 @@ class EchoModel(BaseHTTPRequestHandler):
             choice = {"index": 0, **said, "finish_reason": "stop"}
             self._send_json({**BASE, "object": kind, "choices": [choice], "usage": usage})
 
-    def _stream(self, words: list[str], model: str, *, is_chat: bool) -> None:
+    def _stream(self, pieces: list[dict[str, Any]], model: str, *, is_chat: bool) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         kind = "chat.completion.chunk" if is_chat else "text_completion"
-        for number, word in enumerate([*words, ""]):
+        for number, said in enumerate(pieces):
             if model == "broken" and number == 4:
                 self._send_event({"error": {"message": "out of memory", "type": "server_error", "code": 503}})
                 break
-            said = {"delta": {"content": word} if word else {}} if is_chat else {"text": word}
-            choice = {"index": 0, **said, "finish_reason": "stop" if number == len(words) else None}
+            choice = {"index": 0, **said, "finish_reason": said.get("finish_reason")}
             self._send_event({**BASE, "object": kind, "choices": [choice]})
             time.sleep(PACE_S)
         self._send_event("[DONE]")
@@ -80,6 +80,26 @@ class EchoModel(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:  # noqa: ANN401 - the library's signature
         """Say nothing."""
+
+
+def _say(words: list[str], asked: dict[str, Any], *, is_chat: bool) -> list[dict[str, Any]]:
+    """The choices of a stream, the last of which ends it."""
+    if not is_chat:
+        return [*({"text": word} for word in words), {"text": "", "finish_reason": "stop"}]
+    if asked.get("tools"):
+        return [*({"delta": delta} for delta in _call(words, asked)), {"delta": {}, "finish_reason": "tool_calls"}]
+    thoughts = [{"reasoning_content": f"They said {''.join(words)}."}] if asked["model"] == "thinking" else []
+    deltas = [*thoughts, *({"content": word} for word in words)]
+    return [*({"delta": delta} for delta in deltas), {"delta": {}, "finish_reason": "stop"}]
+
+
+def _call(words: list[str], asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pieces of a call, cut where it hurts: in the middle of words."""
+    name = asked["tools"][0]["function"]["name"]
+    begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}}
+    text = json.dumps({"text": "".join(words)})
+    parts = [{"index": 0, "function": {"arguments": text[at : at + 6]}} for at in range(0, len(text), 6)]
+    return [{"tool_calls": [one]} for one in (begun, *parts)]
 
 
 def _read_text(content: Any) -> str:  # noqa: ANN401 - a text, or parts of one

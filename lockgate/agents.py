@@ -34,7 +34,7 @@ from lockgate.pipelines.evaluate import Bench, Judge
 from lockgate.pipelines.finding import Library
 from lockgate.pipelines.graph import build_graphs
 from lockgate.pipelines.guarded_stream import plan_lanes
-from lockgate.pipelines.guards import ActiveGuard, Chosen, Guard, Rules, choose
+from lockgate.pipelines.guards import ActiveGuard, Chosen, Guard, Rules, choose, excuse
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.pipelines.speaking import Gate, Pace
@@ -92,17 +92,20 @@ class Guards:
 
 def build_guarding(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Guarding:
     """The detectors that were chosen for each section, and what the policy makes of their findings."""
+    at_work = {name: excuse(one, partial(policy.passes, name)) for name, one in chosen.items()}
+    for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
+    comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
     return Guarding(
-        input=chosen["input"].contents,
-        documents=chosen["documents"].contents,
-        output=chosen["output"].contents,
-        grounding=chosen["grounding"].reviews,
-        on_input=policy.on_input,
-        on_documents=policy.on_documents,
-        on_output=policy.on_output,
-        on_grounding=policy.on_grounding,
-        fallback=policy.fallback,
-        passes_failures=policy.passes_failures,
+        input=at_work["input"].contents,
+        documents=at_work["documents"].contents,
+        output=at_work["output"].contents,
+        grounding=at_work["grounding"].reviews,
+        for_input=policy.measures("input"),
+        for_documents=policy.measures("documents"),
+        for_output=for_output._replace(actions={**for_output.actions, **comparing}),
+        policy=policy.name,
+        is_shadow=policy.is_shadow,
+        is_speculative=policy.is_speculative,
         grounding_holds=settings.grounding == "hold",
         max_open=settings.detector_concurrent_requests,
         max_chars=settings.limits.max_held_chars,
@@ -136,13 +139,48 @@ class Exposed(NamedTuple):
     models: dict[str, Model | Endpoint | None]
 
 
+class SharedHouse:
+    """What parts of one process share: a House. Models are known once they are open."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._embedder: Embedder | None = None
+        self._has_looked = False
+        self.models: Mapping[str, Model] = {}
+
+    @property
+    def data_dir(self) -> Path:
+        """Where weights lie."""
+        return self._settings.data_dir
+
+    def find_model(self, name: str) -> Model:
+        """A configured model; raises KeyError."""
+        return self.models[name]
+
+    async def share_embedder(self) -> Embedder | None:
+        """The embedder that runs here, opened once; nobody if its weights have not been fetched."""
+        if not self._has_looked:
+            self._embedder = await self._stack.enter_async_context(open_own_embedder(self._settings))
+            self._has_looked = True
+        return self._embedder
+
+
 class StaffOpener:
     """Opens them one by one. `open_part` opens a plugin of a group and notes what is wrong with it."""
 
-    def __init__(self, guards: Guards, stack: AsyncExitStack, open_part: OpenPart, upstreams: "Upstreams") -> None:
+    def __init__(
+        self,
+        guards: Guards,
+        stack: AsyncExitStack,
+        open_part: OpenPart,
+        upstreams: "Upstreams",
+        house: SharedHouse,
+    ) -> None:
         self._settings = guards.settings
         self._guards = guards
         self._stack = stack
+        self._house = house
         self._open_part = open_part
         self._upstreams = upstreams
         self._probes: dict[str, Probe] = {}
@@ -150,7 +188,7 @@ class StaffOpener:
     async def open(self, exposed: Exposed) -> Staff:
         """Everybody, and for requests that name them those that are exposed. Raises ConfigError."""
         settings = self._settings
-        models = {name: await self._open_model(one) for name, one in settings.models.items()}
+        models = self._house.models = {name: await self._open_model(one) for name, one in settings.models.items()}
         used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
         embedder = await self._open_embedder() if any(map(_embeds, used.values())) else None
         sources = {name: await self._open_source(one, embedder) for name, one in used.items()}
@@ -238,7 +276,11 @@ class StaffOpener:
         return NamedSource(source.id, lambda: opened)
 
     async def _open_embedder(self) -> Embedder | None:
-        embedder: Embedder | None = await self._enter("embeddings", open_embedder(self._settings))
+        embedder: Embedder | None
+        if self._settings.embeddings.ollama is None:
+            embedder = await self._house.share_embedder()
+        else:
+            embedder = await self._enter("embeddings", open_embedder(self._settings))
         if embedder is None:
             log_event(Event.WARNING, logging.WARNING, reason=_HINT)
         return embedder
@@ -250,7 +292,7 @@ class StaffOpener:
         path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
         own = embedder if self._settings.embeddings.ollama is None else None
         if path is not None and own is None:
-            own = await self._stack.enter_async_context(open_own_embedder(self._settings))
+            own = await self._house.share_embedder()
         if path is None or own is None:
             return _know_nothing
         classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)

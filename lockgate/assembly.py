@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.agents import Exposed, Guards, Staff, StaffOpener, build_bench, build_speaker
+from lockgate.agents import Exposed, Guards, SharedHouse, Staff, StaffOpener, build_bench, build_speaker
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import (
     ChunkerSettings,
@@ -22,7 +24,7 @@ from lockgate.core.release import Strategy
 from lockgate.core.turns import DEFAULT_AGENT
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, RequestError
-from lockgate.interfaces import Backend, Chunker, Headers, Probe
+from lockgate.interfaces import Backend, Chunker, Headers, House, Probe
 from lockgate.pipelines.asking import Speaker
 from lockgate.pipelines.evaluate import Bench
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
@@ -75,9 +77,17 @@ class Gateway:
         return DEFAULT_AGENT if DEFAULT_AGENT in self.staff.agents else next(iter(self.staff.agents))
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
-        """A configured model, behind the gate if a policy is named; raises KeyError for what there is not."""
+        """A configured model, behind the gate if a policy is named or its own; raises KeyError for what there is not."""
+        policy = policy if policy is not None else self.settings.models[name].policy
         chosen = self.settings.policies[policy] if policy is not None else None
         return build_speaker(self.staff.models[name], self.guarding, chosen)
+
+    def find_agent(self, name: str, policy: str | None) -> Speaker:
+        """An agent, under another policy than its own if one is named; raises KeyError for what there is not."""
+        agent = self.staff.agents[name]
+        if policy is None:
+            return agent
+        return replace(agent, guarding=partial(self.guarding.guarding, self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> Bench:
         """What evaluating an agent needs."""
@@ -122,7 +132,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         exposed = Exposed({}, {})
         upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
         try:
-            staff = await StaffOpener(guarding, stack, opener.open_part, upstreams).open(exposed)
+            staff = await StaffOpener(guarding, stack, opener.open_part, upstreams, opener.house).open(exposed)
         except ConfigError as error:
             if opener.faults:
                 raise ConfigFaults((*opener.faults, error)) from error
@@ -169,6 +179,7 @@ class _Opener:
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
         self._stack = stack
+        self.house = SharedHouse(settings, stack)
         self.chunkers: dict[str, Chunker | None] = {}
         self.probes: dict[str, Probe | None] = {}
         self.faults: list[ConfigError] = []
@@ -205,17 +216,29 @@ class _Opener:
         if detector.embedded is None:
             from lockgate.clients.detector import open_detector_client
 
+            if self._settings.compat == "fms":
+                detector = replace(detector, batch_contents=1)
             opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
         else:
             opened = await self.open_part(
                 "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
             )
             self.probes[name] = None
-            if opened is not None and detector.type != TEXT_CONTENTS:
-                opened = ReadAsReview(opened)
+            opened = self._fit(name, detector, opened)
         if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
             return None
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+
+    def _fit(self, name: str, detector: DetectorSettings, opened: Any) -> Any:  # noqa: ANN401 - a part of any kind
+        """The detector in the place that its type gives it; None if it cannot be of that type, which is noted."""
+        types = getattr(opened, "types", (TEXT_CONTENTS,))
+        if opened is None or detector.type in types:
+            return opened
+        if TEXT_CONTENTS in types:
+            return ReadAsReview(opened)
+        message = f"`{detector.embedded}` cannot be of type {detector.type}: write {' or '.join(types)}"
+        self.faults.append(ConfigError(message, source=self._settings.source, key=f"detectors.{name}.type"))
+        return None
 
     def try_policies(self, guards: Mapping[str, Guard]) -> None:
         """The parameters that policies give to detectors are tried once, now."""
@@ -242,7 +265,7 @@ class _Opener:
     async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
         """A part that runs here, opened; None if it cannot be, which is noted."""
         try:
-            return await self._stack.enter_async_context(_build(group, name, options))
+            return await self._stack.enter_async_context(_build(group, name, options, self.house))
         except ConfigError as error:
             self.faults.append(_move(error, self._settings, key))
             return None
@@ -266,11 +289,13 @@ def _open_chunker(name: str, chosen: ChunkerSettings) -> AbstractAsyncContextMan
 
 
 @asynccontextmanager
-async def _build(group: str, name: str, options: Mapping[str, Any]) -> AsyncIterator[Any]:
+async def _build(group: str, name: str, options: Mapping[str, Any], house: House) -> AsyncIterator[Any]:
     """A part, opened; whatever goes wrong in somebody else's factory is a fault of the settings that name it."""
     async with AsyncExitStack() as stack:
         try:
-            part = await stack.enter_async_context(find_factory(group, name)(options))
+            factory: Any = find_factory(group, name)
+            opening = factory(options, house) if getattr(factory, "wants_house", False) else factory(options)
+            part = await stack.enter_async_context(opening)
         except ConfigError:
             raise
         except Exception as error:
@@ -289,12 +314,14 @@ def open_once(settings: Settings) -> None:
     asyncio.run(open_and_close())
 
 
-def try_part(group: str, name: str, options: Mapping[str, Any]) -> ConfigError | None:
+def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) -> ConfigError | None:
     """Open a part and close it again: what is wrong with it, if anything."""
 
     async def open_once() -> None:
-        async with _build(group, name, options):
-            pass
+        async with AsyncExitStack() as stack:
+            house = SharedHouse(Settings(data_dir=data_dir), stack)
+            async with _build(group, name, options, house):
+                pass
 
     try:
         asyncio.run(open_once())

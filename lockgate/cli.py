@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: parse arguments, call, print.
 
-Exit codes: 0 all went well (detect: nothing found), 1 detect found something, 2 wrong usage or settings,
-3 anything else failed.
+Exit codes: 0 all went well (detect: nothing found), 1 detect found something (verify: the answer is not what was
+cleared), 2 wrong usage or settings, 3 anything else failed.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from lockgate.commands import (
     index,
     sessions,
     setup,
+    verify,
 )
 from lockgate.errors import ConfigError, LockgateError, RequestError
 
@@ -38,9 +39,11 @@ _EPILOG = """examples:
   lockgate setup                                 fetch what embeds text here, once
   lockgate index add docs/                       let agents find documents
   lockgate sessions list                         what agents remember
+  lockgate verify answer.sse                     check a saved answer against its receipt
   lockgate parts serve                           offer our detectors and chunkers to other gateways
 
-exit codes: 0 all went well (detect: nothing found), 1 detect found something,
+exit codes: 0 all went well (detect: nothing found), 1 detect found something
+            (verify: the answer is not what was cleared),
             2 wrong usage or settings, 3 anything else failed
 """
 
@@ -105,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("detect", help="run detectors on a text, a file or standard input", description=_DETECT)
     )
     _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
-    for module in (setup, index, sessions, classifier, evaluate):
+    for module in (setup, index, sessions, classifier, evaluate, verify):
         module.add_parser(commands, _add_settings)
     _add_parts(commands.add_parser("parts", help="offer our detectors and chunkers to others", description=_PARTS))
     return parser

@@ -7,6 +7,7 @@ Each part is made by a factory `(options) -> async context manager of the part`,
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
@@ -26,6 +27,28 @@ from lockgate.core.values import (
 Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
 Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
+HousedFactory = Callable[[Mapping[str, Any], "House"], AbstractAsyncContextManager[Part]]
+AnyFactory = TypeVar("AnyFactory", bound=Callable[..., Any])
+
+
+class House(Protocol):
+    """What a part that runs here may use of the process around it."""
+
+    @property
+    def data_dir(self) -> Path:
+        """Where weights lie."""
+
+    def find_model(self, name: str) -> "Model":
+        """A configured model; to be asked when a request comes, for at start not all are open. Raises KeyError."""
+
+    async def share_embedder(self) -> "Embedder | None":
+        """The embedder that runs here, one for all; nobody if its weights have not been fetched."""
+
+
+def in_house(factory: AnyFactory) -> AnyFactory:
+    """Marks a factory that wants to know the house: it is called with it beside the options."""
+    factory.wants_house = True  # type: ignore[attr-defined]
+    return factory
 
 
 class ChunkMachine(Protocol):
@@ -64,7 +87,11 @@ class Reading(Protocol):
 
 
 class Detector(Protocol):
-    """Reads chunks and reports findings."""
+    """Reads chunks and reports findings.
+
+    An embedded one that has an attribute `types` says by it of which types it can be; without, it reads contents, and
+    stands in for reviewers by reading what was said last.
+    """
 
     @property
     def lookbehind_chars(self) -> int:

@@ -2,17 +2,19 @@
 """Detectors behind the detector API.
 
 Decides which address and headers a detector is asked with, and whose words its failure carries. Refuses to know what
-the bodies look like (lockgate.wire.detectors) and what is made of the findings. One request per call, never repeated
-for a failure of the detector.
+the bodies look like (lockgate.wire.detectors), what is made of the findings, and when chunks of several streams share
+a request (lockgate.clients.batching). A call is never repeated for a failure of the detector; what was shared and
+refused is asked again by each alone.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from multidict import CIMultiDict
 
-from lockgate.clients.http import HttpService, Outgoing, open_with_health, refuse
+from lockgate.clients.batching import Findings, Part, SharedCalls
+from lockgate.clients.http import Answer, HttpService, Outgoing, open_with_health, refuse
 from lockgate.config.settings import DetectorSettings
 from lockgate.core.values import (
     TEXT_CHAT,
@@ -32,10 +34,12 @@ from lockgate.interfaces import Headers
 from lockgate.wire.detectors import (
     PATHS,
     encode_contents,
+    encode_params,
     encode_subject,
     read_contents,
     read_refusal,
     read_results,
+    read_shared_contents,
 )
 
 _SUBJECTS: Mapping[str, type[Subject]] = {
@@ -63,8 +67,11 @@ class _Remote:
     def _headers(self, passed: Headers) -> CIMultiDict[str]:
         return self._http.headers(passed, self._fixed)
 
+    async def _post(self, headers: CIMultiDict[str], body: bytes) -> Answer:
+        return await self._http.post(Outgoing(self._url, headers, body, self._failure))
+
     async def _ask(self, headers: CIMultiDict[str], body: bytes) -> bytes:
-        answer = await self._http.post(Outgoing(self._url, headers, body, self._failure))
+        answer = await self._post(headers, body)
         if answer.status != 200:
             status, message = read_refusal(answer.status, answer.body)
             raise refuse(self._id, self._failure + message, status)
@@ -75,21 +82,54 @@ class _Remote:
 
 
 class DetectorClient(_Remote):
-    """A remote detector that reads chunks."""
+    """A remote detector that reads chunks; those of several streams may share a request."""
 
     lookbehind_chars = 0
+
+    def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
+        super().__init__(detector_id, settings, http, health)
+        self._shared: SharedCalls | None = None
+        if settings.batch_contents > 1:
+            self._shared = SharedCalls(detector_id, settings.batch_contents, settings.batch_wait_ms / 1000)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> "_RemoteReading":
         """Takes any parameters: only the server knows which are right."""
         return _RemoteReading(self, dict(params), self._headers(headers))
 
-    async def find(self, texts: list[str], params: dict[str, Any], headers: CIMultiDict[str]) -> list[list[Detection]]:
+    async def ask(self, reading: "_RemoteReading", texts: list[str]) -> list[Findings]:
+        """The findings of each text, by a request of its own or a shared one."""
+        if self._shared is None:
+            return await reading.find(texts)
+        return await self._shared.find(reading.words, reading, texts, reading)
+
+    async def find(self, texts: list[str], params: dict[str, Any], headers: CIMultiDict[str]) -> list[Findings]:
         """The findings of each text, by one request."""
         body = await self._ask(headers, encode_contents(texts, params))
         try:
             return read_contents(body, texts)
         except (ValueError, RecursionError) as error:
             raise self._misfit(error) from None
+
+    async def find_shared(
+        self, parts: Sequence[list[str]], params: dict[str, Any], headers: CIMultiDict[str]
+    ) -> Sequence[Part] | None:
+        """The findings of several callers' texts, by one request; nothing if each has to ask for itself."""
+        try:
+            answer = await self._post(headers, encode_contents([text for part in parts for text in part], params))
+        except (BrokeProtocol, UnicodeError):
+            return None
+        if answer.status != 200:
+            return None
+        try:
+            read = read_shared_contents(answer.body, parts)
+        except (ValueError, RecursionError):
+            return None
+        return [self._misfit(part) if isinstance(part, Exception) else part for part in read]
+
+    async def close(self) -> None:
+        """Ends the requests that are still open."""
+        if self._shared is not None:
+            await self._shared.close()
 
 
 class ReviewerClient(_Remote):
@@ -117,18 +157,34 @@ class ReviewerClient(_Remote):
 class _RemoteReading:
     """One request's parameters and headers, made once."""
 
-    __slots__ = ("_client", "_headers", "_params")
+    __slots__ = ("_client", "_headers", "_params", "_words")
 
     def __init__(self, client: DetectorClient, params: dict[str, Any], headers: CIMultiDict[str]) -> None:
         self._client = client
         self._params = params
         self._headers = headers
+        self._words: Hashable = None
+
+    @property
+    def words(self) -> Hashable:
+        """All that is said besides the texts; only where it is equal to the letter a request is shared."""
+        if self._words is None:
+            self._words = encode_params(self._params), tuple(self._headers.items())
+        return self._words
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         """The findings of each excerpt; nothing is asked about no excerpts."""
         if not excerpts:
             return []
-        return await self._client.find([excerpt.text for excerpt in excerpts], self._params, self._headers)
+        return await self._client.ask(self, [excerpt.text for excerpt in excerpts])
+
+    async def find(self, texts: list[str]) -> list[Findings]:
+        """The findings of each text, by one request."""
+        return await self._client.find(texts, self._params, self._headers)
+
+    async def find_shared(self, parts: Sequence[list[str]]) -> Sequence[Part] | None:
+        """The findings of several callers' texts, by one request; nothing if each has to ask for itself."""
+        return await self._client.find_shared(parts, self._params, self._headers)
 
 
 class _RemoteReview:
@@ -153,6 +209,12 @@ async def open_detector_client(
     """The client of a remote detector, by its type."""
     if settings.service is None:
         raise RuntimeError(f"detector `{detector_id}` is not remote")
-    kind = DetectorClient if settings.type == TEXT_CONTENTS else ReviewerClient
     async with open_with_health(settings.service, settings.health_service, "detector", detector_id) as (http, health):
-        yield kind(detector_id, settings, http, health)
+        if settings.type != TEXT_CONTENTS:
+            yield ReviewerClient(detector_id, settings, http, health)
+            return
+        client = DetectorClient(detector_id, settings, http, health)
+        try:
+            yield client
+        finally:
+            await client.close()

@@ -19,10 +19,9 @@ def list_missing(settings: "Settings") -> list[str]:
 
 
 def _look_for_weights(settings: "Settings") -> list[str]:
-    from lockgate.embedded.weights import PACKAGES, find_weights
+    from lockgate.embedded.weights import MINILM, find_weights
 
-    is_whole = all(find_weights(settings.data_dir, package.name) for package in PACKAGES)
-    return [] if is_whole else [_NO_WEIGHTS.format(settings.data_dir)]
+    return [] if find_weights(settings.data_dir, MINILM.name) else [_NO_WEIGHTS.format(settings.data_dir)]
 
 
 def _look_for_indexes(settings: "Settings") -> list[str]:

@@ -15,7 +15,7 @@ from lockgate.config.agents import AGENT_SECTIONS, Known, add_index, read_agent_
 from lockgate.config.callers import read_callers
 from lockgate.config.draft import Check, Draft, read_fields
 from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
-from lockgate.config.kinds import describe
+from lockgate.config.kinds import describe, suggest
 from lockgate.config.orchestrator_yaml import (
     SPECIAL_KEYS,
     add_embedded_chunkers,
@@ -25,7 +25,7 @@ from lockgate.config.orchestrator_yaml import (
     rename_old_keys,
 )
 from lockgate.config.otlp import resolve_otlp
-from lockgate.config.policies import read_policies
+from lockgate.config.policies import check_default_policies, check_judges, read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
@@ -33,6 +33,7 @@ from lockgate.config.settings import (
     AggregatorSettings,
     Listener,
     Listeners,
+    ModerationSettings,
     OtlpSettings,
     RouterSettings,
     ServerSettings,
@@ -48,7 +49,7 @@ DEFAULT_PATH = Path("config/config.yaml")
 MAX_FILE_BYTES = 8 * 1024 * 1024
 OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources", *AGENT_SECTIONS)
 
-TryPart = Callable[[str, str, Mapping[str, Any]], ConfigError | None]
+TryPart = Callable[[str, str, Mapping[str, Any], Path], ConfigError | None]
 
 
 def load_settings(
@@ -78,13 +79,16 @@ def load_settings(
     found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
     found["callers"] = read_callers(draft) if needs_callers else {}
     found["models"], found["sources"] = read_models(draft), read_sources(draft)
+    check_default_policies(draft, found)
+    check_judges(draft, found)
+    _check_moderation(draft, found)
+    found["data_dir"] = _expand(found.get("data_dir"), environ)
     found |= read_agent_sections(draft, Known(found["models"], found["sources"], found["policies"]))
     if try_part is not None:
         _try_parts(draft, found, try_part)
     check_router(draft, found.get("router", RouterSettings()))
     check_upstreams(draft, found.get("upstreams", UpstreamSettings()))
     found["aggregator"] = _resolve_aggregator(draft, found.get("aggregator", AggregatorSettings()))
-    found["data_dir"] = _expand(found.get("data_dir"), environ)
     found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
     found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
     found["listeners"] = _build_listeners(draft, found["server"], bool(found["agents"]))
@@ -93,11 +97,18 @@ def load_settings(
     return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
 
 
+def _check_moderation(draft: Draft, found: Mapping[str, Any]) -> None:
+    name = found.get("moderation", ModerationSettings()).policy
+    if name is not None and name not in found["policies"]:
+        message = f"policy `{name}` not found in section `policies`{suggest(name, list(found['policies']))}"
+        draft.blame(("moderation", "policy"), message)
+
+
 def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:
     for section, group in PART_GROUPS.items():
         for name, part in found[section].items():
             is_tried = part is not None and part.embedded and not is_for_later(part)
-            error = try_part(group, part.embedded, part.options) if is_tried else None
+            error = try_part(group, part.embedded, part.options, found["data_dir"]) if is_tried else None
             if error is not None:
                 place = ("options", error.key) if error.source == "options" else ("embedded",)
                 draft.blame((section, name, *place), error.message)

@@ -23,10 +23,11 @@ from lockgate.config.settings import (
     Settings,
     TlsSettings,
 )
-from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER
+from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
+_THRESHOLDS: dict[str, float] = {}  # of embedded detectors that have another one than 0.5
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 
@@ -226,4 +227,5 @@ class _Reader:
 
 def _embedded_defaults(embedded: object) -> dict[str, Any]:
     chunker = WHOLE_TEXT_CHUNKER if embedded == "format" else "sentence"
-    return {"type": TEXT_CONTENTS, "chunker_id": chunker, "default_threshold": 0.5}
+    kind = TEXT_CONTEXT_DOC if embedded == "groundedness" else TEXT_CONTENTS
+    return {"type": kind, "chunker_id": chunker, "default_threshold": _THRESHOLDS.get(str(embedded), 0.5)}

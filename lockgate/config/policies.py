@@ -3,21 +3,23 @@
 
 Decides whether a policy can do what it says: its detectors exist and can read what their section gives them, and
 text is not changed by detectors that read it only when it has left. What an action does to a text is decided in
-`lockgate.core.verdicts`. Does not know the parameters of a detector, `threshold` excepted.
+`lockgate.core.verdicts`. Of the parameters of a detector it knows only `threshold` and those that are its own:
+`on_finding` and `on_detector_failure`, which say for one detector what the policy says for all.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.config import kinds
 from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
 from lockgate.config.options import empty_map
 from lockgate.config.schema import Path
-from lockgate.config.settings import DetectorSettings, Grounding, PolicyKeys
+from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
+from lockgate.core.masks import MaskWith
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
-from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.core.verdicts import Action, DocumentAction, Measures, as_text_action
 
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]
@@ -33,15 +35,18 @@ TEXT_WORDS = {action.name.lower(): action for action in Action}
 DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
 _DOCUMENTS_BY_TEXT = {"annotate": "flag", "mask": "mask", "stop": "drop", "block": "drop"}
 _SECTION_WORDS = {section: tuple(DOCUMENT_WORDS if section == "documents" else TEXT_WORDS) for section in SECTION_TYPES}
+_ON_FINDING, _ON_FAILURE = "on_finding", "on_detector_failure"
+_FAILURE_WORDS = ("fail", "pass")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """One policy, resolved: the parameters of the detectors of each section, and one action per section.
+    """One policy, resolved: the parameters of the detectors of each section, and what becomes of their findings.
 
-    `on_input` is never STOP: of a question nothing goes back to the client, so there it is BLOCK. Where `on_output`
-    is not ANNOTATE every output detector is of type text_contents, and must hold text, whole-document ones too. Where
-    `on_grounding` is not ANNOTATE those that compare answer and documents hold text.
+    `on_input` and the like hold for all detectors of a section, `own_actions` for some; no action on `input` is STOP:
+    of a question nothing goes back to the client, so there it is BLOCK. A detector whose action on `output` changes
+    text is of type text_contents, and must hold text, whole-document ones too; one whose action on `grounding` does
+    holds text as well. `own_failures` says for some detectors what `passes_failures` says for all.
     """
 
     name: str
@@ -55,22 +60,62 @@ class PolicySettings:
     on_grounding: Action = Action.ANNOTATE
     fallback: str = PolicyKeys().fallback
     passes_failures: bool = False
+    own_actions: Mapping[str, Mapping[str, Action | DocumentAction]] = dataclasses.field(default_factory=empty_map)
+    own_failures: Mapping[str, Mapping[str, bool]] = dataclasses.field(default_factory=empty_map)
+    is_shadow: bool = False
+    mask_with: MaskWith = MaskWith.BLOCK
+    lanes: tuple[str, ...] = PolicyKeys().lanes
+    is_speculative: bool = False
+
+    def measures(self, section: str) -> Measures:
+        """What becomes of findings in a section; of documents in the words for texts."""
+        own = self.own_actions.get(section, {})
+        actions = {name: _as_text(action) for name, action in own.items()}
+        action = _as_text(getattr(self, f"on_{section}"))
+        return Measures(action, MappingProxyType(actions), self.mask_with, self.fallback, self.is_shadow)
+
+    def passes(self, section: str, detector_id: str) -> bool:
+        """Whether text leaves that this detector could not read."""
+        return self.own_failures.get(section, {}).get(detector_id, self.passes_failures)
 
     def actions(self) -> dict[str, str]:
         """The word for each section that has detectors."""
         return {section: self.action(section) for section in SECTION_TYPES if getattr(self, section)}
 
-    def action(self, section: str) -> str:
-        """The word for a section."""
+    def action(self, section: str, detector_id: str | None = None) -> str:
+        """The word for a section, or for one of its detectors."""
         action: Action | DocumentAction = getattr(self, f"on_{section}")
+        if detector_id is not None:
+            action = self.own_actions.get(section, {}).get(detector_id, action)
         return action.name.lower()
 
     def as_keys(self) -> dict[str, Any]:
         """The policy as a config file says it."""
-        keys = {section: getattr(self, section) for section in SECTION_TYPES} | {"on_finding": self.actions()}
-        failure = "pass" if self.passes_failures else "fail"
-        given = {key: value for key, value in keys.items() if value}
-        return given | {"fallback": self.fallback, "on_detector_failure": failure}
+        keys = {section: self._as_section(section) for section in SECTION_TYPES} | {_ON_FINDING: self.actions()}
+        given: dict[str, Any] = {"mode": "shadow" if self.is_shadow else "enforce"}
+        given |= {key: value for key, value in keys.items() if value}
+        return given | {
+            "mask_with": self.mask_with.value,
+            "lanes": list(self.lanes),
+            "fallback": self.fallback,
+            _ON_FAILURE: _FAILURE_WORDS[self.passes_failures],
+            "speculative": self.is_speculative,
+        }
+
+    def _as_section(self, section: str) -> dict[str, Any]:
+        own, failures = self.own_actions.get(section, {}), self.own_failures.get(section, {})
+        return {
+            name: {
+                **params,
+                **({_ON_FINDING: self.action(section, name)} if name in own else {}),
+                **({_ON_FAILURE: _FAILURE_WORDS[failures[name]]} if name in failures else {}),
+            }
+            for name, params in getattr(self, section).items()
+        }
+
+
+def _as_text(action: Action | DocumentAction) -> Action:
+    return as_text_action(action) if isinstance(action, DocumentAction) else action
 
 
 def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> Mapping[str, PolicySettings]:
@@ -86,29 +131,85 @@ def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> M
     return MappingProxyType(policies)
 
 
+def check_judges(draft: Draft, found: Mapping[str, Any]) -> None:
+    """The models that judge are there."""
+    for name, one in found["detectors"].items():
+        model = one.options.get("model") if one is not None and one.embedded == "llm_judge" else None
+        if model is not None and model not in found["models"]:
+            message = f"model `{model}` not found in section `models`{kinds.suggest(str(model), list(found['models']))}"
+            draft.blame(("detectors", name, "options", "model"), message)
+
+
+def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
+    """The policies of requests that name none are there."""
+    named = {("models", name, "policy"): one.policy for name, one in found["models"].items() if one is not None}
+    if found.get("openai") is not None:
+        named |= {("openai", "policies", name): policy for name, policy in found["openai"].policies.items()}
+    for path, policy in named.items():
+        if policy is not None and policy not in found["policies"]:
+            message = f"policy `{policy}` not found in section `policies`"
+            draft.blame(path, message + kinds.suggest(str(policy), list(found["policies"])))
+
+
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:
     path = ("policies", name)
     if not name:
         draft.blame(path, "a policy needs a name")
     keys = PolicyKeys(**read_fields(draft, PolicyKeys, draft.take_map(value, path), path))
-    sections = {section: _read_section(draft, keys, (*path, section), detectors) for section in SECTION_TYPES}
-    words = _read_words(draft, keys, (*path, "on_finding"))
+    entries = {section: _read_section(draft, keys, (*path, section), detectors) for section in SECTION_TYPES}
+    words = _read_words(draft, keys, (*path, _ON_FINDING))
     policy = PolicySettings(
         name,
-        **sections,
-        on_input=Action.BLOCK if words["input"] == "stop" else TEXT_WORDS[words["input"]],
+        **{
+            section: MappingProxyType({id_: one.params for id_, one in found.items()})
+            for section, found in entries.items()
+        },
+        on_input=_as_action("input", words["input"]),  # type: ignore[arg-type]
         on_documents=DOCUMENT_WORDS[words["documents"]],
         on_output=TEXT_WORDS[words["output"]],
         on_grounding=TEXT_WORDS[words["grounding"]],
         fallback=keys.fallback,
         passes_failures=keys.on_detector_failure == "pass",
+        own_actions=_collect(entries, lambda section, one: _as_action(section, one.on_finding)),
+        own_failures=_collect(entries, lambda _, one: None if one.on_failure is None else one.on_failure == "pass"),
+        is_shadow=keys.mode == "shadow",
+        mask_with=MaskWith(keys.mask_with),
+        lanes=tuple(lane for lane in LANES if lane in keys.lanes),
+        is_speculative=keys.speculative,
     )
     _check_output(draft, policy, detectors)
     _warn(draft, policy)
     return policy
 
 
-def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detectors) -> Params:
+class _Entry(NamedTuple):
+    """A detector in a section: what it is given, and what the policy says of it alone."""
+
+    params: Mapping[str, Any]
+    on_finding: str | None = None
+    on_failure: str | None = None
+
+
+def _as_action(section: str, word: str | None) -> Action | DocumentAction | None:
+    if word is None:
+        return None
+    if section == "documents":
+        return DOCUMENT_WORDS[word]
+    return Action.BLOCK if section == "input" and word == "stop" else TEXT_WORDS[word]
+
+
+def _collect(
+    entries: Mapping[str, Mapping[str, _Entry]], take: Callable[[str, _Entry], Any]
+) -> Mapping[str, Mapping[str, Any]]:
+    """What is said of some detectors alone, by section."""
+    found = {
+        section: MappingProxyType({name: said for name, one in of.items() if (said := take(section, one)) is not None})
+        for section, of in entries.items()
+    }
+    return MappingProxyType({section: own for section, own in found.items() if own})
+
+
+def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detectors) -> Mapping[str, _Entry]:
     """The parameters by detector; a faulty detector stays in, so that nothing that follows takes it for absent."""
     section = path[-1]
     raw: Mapping[str, Any] = getattr(keys, section)
@@ -121,14 +222,21 @@ def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detecto
             allowed = " or ".join(SECTION_TYPES[section])
             message = f"detector `{detector_id}` is of type {detector.type}; `{section}` needs {allowed}"
             draft.blame((*path, detector_id), message)
-    return MappingProxyType({key: _read_params(draft, value, (*path, key)) for key, value in raw.items()})
+    return {key: _read_entry(draft, value, (*path, key)) for key, value in raw.items()}
 
 
-def _read_params(draft: Draft, value: object, path: Path) -> Mapping[str, Any]:
-    params = draft.take_map(value, path)
+def _read_entry(draft: Draft, value: object, path: Path) -> _Entry:
+    params = dict(draft.take_map(value, path))
     if "threshold" in params:
         read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
-    return MappingProxyType(params)
+    words = {_ON_FINDING: _SECTION_WORDS[path[-2]], _ON_FAILURE: _FAILURE_WORDS}
+    own = {
+        key: read_value(draft, kinds.choice(*allowed), params.pop(key), (*path, key))
+        for key, allowed in words.items()
+        if key in params
+    }
+    said = {key: word for key, word in own.items() if word is not UNREAD}
+    return _Entry(MappingProxyType(params), said.get(_ON_FINDING), said.get(_ON_FAILURE))
 
 
 def _read_words(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:
@@ -161,27 +269,28 @@ def _read_map(draft: Draft, keys: PolicyKeys, said: Mapping[str, Any], path: Pat
 
 def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) -> None:
     """Text can be changed only before it leaves."""
-    if policy.on_output is Action.ANNOTATE:
-        return
-    word = policy.on_output.name.lower()
+    measures = policy.measures("output")
     for detector_id in policy.output:
         path = ("policies", policy.name, "output", detector_id)
         detector = detectors.get(detector_id)
-        if detector is None or detector.type not in SECTION_TYPES["output"]:
+        action = measures.of(detector_id)
+        if action is Action.ANNOTATE or detector is None or detector.type not in SECTION_TYPES["output"]:
             continue
+        word = action.name.lower()
         if detector.type != TEXT_CONTENTS:
             too_late = f"a detector of type {detector.type} reads the answer only when all of it is said"
             draft.blame(path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents")
-        elif detector.chunker_id == WHOLE_TEXT_CHUNKER:
+        elif detector.chunker_id == WHOLE_TEXT_CHUNKER and not policy.is_shadow:
             draft.warn(f"{'.'.join(path)} reads the whole answer: with {word}, all of a stream waits for its end")
 
 
 def _check_grounding(draft: Draft, policy: PolicySettings) -> None:
     """What reports at the end of the answer cannot change it."""
-    if policy.grounding and policy.on_grounding is not Action.ANNOTATE:
+    action = policy.measures("grounding").strictest(policy.grounding)
+    if action is not Action.ANNOTATE:
         too_late = "with `grounding: trail` its findings come when the answer has left, too late to"
-        word = policy.action("grounding")
         path = ("policies", policy.name, "on_finding")
+        word = action.name.lower()
         draft.blame((*path, "grounding"), f"{too_late} {word} it: use annotate, or `grounding: hold`")
 
 
@@ -189,5 +298,15 @@ def _warn(draft: Draft, policy: PolicySettings) -> None:
     path = f"policies.{policy.name}"
     if not any(getattr(policy, section) for section in SECTION_TYPES):
         draft.warn(f"{path} has no detectors: it guards nothing")
+    if policy.is_shadow:
+        draft.warn(f"{path}.mode is shadow: what its detectors find is reported and changes nothing")
     if policy.passes_failures:
         draft.warn(f"{path}.on_detector_failure is pass: text that a failed detector has not read leaves")
+    for section, failures in policy.own_failures.items():
+        for detector_id in [name for name, passes in failures.items() if passes and not policy.passes_failures]:
+            place = f"{path}.{section}.{detector_id}.on_detector_failure"
+            draft.warn(f"{place} is pass: text that it has not read leaves when it fails")
+    if not policy.lanes and (policy.output or policy.grounding):
+        draft.warn(f"{path}.lanes is empty: nothing that the model says is read")
+    if policy.is_speculative and not policy.input:
+        draft.warn(f"{path}.speculative has no effect: the policy has no detectors of `input`")

@@ -23,7 +23,14 @@ from lockgate.config.settings import (
     SourceSettings,
 )
 from lockgate.config.upstreams import is_for_later, kind_of
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_CHAT_PATH, OLLAMA_PATHS, OLLAMA_TEXT_PATH
+from lockgate.core.endpoints import (
+    CHAT_PATH,
+    CHAT_STREAM_PATH,
+    MODERATIONS_PATH,
+    OLLAMA_CHAT_PATH,
+    OLLAMA_PATHS,
+    OLLAMA_TEXT_PATH,
+)
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
@@ -45,6 +52,7 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("/api/v2/text/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
     ("/v1/chat/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
     ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
+    (MODERATIONS_PATH, (TEXT_CONTENTS,), ()),
     (CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
     (CHAT_STREAM_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
     (OLLAMA_CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
@@ -185,16 +193,36 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
 
 
 def _list_policies(settings: Settings) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("name", *SECTION_TYPES, "if a detector fails")]
+    rows: list[tuple[str, ...]] = [("name", "mode", *SECTION_TYPES, "mask with", "lanes", "default of")]
     for name, policy in settings.policies.items():
-        cells = [_describe_readers(policy, section) for section in SECTION_TYPES]
-        rows.append((name, *cells, "pass, with a warning" if policy.passes_failures else "fail"))
+        told = describe_policy(policy)
+        cells = [told.get(section, "-") for section in SECTION_TYPES]
+        users = ", ".join(_list_users(settings, name)) or "-"
+        rows.append((name, told["mode"], *cells, told["mask_with"], told["lanes"], users))
     return rows if settings.policies else []
 
 
-def _describe_readers(policy: PolicySettings, section: str) -> str:
-    names = ", ".join(getattr(policy, section))
-    return f"{policy.actions().get(section, 'annotate')}: {names}" if names else "-"
+def describe_policy(policy: PolicySettings) -> dict[str, str]:
+    """A policy in a few words, for the report and the log: who reads what, and what becomes of a finding."""
+    told = {"mode": ("shadow" if policy.is_shadow else "enforce") + (", speculative" if policy.is_speculative else "")}
+    for section in SECTION_TYPES:
+        readers = [_describe_reader(policy, section, name) for name in getattr(policy, section)]
+        if readers:
+            told[section] = ", ".join(readers)
+    return told | {"mask_with": policy.mask_with.value, "lanes": ", ".join(policy.lanes) or "none"}
+
+
+def _describe_reader(policy: PolicySettings, section: str, name: str) -> str:
+    failing = ", may fail" if policy.passes(section, name) else ""
+    return f"{name} ({policy.action(section, name)}{failing})"
+
+
+def _list_users(settings: Settings, policy: str) -> list[str]:
+    """Whose requests are under the policy, if they name none."""
+    users = [f"agent {name}" for name, one in settings.agents.items() if one.policy == policy]
+    users += [f"model {name}" for name, one in settings.models.items() if one.policy == policy]
+    named = settings.openai.policies if settings.openai is not None else {}
+    return users + [f"openai {name}" for name, one in named.items() if one == policy]
 
 
 def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
@@ -205,8 +233,10 @@ def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
         rows.append((path, _describe_service_of(settings, path), *readers))
     listed = {path for path, _, _ in ENDPOINTS}
     rows += [(path, "yes", "-", "-") for path in CLIENT_PATHS if path not in listed]  # nothing is said there
-    is_bare = settings.compat == "fms" and not settings.agents  # as the existing orchestrator
-    return [row for row in rows if not (is_bare and row[0] in CLIENT_PATHS)]
+    is_fms = settings.compat == "fms"
+    is_bare = is_fms and not settings.agents  # as the existing orchestrator
+    absent = {*(CLIENT_PATHS if is_bare else ()), *((MODERATIONS_PATH,) if is_fms else ())}
+    return [row for row in rows if row[0] not in absent]
 
 
 def _describe_service_of(settings: Settings, path: str) -> str:
@@ -215,6 +245,8 @@ def _describe_service_of(settings: Settings, path: str) -> str:
         return "yes"
     if path in OLLAMA_PATHS:
         return "needs `agents` or `models`"
+    if path == MODERATIONS_PATH and not settings.policies:
+        return "needs `policies`"
     if "completions" in path and settings.openai is None:
         return "needs `openai`"
     if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:

@@ -108,6 +108,9 @@ class OpenAISettings:
 
     service: ServiceSettings = option(SERVICE, "where it is")
     health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
+    policies: Mapping[str, Any] = option(
+        kinds.MAP, "the policy of requests that name none, by model; `*` for all other models", dict, "{}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ class DetectorSettings:
     model_id: str | None = option(kinds.TEXT, "read for router mode, which is not supported", None)
     embedded: str | None = option(
         kinds.EMBEDDED,
-        "one that runs here: pii, secrets, regex, keywords, format, citations, or `module:attribute`",
+        "one that runs here: pii, secrets, regex, keywords, format, citations, prompt_injection, toxicity, language, "
+        "groundedness, llm_judge, or `module:attribute`",
         None,
     )
     options: Mapping[str, Any] = option(kinds.MAP, "what the embedded detector is given", dict, "{}")
@@ -151,6 +155,12 @@ class DetectorSettings:
         "path on the remote detector",
         None,
         "by type",
+    )
+    batch_contents: int = option(
+        kinds.POSITIVE, "texts of several streams that a request to a busy remote detector may have; 1: never share", 32
+    )
+    batch_wait_ms: float = option(
+        kinds.between(0, 1000), "milliseconds that a text may wait for others to share a request with", 5.0, "5"
     )
 
 
@@ -165,10 +175,16 @@ class RouterSettings:
     reply_type: str = option(kinds.TEXT, "not used", "redis")
 
 
+LANES = ("content", "reasoning", "tool_arguments")  # what a model says, each through a gate of its own
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyKeys:
     """One policy as the file says it; `lockgate.config.policies` makes it a PolicySettings."""
 
+    mode: str = option(
+        kinds.choice("enforce", "shadow"), "shadow: everything is read and reported, nothing is changed", "enforce"
+    )
     input: Mapping[str, Any] = option(kinds.MAP, "detectors of what the user says, by id", dict, "{}")
     documents: Mapping[str, Any] = option(kinds.MAP, "detectors of retrieved documents, by id", dict, "{}")
     output: Mapping[str, Any] = option(kinds.MAP, "detectors of what the model says, by id", dict, "{}")
@@ -178,10 +194,29 @@ class PolicyKeys:
         "what happens to text with a finding; the map says it for `input`, `documents`, `output` and `grounding`",
         "annotate",
     )
+    mask_with: str = option(
+        kinds.choice("block", "label", "pseudonym"),
+        "what stands for masked text: `█` for each character, its kind as in `[EMAIL]`, or a made-up name",
+        "block",
+    )
+    lanes: tuple[str, ...] = option(
+        kinds.words_of(*LANES), "what is read of what the model says; the rest is passed on unread", LANES[:2],
+        "[content, reasoning]",
+    )  # fmt: skip
     fallback: str = option(kinds.TEXT, "what stands in place of text that was withheld", "This answer was withheld.")
     on_detector_failure: str = option(
         kinds.choice("fail", "pass"), "pass: text that a failed detector has not read leaves, with a warning", "fail"
     )
+    speculative: bool = option(
+        kinds.BOOLEAN, "the model starts while `input` is being read; nothing leaves before that is done", False
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModerationSettings:
+    """How moderations are answered that name no policy."""
+
+    policy: str | None = option(kinds.NAME, "id of the policy of moderations that name none", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -398,6 +433,9 @@ class Settings:
     models: Mapping[str, ModelSettings] = option(SectionMap(ModelSettings), "models by id", empty_map)
     sources: Mapping[str, SourceSettings] = option(SectionMap(SourceSettings), "data sources by id", empty_map)
     policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
+    moderation: ModerationSettings = option(
+        Section(ModerationSettings), "how `/v1/moderations` is answered", ModerationSettings
+    )
     agents: Mapping[str, AgentSettings] = option(SectionMap(AgentSettings), "agents by name", empty_map)
     sessions: SessionSettings = option(Section(SessionSettings), "where an agent's sessions are kept", SessionSettings)
     embeddings: EmbeddingSettings = option(

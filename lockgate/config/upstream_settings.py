@@ -43,6 +43,7 @@ class ModelSettings:
     expose: bool | None = option(
         kinds.BOOLEAN, "true: every request may name it; false: none may", None, "as `model` on `/v1` and `/api`"
     )
+    policy: str | None = option(kinds.NAME, "id of the policy of requests that name none", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

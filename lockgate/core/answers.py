@@ -62,5 +62,6 @@ class Outcome:
         self.grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
         self.citations: list[Citation] = []
         self.receipt = Receipt()
-        self.failed_detectors: list[str] = []
+        self.excused: Mapping[str, bool] = {}  # detectors that failed, and whether that would have ended the request
+        self.pseudonyms: Mapping[str, str] = {}  # what made-up names stand for
         self.is_prompt_blocked = self.is_answer_blocked = False

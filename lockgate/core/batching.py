@@ -135,6 +135,14 @@ class DetectionBatcher:
                 self._close(desk, progress)
         return asks, progress
 
+    def pass_over(self, chunker: str, upto: int) -> list[Progress]:
+        """The chunker has failed: what its detectors have not been asked about they will not read."""
+        desks = self._by_chunker[chunker]
+        for desk in desks:
+            desk.waiting.clear()
+            desk.frontier = max(desk.frontier, upto)
+        return [Progress(desk.detector, desk.frontier, ()) for desk in desks]
+
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
         """A detector's answer to a request: what to ask next, and how far it has now read."""
         desk = self._desks[ask.detector]

@@ -110,6 +110,12 @@ class ChunkAligner:
         self.reached = self._tape.first + len(self._tape.frames)
         return received
 
+    def pass_over(self) -> int:
+        """The chunker has failed, and its text goes on unread: the position up to which that is so."""
+        self.placed, self._head = self._tape.received, 0
+        self.reached = self.given = self._tape.first + len(self._tape.frames)
+        return self.placed
+
     def _skip(self, upto: int) -> None:
         if upto < self.placed:
             raise self._fault(f"a chunk at {upto} overlaps the one before, which ends at {self.placed}")

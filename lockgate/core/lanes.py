@@ -166,6 +166,11 @@ class Lane:
         self._open.discard(chunker)
         return self._advance([*asks], progress)
 
+    def pass_over(self, chunker: str) -> list[Outcome]:
+        """A chunker has failed and is excused: what has come goes on without its detectors."""
+        upto = self._aligners[chunker].pass_over()
+        return self._advance([], self._batcher.pass_over(chunker, upto))
+
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""
         outcomes: list[Outcome]

@@ -110,10 +110,11 @@ def _write(index: int, document: Document) -> tuple[str, str, str]:
         f'<document index="{index}">\n<source>{escape(flatten_name(document.source))}</source>\n'
         f"<title>{escape(title)}</title>\n<relevance>{f'{score:.2f}' if score > 0 else 'N/A'}</relevance>\n<content>\n"
     )
-    return head, escape(_sendable(document.text)), _END
+    return head, escape(make_sendable(document.text)), _END
 
 
-def _sendable(text: str) -> str:
+def make_sendable(text: str) -> str:
+    """The text with U+FFFD in place of each character that cannot be sent, or that would end it for some."""
     if "\0" not in text:
         try:
             text.encode("utf-16-le")  # the cheapest way to see whether a surrogate stands alone

@@ -182,12 +182,12 @@ def _find_verdicts(reply: str) -> list[_Verdict]:
     if len(reply) > MAX_REPLY_CHARS:
         return []
     found: list[_Verdict] = []
-    for value in _find_json(forget_reasoning(reply)):
+    for value in find_json(forget_reasoning(reply)):
         found = _read_verdicts(value) or found
     return found
 
 
-def _find_json(text: str) -> Iterator[Any]:
+def find_json(text: str) -> Iterator[Any]:
     """Everything in a text that is a JSON list or object, the outermost only."""
     position = 0
     for _ in range(_MAX_STARTS):

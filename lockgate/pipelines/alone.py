@@ -4,15 +4,18 @@
 Nothing is looked up and nothing remembered. Refuses to know any wire shape, and how the model is reached.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from lockgate.core.turns import USER
 from lockgate.core.values import Message
 from lockgate.interfaces import Model
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
+from lockgate.pipelines.early import take_first
+from lockgate.pipelines.metering import Meter
 from lockgate.pipelines.speaking import PACE, PROMPT_BLOCKED, Facts, Gate, Pace, Saying, check_texts, join_whole, speak
 
 
@@ -41,21 +44,38 @@ class _Reply:
     async def run(self) -> AsyncGenerator[str, None]:
         speaker, ask = self._speaker, self._ask
         guarding = speaker.guarding()
+        meter = guarding.open_meter()
+        if guarding.is_on:
+            self.facts.begin(meter)
         sent = ask.sent or (Message(USER, ask.question),)
-        checked = await check_texts([one.text for one in sent], guarding)
-        if checked is None:
+        texts = [one.text for one in sent]
+        if guarding.is_early:
+            async with aclosing(self._speak(sent, texts, guarding, meter)) as pieces:
+                has_passed, piece = await take_first(pieces, partial(self._check, texts, guarding, meter))
+                while has_passed and piece is not None:
+                    yield piece
+                    piece = await anext(pieces, None)
+        else:
+            checked = await check_texts(texts, guarding, meter)
+            has_passed = checked is not None
+            if checked is not None:
+                async with aclosing(self._speak(sent, checked, guarding, meter)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+        if not has_passed:
             self.facts.outcome = PROMPT_BLOCKED
             yield guarding.fallback
-            return
-        messages = [one._replace(text=text) for one, text in zip(sent, checked, strict=True)]
+
+    async def _check(self, texts: Sequence[str], guarding: Guarding, meter: Meter) -> bool:
+        return await check_texts(texts, guarding, meter) is not None
+
+    async def _speak(
+        self, sent: Sequence[Message], texts: Sequence[str], guarding: Guarding, meter: Meter
+    ) -> AsyncGenerator[str, None]:
+        speaker, ask = self._speaker, self._ask
+        messages = [one._replace(text=text) for one, text in zip(sent, texts, strict=True)]
         saying = Saying(
-            speaker.model,
-            messages,
-            ask.params,
-            speaker.pace,
-            guarding,
-            speaker.gate,
-            is_whole=not ask.is_stream,
+            speaker.model, messages, ask.params, speaker.pace, guarding, meter, speaker.gate, is_whole=not ask.is_stream
         )
         async with aclosing(speak(saying, self.facts)) as pieces:
             if ask.is_stream:

@@ -5,8 +5,9 @@ One coroutine carries a request and tells its listener each step as it happens: 
 this request and no other. Everything under way belongs to it and ends with it. A whole answer and a stream go the same
 way; without detectors text is passed on as it comes.
 
-The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. One
-that is blocked ends the request where it stands. Refuses to know any wire shape, and how a source or a model is called.
+The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. The
+model is asked when that is done, or where the policy wants it before; nothing leaves before. A prompt that is blocked
+ends the request where it stands. Refuses to know any wire shape, and how a source or a model is called.
 """
 
 import asyncio
@@ -24,15 +25,24 @@ from lockgate.core.receipts import Part
 from lockgate.core.release import Release
 from lockgate.core.retrieval import Retrieval, Status, merge_documents
 from lockgate.core.values import Frame, Message
-from lockgate.core.verdicts import Action, DocumentAction, Judge, judge_whole
+from lockgate.core.verdicts import Action, Judge, Measures, judge_whole
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.interfaces import Model
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview
 from lockgate.pipelines.listening import TIMED_OUT, blaming_model, next_burst
-from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, note_findings, tell_sources
-from lockgate.pipelines.retrieve import MAX_LOGGED_CHARS, Budget, Inspection, NamedSource, inspect, query, read_text
+from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.pipelines.retrieve import (
+    MAX_LOGGED_CHARS,
+    Budget,
+    Inspection,
+    NamedSource,
+    Originals,
+    inspect,
+    query,
+    read_text,
+)
 from lockgate.pipelines.together import Group, run_group
 from lockgate.telemetry import Event, log_event, name_causes
 
@@ -51,18 +61,18 @@ class Limits(NamedTuple):
 
 
 class Guarding(NamedTuple):
-    """Who reads what of a request, and what becomes of a finding."""
+    """Who reads what of a request, and what becomes of a finding; `for_output` is for those that compare too."""
 
     input: Sequence[ActiveGuard] = ()
     documents: Sequence[ActiveGuard] = ()
     output: Sequence[ActiveGuard] = ()
     grounding: Sequence[ActiveReview] = ()
-    on_input: Action = Action.BLOCK
-    on_documents: DocumentAction = DocumentAction.DROP
-    on_output: Action = Action.ANNOTATE
-    on_grounding: Action = Action.ANNOTATE
-    fallback: str = ""
-    passes_failures: bool = False
+    for_input: Measures = Measures(Action.BLOCK)
+    for_documents: Measures = Measures(Action.BLOCK)
+    for_output: Measures = Measures()
+    policy: str = ""
+    is_shadow: bool = False
+    is_speculative: bool = False
     grounding_holds: bool = True
     max_open: int = 5
     max_chars: int = 1_048_576  # of a document that is read
@@ -71,6 +81,29 @@ class Guarding(NamedTuple):
     def is_on(self) -> bool:
         """Whether anybody reads anything."""
         return bool(self.input or self.documents or self.output or self.grounding)
+
+    @property
+    def fallback(self) -> str:
+        """What stands in place of an answer that was withheld."""
+        return self.for_output.fallback
+
+    @property
+    def masks_input(self) -> bool:
+        """Whether a prompt may have to be changed before anybody sees it."""
+        return self.calls_for(self.input, Action.MASK)
+
+    def calls_for(self, guards: Sequence[ActiveGuard], action: Action) -> bool:
+        """Whether a finding of one of these that read the prompt would call for just this."""
+        return not self.is_shadow and any(self.for_input.of(one.guard.id) is action for one in guards)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the model is asked before the prompt has been read."""
+        return self.is_speculative and bool(self.input) and not self.masks_input
+
+    def open_meter(self) -> Meter:
+        """The account of one request."""
+        return Meter(self.policy, is_shadow=self.is_shadow)
 
 
 class Question(NamedTuple):
@@ -124,14 +157,16 @@ class _Run:
         self._clock = asyncio.get_running_loop().time
         self.started = self._clock()
         self.deadline = self.started + question.limits.total_s
-        self.outcome = Outcome()
+        self.outcome = outcome = Outcome()
         self._question = question
         self._prompt = question.prompt
         self._guarding = question.guarding
         self._tell = tell
-        report = self.outcome.failed_detectors.append if question.guarding.passes_failures else None
-        self._meter = Meter(self.outcome.receipt, report)
+        self._meter = meter = question.guarding.open_meter()
+        outcome.receipt, outcome.excused, outcome.pseudonyms = meter.receipt, meter.excused, meter.names.values
         self._is_guarded = question.guarding.is_on
+        self._originals: Originals = {}
+        self._early: asyncio.Timeout | None = None  # ends what the model was asked too early
         self._expect_reads()
         # While sources are asked; `moved` is a plain wake-up: whoever waits looks again.
         self._retrieved: dict[int, Retrieval] = {}
@@ -146,18 +181,31 @@ class _Run:
         guarding = self._guarding
         await self._tell(RetrievalStarted(len(self._question.sources)))
         await asyncio.sleep(0)  # others that have just come are told of their start before this one goes on
-        if guarding.input and guarding.on_input is Action.MASK:
+        if guarding.masks_input:
             await self._check_prompt()
-        await self._retrieve()
-        if self._question.sources or not self.outcome.is_prompt_blocked:
-            self._note_released(Part.PROMPT, self._question.prompt)
-        if self.outcome.is_prompt_blocked:
-            return
-        self.outcome.documents = merge_documents(self.outcome.retrievals)
-        is_masked = guarding.on_documents is DocumentAction.MASK
-        for document in self.outcome.documents:
-            self._note_released(Part.DOCUMENTS, read_text(document), is_masked=is_masked)
-        await self._generate()
+        async with run_group() as group:
+            if guarding.input and not guarding.masks_input:
+                self._is_checking = True
+                group.create_task(self._check_beside())
+            await self._retrieve()
+            if self._question.sources or not self.outcome.is_prompt_blocked:
+                self._note_released(Part.PROMPT, self._question.prompt)
+            if not self.outcome.is_prompt_blocked:
+                await self._answer()
+
+    async def _answer(self) -> None:
+        """Ask the model, perhaps before the prompt has been read: then what is found in it ends this."""
+        outcome = self.outcome
+        outcome.documents = merge_documents(outcome.retrievals)
+        for document in outcome.documents:
+            _, read = self._originals.get(id(document), (document, read_text(document)))
+            self._note_released(Part.DOCUMENTS, read)
+        try:
+            async with asyncio.timeout(None) as self._early:
+                await self._generate()
+        except TimeoutError:
+            if not outcome.is_prompt_blocked:
+                raise
 
     def _expect_reads(self) -> None:
         """Every detector is on the receipt, also one that never gets anything to read."""
@@ -179,8 +227,8 @@ class _Run:
         found = await detect_contents(self._prompt, guards, guarding.max_open)
         if not found:
             return
-        note_findings(outcome.receipt, found)
-        verdict = judge_whole(self._prompt, found, guarding.on_input)
+        self._meter.note_findings(found, guarding.for_input, Part.PROMPT)
+        verdict = judge_whole(self._prompt, found, guarding.for_input, self._meter.names)
         outcome.found_in_prompt = verdict.detections
         outcome.is_prompt_blocked = verdict.is_blocked
         if not verdict.is_blocked:
@@ -192,24 +240,27 @@ class _Run:
         question, outcome = self._question, self.outcome
         began = self._clock()
         log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
-        self._is_checking = bool(self._guarding.input) and self._guarding.on_input is not Action.MASK
         async with run_group() as group:
             self._ask_sources(group, min(began + question.limits.retrieval_s, self.deadline))
-            if self._is_checking:
-                group.create_task(self._check_beside())
             await self._hear_sources()
             outcome.retrieval_ms = self.elapsed_ms(began)
             if not outcome.is_prompt_blocked:
                 await self._end_retrieval()
-            while self._is_checking:
-                await self._wait()
+            if not self._guarding.is_early:
+                await self._hear_check()
         self._collect()
+
+    async def _hear_check(self) -> None:
+        while self._is_checking:
+            await self._wait()
 
     def _ask_sources(self, group: Group, until: float) -> None:
         guarding, limit = self._guarding, self._question.top_k
         guards = self._meter.watch(guarding.documents, Part.DOCUMENTS)
         permits = asyncio.Semaphore(guarding.max_open)
-        inspection = Inspection(guards, guarding.on_documents, self.outcome.receipt, permits, guarding.max_chars)
+        inspection = Inspection(
+            guards, guarding.for_documents, self._meter, permits, self._originals, guarding.max_chars
+        )
         budget = Budget()
 
         async def ask(place: int, source: NamedSource) -> None:
@@ -225,6 +276,8 @@ class _Run:
         await self._check_prompt()
         self._is_checking = False
         self._moved.set()
+        if self.outcome.is_prompt_blocked and self._early is not None:
+            self._early.reschedule(self._clock())
 
     async def _hear_sources(self) -> None:
         """Tell of sources as they end, until all have or the prompt is blocked."""
@@ -271,14 +324,16 @@ class _Run:
         log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         began = self._clock()
         guards = self._choose_readers()
-        speaker = _Speaker(question, outcome)
+        speaker = _Speaker(question, outcome, self._meter)
         async with open_guarded_stream(self._ask_model(messages, began), guards, question.plan(guards)) as releases:
             async for release in releases:
+                await self._hear_check()
                 token = speaker.judge(release)
                 if token is not None:
                     await self._tell(token)
                 if outcome.is_answer_blocked:
                     break
+        await self._hear_check()
         speaker.finish()
         if not speaker.has_spoken:  # an answer without a word is an answer
             await self._tell(Token("", 0, 0))
@@ -326,21 +381,21 @@ class _Run:
             if frame.fields is not None and frame.fields.get("usage"):
                 self.outcome.usage = frame.fields["usage"]
 
-    def _note_released(self, part: Part, text: str, *, is_masked: bool = False) -> None:
+    def _note_released(self, part: Part, text: str) -> None:
         """What went on is counted for the receipt, if anybody gets one."""
         if self._is_guarded:
-            self.outcome.receipt.note_released(part, text, is_masked=is_masked)
+            self.outcome.receipt.note_released(part, text)
 
 
 class _Speaker:
     """Judges the releases of one answer, notes what is said, and looks for citations in it."""
 
-    def __init__(self, question: Question, outcome: Outcome) -> None:
+    def __init__(self, question: Question, outcome: Outcome, meter: Meter) -> None:
         self._outcome = outcome
+        self._meter = meter
         guarding = question.guarding
-        grounding = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
-        self._fallback = guarding.fallback
-        self._judge = Judge(guarding.on_output, guarding.fallback, grounding) if guarding.is_on else None
+        self._measures = guarding.for_output
+        self._judge = Judge(guarding.for_output, meter.names) if guarding.is_on else None
         known = {one.source for one in outcome.documents}
         self._scanner = CitationScanner(known) if question.finds_citations or guarding.is_on else None
         self.has_spoken = False
@@ -350,10 +405,9 @@ class _Speaker:
         text, detections = release.text, release.detections
         if self._judge is not None:
             if detections:
-                note_findings(self._outcome.receipt, detections)
+                self._meter.note_findings(detections, self._measures, Part.ANSWER)
             verdict = self._judge.judge(release.start, text, detections)
-            said = len(verdict.text) - len(self._fallback) if verdict.is_blocked else len(text)
-            self._outcome.receipt.note_released(Part.ANSWER, text[:said])
+            self._outcome.receipt.note_released(Part.ANSWER, text[: verdict.kept])
             self._outcome.is_answer_blocked = verdict.is_blocked
             text, detections = verdict.text, verdict.detections
             self._outcome.found_in_answer += detections

@@ -45,7 +45,8 @@ from lockgate.holding import see_through
 from lockgate.interfaces import Embedder, Model, SessionStore
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
-from lockgate.pipelines.finding import Foreseen, Library, find_documents
+from lockgate.pipelines.early import take_first
+from lockgate.pipelines.finding import Foreseen, Guarded, Library, find_documents
 from lockgate.pipelines.graph import Graphs, Tools
 from lockgate.pipelines.listening import blaming_model, next_burst
 from lockgate.pipelines.speaking import (
@@ -125,6 +126,7 @@ class _Turn:
         self._editor, self._account = ask.editor, ask.account
         self._sent = ask.sent
         self._guarding = Guarding()
+        self._meter = self._guarding.open_meter()
         self._intents: tuple[Intent, ...] = ()
         self._group: Group | None = None
         self._vector: Foreseen | None = None
@@ -158,6 +160,14 @@ class _Turn:
     async def _say(self) -> AsyncGenerator[str, None]:
         past = await self._load()
         self._guarding = self._agent.guarding()
+        self._meter = self._guarding.open_meter()
+        if self._guarding.is_on:
+            self.facts.begin(self._meter)
+        if self._guarding.is_early and past.repeated is None:
+            async with aclosing(self._say_early(past)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
         if not await self._check():
             self.facts.outcome = PROMPT_BLOCKED
             yield self._guarding.fallback
@@ -165,6 +175,24 @@ class _Turn:
         if past.repeated is not None:
             yield self._repeat(past.repeated)
             return
+        async with aclosing(self._answer(past)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _say_early(self, past: Past) -> AsyncGenerator[str, None]:
+        """The answer is prepared while the question is being read; nothing of it is heard before."""
+        self._take([*self._list_texts()])
+        async with aclosing(self._answer(past)) as pieces:
+            has_passed, piece = await take_first(pieces, self._check)
+            if not has_passed:
+                self.facts.outcome = PROMPT_BLOCKED
+                yield self._guarding.fallback
+                return
+            while piece is not None:
+                yield piece
+                piece = await anext(pieces, None)
+
+    async def _answer(self, past: Past) -> AsyncGenerator[str, None]:
         state = self._begin(past)
         self._prepare_until = self._clock() + self._agent.prepare_s
         if not self._ask.is_stream:
@@ -203,15 +231,21 @@ class _Turn:
 
     async def _check(self) -> bool:
         """Whether what was asked may go on; then all of it is as the policy wants it."""
-        ask = self._ask
-        texts = [ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]]
-        checked = await check_texts(texts, self._guarding)
+        checked = await check_texts(self._list_texts(), self._guarding, self._meter)
         if checked is None:
             return False
-        self._question = checked[0].replace("\0", "\ufffd")  # as every store would keep it
-        self._editor, self._account = Editor(*checked[1:4]), checked[4]
-        self._sent = tuple(one._replace(text=text) for one, text in zip(ask.sent, checked[5:], strict=True))
+        self._take(checked)
         return True
+
+    def _list_texts(self) -> list[str]:
+        ask = self._ask
+        return [ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]]
+
+    def _take(self, texts: Sequence[str]) -> None:
+        """What was asked goes on like this."""
+        self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
+        self._editor, self._account = Editor(*texts[1:4]), texts[4]
+        self._sent = tuple(one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True))
 
     def _begin(self, past: Past) -> TurnState:
         memory = self._agent.memory
@@ -284,7 +318,8 @@ class _Turn:
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
         query = query._replace(vector=self._vector)
-        return await find_documents(query, self._agent.library, self._guarding, self._clock() + left_s * 2 / 3)
+        guarded = Guarded(self._guarding, self._meter)
+        return await find_documents(query, self._agent.library, guarded, self._clock() + left_s * 2 / 3)
 
     def _foresee(self) -> None:
         """The question's vector is made while the model looks for keywords."""
@@ -306,6 +341,7 @@ class _Turn:
             self._ask.params,
             agent.pace,
             self._guarding,
+            self._meter,
             agent.gate,
             state.get("documents", ()),
             NOTHING_FOUND if route.retrieves else "",

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 from lockgate.core.fusion import Query, fuse
 from lockgate.core.hits import SIMILARITY
-from lockgate.core.receipts import Receipt
+from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Retrieval
 from lockgate.core.values import Document
 from lockgate.errors import UpstreamError
 from lockgate.interfaces import DataSource, Embedder
 from lockgate.pipelines.answer import Guarding
-from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, inspect, query
-from lockgate.pipelines.speaking import excuse, fail_check
+from lockgate.pipelines.metering import Meter
+from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, Originals, inspect, query, read_text
+from lockgate.pipelines.speaking import fail_check
 from lockgate.pipelines.together import run_together
 
 
@@ -31,13 +32,22 @@ class Library(NamedTuple):
     min_similarity: float = 0.0
 
 
-async def find_documents(wanted: Query, library: Library, guarding: Guarding, until: float) -> tuple[Document, ...]:
+class Guarded(NamedTuple):
+    """Who reads documents, and the account of the turn."""
+
+    guarding: Guarding
+    meter: Meter
+
+
+async def find_documents(wanted: Query, library: Library, guarded: Guarded, until: float) -> tuple[Document, ...]:
     """The best documents first, only those that may be used, until that time of the loop's clock."""
     if not library.sources:
         return ()
-    readers = excuse(tuple(guarding.documents), guarding)
+    guarding, meter = guarded
+    readers = meter.watch(guarding.documents, Part.DOCUMENTS)
     permits = asyncio.Semaphore(guarding.max_open)
-    inspection = Inspection(readers, guarding.on_documents, Receipt(), permits, guarding.max_chars)
+    originals: Originals = {}
+    inspection = Inspection(readers, guarding.for_documents, meter, permits, originals, guarding.max_chars)
     budget = Budget()
 
     async def ask(source: NamedSource) -> Retrieval:
@@ -48,7 +58,11 @@ async def find_documents(wanted: Query, library: Library, guarding: Guarding, un
         retrievals = await run_together([partial(ask, one) for one in library.sources], len(library.sources))
     except UpstreamError as error:  # of a detector: sources tell theirs otherwise
         raise fail_check(error) from error
-    return _merge(retrievals, library)
+    documents = _merge(retrievals, library)
+    for document in documents if readers else ():
+        _, read = originals.get(id(document), (document, read_text(document)))
+        meter.receipt.note_released(Part.DOCUMENTS, read)
+    return documents
 
 
 def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document, ...]:

@@ -23,9 +23,9 @@ from lockgate.core.batching import Ask
 from lockgate.core.lanes import Lane, LanePlan, Lanes, Opened, Outcome
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Chunk, Detection, Frame
-from lockgate.errors import LockgateError, RequestError
+from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.interfaces import ChunkMachine
-from lockgate.pipelines.guards import ActiveGuard, refuse
+from lockgate.pipelines.guards import ActiveGuard, Excuse, refuse
 from lockgate.pipelines.together import run_together
 from lockgate.telemetry import observe_held
 
@@ -113,6 +113,9 @@ class _GuardedStream:
         self._plan = plan
         self._lanes = Lanes(plan)
         self._readings = {active.guard.id: active.reading for active in guards}
+        self._excuses: dict[str, list[Excuse | None]] = {}
+        for active in guards:
+            self._excuses.setdefault(active.guard.chunker_id, []).append(active.excuse)
         self._chunkers = {
             active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
         }
@@ -201,17 +204,46 @@ class _GuardedStream:
                 return
 
     async def _cut(self, lane: Lane, name: str) -> None:
-        if self._plan.is_whole:
-            self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.take_feed(name))))
-        else:
-            frames = self._feed(lane, name)
-            async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
-                async for chunk in chunks:
-                    self._carry_out(lane.place(name, chunk))
-                    while not lane.may_cut(name):
-                        await self._wait()
+        try:
+            if self._plan.is_whole:
+                self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.take_feed(name))))
+            else:
+                await self._cut_stream(lane, name)
+        except LockgateError as error:
+            excuses = [one for one in self._excuses[name] if one is not None]
+            if len(excuses) < len(self._excuses[name]) or not all([excuse(error) for excuse in excuses]):
+                raise
+            await self._pass_over(lane, name)
         self._carry_out(lane.end_chunker(name))
         await self._run_launched()
+
+    async def _cut_stream(self, lane: Lane, name: str) -> None:
+        frames = self._feed(lane, name)
+        async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
+            async for chunk in chunks:
+                self._carry_out(lane.place(name, chunk))
+                while not lane.may_cut(name):
+                    await self._wait()
+        if lane.is_source_open:
+            raise BrokeProtocol(name, f"chunker `{name}`: ended before its text")
+
+    async def _pass_over(self, lane: Lane, name: str) -> None:
+        """The chunker has failed, and whoever needs it is excused: what comes goes on unread."""
+        while True:
+            self._carry_out(lane.pass_over(name))
+            if not lane.is_source_open:
+                return
+            await self._await_text()
+
+    async def _await_text(self) -> None:
+        """A chunker has nothing to do until text comes."""
+        self._busy_chunkers -= 1
+        self._moved.set()
+        self._chunkers_wake.clear()
+        try:
+            await self._chunkers_wake.wait()
+        finally:
+            self._busy_chunkers += 1
 
     async def _cut_whole(self, name: str, frames: Sequence[Frame]) -> Sequence[Chunk]:
         """The chunks of a whole text; if it has several frames, each is cut on its own."""
@@ -234,11 +266,7 @@ class _GuardedStream:
             if not frames and not lane.is_source_open:
                 return
             if not frames:
-                self._busy_chunkers -= 1
-                self._moved.set()
-                self._chunkers_wake.clear()
-                await self._chunkers_wake.wait()
-                self._busy_chunkers += 1
+                await self._await_text()
 
     async def _cut_on(self) -> None:
         """Text has come, or its end, or a detector has caught up: chunkers take it."""

@@ -6,14 +6,17 @@ number and parameters that the detector accepts. Knows no wire shape.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from lockgate.core.batching import Reader
 from lockgate.core.messages import text_of
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
-from lockgate.errors import InvalidRequest, RequestError, UnknownDetector, UnsuitableDetector, UpstreamError
+from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
+
+
+Excuse = Callable[[LockgateError], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,17 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveGuard:
-    """A guard at work for one request."""
+    """A guard at work for one request. `passes`: if it fails, text leaves that it has not read.
+
+    `excuse` takes the failure of its chunker: whether text goes on all the same.
+    """
 
     guard: Guard
     reading: Reading
     threshold: float
     holds: bool
+    passes: bool = False
+    excuse: Excuse | None = None
     reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,11 +70,12 @@ class ActiveGuard:
 
 @dataclass(frozen=True, slots=True)
 class ActiveReview:
-    """A reviewer at work for one request."""
+    """A reviewer at work for one request. `passes`: if it fails, the text goes on all the same."""
 
     guard: Guard
     review: Review
     threshold: float
+    passes: bool = False
 
 
 class Chosen(NamedTuple):
@@ -127,52 +136,23 @@ class _ReadReview(NamedTuple):
     reading: Reading
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        if isinstance(subject, Conversation):
-            text = text_of(subject.messages[-1])
-        else:
-            text = subject.text if isinstance(subject, Generated) else subject.content
-        found = await self.reading.read([Excerpt(text)])
+        found = await self.reading.read([Excerpt(last_text(subject))])
         return [one for part in found for one in part]
 
 
-def forgive(chosen: Chosen, report: Callable[[str], object]) -> Chosen:
-    """The same detectors, but one that fails finds nothing, and its id is reported."""
+def last_text(subject: Subject) -> str:
+    """What was said last."""
+    if isinstance(subject, Conversation):
+        return text_of(subject.messages[-1])
+    return subject.text if isinstance(subject, Generated) else subject.content
+
+
+def excuse(chosen: Chosen, passes: Callable[[str], bool]) -> Chosen:
+    """The same detectors, and of each whether its failure lets text pass."""
     return Chosen(
-        tuple(
-            ActiveGuard(one.guard, _Forgiving(one.guard.id, one.reading, report), one.threshold, one.holds)
-            for one in chosen.contents
-        ),
-        tuple(
-            ActiveReview(one.guard, _ForgivingReview(one.guard.id, one.review, report), one.threshold)
-            for one in chosen.reviews
-        ),
+        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.contents]),
+        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.reviews]),
     )
-
-
-class _Forgiving(NamedTuple):
-    name: str
-    reading: Reading
-    report: Callable[[str], object]
-
-    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        try:
-            return await self.reading.read(excerpts)
-        except UpstreamError:
-            self.report(self.name)
-            return ()
-
-
-class _ForgivingReview(NamedTuple):
-    name: str
-    inner: Review
-    report: Callable[[str], object]
-
-    async def review(self, subject: Subject) -> Sequence[Detection]:
-        try:
-            return await self.inner.review(subject)
-        except UpstreamError:
-            self.report(self.name)
-            return ()
 
 
 def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:

@@ -4,18 +4,22 @@
 Knows how a detector at work is wrapped; decides nothing about what it finds.
 """
 
+import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
+from lockgate.core.masks import Pseudonyms
 from lockgate.core.receipts import Part, Receipt
-from lockgate.core.values import TEXT_CONTENTS, Claim, Detection, Excerpt
-from lockgate.errors import RequestError
+from lockgate.core.values import TEXT_CONTENTS, Claim, Detection, Excerpt, Subject
+from lockgate.core.verdicts import Measures
+from lockgate.errors import LockgateError, RequestError, UpstreamError
 from lockgate.interfaces import Chunker, Reading, Review
-from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Guard, forgive, refuse
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.pipelines.together import run_together
-from lockgate.telemetry import count_detections
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
 
 _DOCS = "docs"
 
@@ -35,24 +39,63 @@ class Basis(NamedTuple):
     max_open: int = 5
 
 
-class Meter(NamedTuple):
-    """Notes what detectors read. `report` is told of one that failed, where that is forgiven; else nobody is."""
+class Meter:
+    """The account of one request: what detectors read, who failed and was excused, which names were made up.
 
-    receipt: Receipt
-    report: Callable[[str], object] | None = None
+    In shadow nobody holds text, and no failure ends anything.
+    """
+
+    def __init__(self, policy: str = "", *, is_shadow: bool = False) -> None:
+        self.receipt = Receipt(policy, is_shadow=is_shadow)
+        self.names = Pseudonyms()
+        self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
+        self._is_shadow = is_shadow
 
     def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
-        """The same detectors, their reading of the part noted, their failures forgiven if that is wanted."""
-        watched = tuple(
-            ActiveGuard(one.guard, _Metered(one.guard.id, one.reading, part, self.receipt), one.threshold, one.holds)
-            for one in guards
-        )
-        return watched if self.report is None else forgive(Chosen(watched), self._forgive).contents
+        """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
+        return tuple([self._watch(one, part) for one in guards])
 
-    def _forgive(self, detector_id: str) -> None:
-        self.receipt.note_failure(detector_id)
-        if self.report is not None:
-            self.report(detector_id)
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+        """The same for reviewers."""
+        return tuple([self._watch_review(one, part) for one in reviews])
+
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+        """What was found is counted, on the receipt and in the metrics; and what it calls for."""
+        count_detections(found)
+        for one in found:
+            self.receipt.note_finding(one.detector_id)
+            self.receipt.note_action(measures.of(one.detector_id), part)
+
+    def _watch(self, one: ActiveGuard, part: Part) -> ActiveGuard:
+        self.receipt.expect(one.guard.id, part)
+        reading: Reading = _Metered(one.guard.id, one.reading, part, self.receipt)
+        excuse = self._excuse(one) if one.passes or self._is_shadow else None
+        if excuse is not None:
+            reading = _Excused(reading, excuse)
+        return replace(one, reading=reading, holds=one.holds and not self._is_shadow, excuse=excuse)
+
+    def _watch_review(self, one: ActiveReview, part: Part) -> ActiveReview:
+        self.receipt.expect(one.guard.id, part)
+        review: Review = _MeteredReview(one.guard.id, one.review, part, self.receipt)
+        if one.passes or self._is_shadow:
+            review = _ExcusedReview(review, self._excuse(one))
+        return replace(one, review=review)
+
+    def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
+        """Takes a failure; whether the text goes on all the same."""
+
+        def excuse(error: LockgateError) -> bool:
+            if not (self._is_shadow or isinstance(error, UpstreamError)):
+                return False
+            name, ends = one.guard.id, not one.passes
+            if name not in self.excused:
+                reason = name_causes(error) if isinstance(error, UpstreamError) else type(error).__name__
+                log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
+            self.excused[name] = self.excused.get(name, False) or ends
+            self.receipt.note_failure(name, ends=ends)
+            return True
+
+        return excuse
 
 
 def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
@@ -65,18 +108,11 @@ def ground(reviews: Sequence[ActiveReview], basis: Basis, *, holds: bool) -> tup
     return tuple(_ground(one, basis, holds) for one in reviews)
 
 
-def note_findings(receipt: Receipt, found: Sequence[Detection]) -> None:
-    """What was found is counted, on the receipt and in the metrics."""
-    count_detections(found)
-    for one in found:
-        receipt.note_finding(one.detector_id)
-
-
 def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
     with_sources: Callable[[Collection[str]], Reading] | None = getattr(one.reading, "with_sources", None)
     if with_sources is None:
         return one
-    return ActiveGuard(one.guard, with_sources(paths), one.threshold, one.holds)
+    return replace(one, reading=with_sources(paths))
 
 
 def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
@@ -85,7 +121,7 @@ def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
     cutter = Chunking(own.chunker_id, own.chunker) if has_own and own.chunker is not None else basis.chunking
     guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
     return ActiveGuard(
-        guard, _Grounding(own.id, one.review, tuple(basis.documents), basis.max_open), one.threshold, holds
+        guard, _Grounding(own.id, one.review, tuple(basis.documents), basis.max_open), one.threshold, holds, one.passes
     )
 
 
@@ -101,6 +137,45 @@ class _Metered(NamedTuple):
         texts = [excerpt.text for excerpt in excerpts]
         self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
         return found
+
+
+class _MeteredReview(NamedTuple):
+    detector_id: str
+    inner: Review
+    part: Part
+    receipt: Receipt
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        started = perf_counter()
+        found = await self.inner.review(subject)
+        self.receipt.note_read(self.detector_id, self.part, [last_text(subject)], perf_counter() - started)
+        return found
+
+
+class _Excused(NamedTuple):
+    inner: Reading
+    excuse: Excuse
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        try:
+            return await self.inner.read(excerpts)
+        except LockgateError as error:
+            if not self.excuse(error):
+                raise
+            return ()
+
+
+class _ExcusedReview(NamedTuple):
+    inner: Review
+    excuse: Excuse
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        try:
+            return await self.inner.review(subject)
+        except LockgateError as error:
+            if not self.excuse(error):
+                raise
+            return ()
 
 
 class _Grounding(NamedTuple):

@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lockgate.core.receipts import Part, Receipt
+from lockgate.core.masks import MASK_CHARACTER, Mask, apply_masks
+from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Inspected, Retrieval, Status
 from lockgate.core.values import Detection, Document
-from lockgate.core.verdicts import DocumentAction, judge_document
+from lockgate.core.verdicts import Measures, Verdict, judge_whole
 from lockgate.errors import TimedOut, UpstreamError
 from lockgate.interfaces import DataSource
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guards import ActiveGuard
-from lockgate.pipelines.metering import note_findings
+from lockgate.pipelines.metering import Meter
 from lockgate.pipelines.together import run_together
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
 
@@ -40,13 +41,17 @@ class NamedSource(NamedTuple):
     open: Callable[[], DataSource]
 
 
+Originals = dict[int, tuple[Document, str]]  # of documents that were masked, by identity, what was read of them
+
+
 class Inspection(NamedTuple):
     """Who reads retrieved documents, and what becomes of one in which something is found."""
 
     guards: Sequence[ActiveGuard]
-    action: DocumentAction
-    receipt: Receipt
+    measures: Measures
+    meter: Meter
     permits: asyncio.Semaphore  # for the documents of all sources of a question together
+    originals: Originals
     max_chars: int = 1_048_576
 
 
@@ -129,10 +134,13 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
         found = await detect_contents(whole, inspection.guards)
     if not found:
         return document, None
-    note_findings(inspection.receipt, found)
-    verdict = judge_document(whole, found, inspection.action)
-    title = verdict.text[: len(document.title)]
-    if inspection.action is DocumentAction.DROP and all(one.start >= shift for one in found):
+    meter, measures = inspection.meter, inspection.measures
+    meter.note_findings(found, measures, Part.DOCUMENTS)
+    if measures.is_shadow:
+        return document, None
+    verdict = judge_whole(whole, found, measures, meter.names)
+    title, text = _split(document, verdict)
+    if verdict.is_blocked and all(one.start >= shift for one in found):
         title = document.title  # nothing was found in it, and the reader wants to know which one is missing
     told = Inspected(
         document.source,
@@ -140,12 +148,37 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
         tuple([_move(one, shift) for one in verdict.detections if one.end > shift]),
         tuple([one for one in verdict.detections if one.end <= shift]),
         verdict.is_blocked,
-        inspection.action is DocumentAction.MASK,
+        bool(verdict.masks),
     )
     if verdict.is_blocked:
-        inspection.receipt.note_withheld(Part.DOCUMENTS, whole)
+        meter.receipt.note_withheld(Part.DOCUMENTS, whole)
         return None, told
-    return document._replace(title=title, text=verdict.text[shift:]), told
+    masked = document._replace(title=title, text=text)
+    if verdict.masks:
+        inspection.originals[id(masked)] = masked, whole
+    return masked, told
+
+
+def _split(document: Document, verdict: Verdict) -> tuple[str, str]:
+    """Title and text as they may be used. A mask that lies in both is written in the title."""
+    if verdict.is_blocked:
+        return "", ""
+    if not verdict.masks:
+        return document.title, document.text
+    shift = len(read_text(document)) - len(document.text)
+    of_title = [one for one in verdict.masks if one.start < len(document.title)]
+    of_text = [one for one in verdict.masks if one.end > shift]
+    title = apply_masks(0, document.title, [_clip(one, 0, len(document.title)) for one in of_title])
+    text = apply_masks(shift, document.text, [_clip(one, shift, shift + len(document.text)) for one in of_text])
+    return title, text
+
+
+def _clip(mask: Mask, start: int, end: int) -> Mask:
+    """The part of a mask that lies there; what it says is said where it begins, blocks everywhere."""
+    low, high = max(mask.start, start), min(mask.end, end)
+    if not mask.text.strip(MASK_CHARACTER):
+        return Mask(low, high, MASK_CHARACTER * (high - low))
+    return Mask(low, high, mask.text if low == mask.start else "")
 
 
 def _move(found: Detection, shift: int) -> Detection:

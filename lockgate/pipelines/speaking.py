@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from lockgate.core.lanes import LanePlan
+from lockgate.core.receipts import Part, Receipt
 from lockgate.core.release import Release
 from lockgate.core.values import Document, Frame, Message
-from lockgate.core.verdicts import Judge, judge_whole
+from lockgate.core.verdicts import Judge, Measures, judge_whole
 from lockgate.errors import CheckFailed, HeldTooMuch, TimedOut, TurnFailed, UpstreamError
 from lockgate.interfaces import Model
 from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
-from lockgate.pipelines.guards import ActiveGuard, Chosen, forgive
+from lockgate.pipelines.guards import ActiveGuard
 from lockgate.pipelines.listening import blaming_model, next_burst
-from lockgate.pipelines.metering import Basis, Chunking, ground, tell_sources
-from lockgate.telemetry import Event, count_detections, log_event, name_causes
+from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.telemetry import Event, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
@@ -49,6 +50,13 @@ class Facts:
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
+    receipt: Receipt | None = None  # where detectors read anything
+    excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
+    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
+
+    def begin(self, meter: "Meter") -> None:
+        """Detectors read something: what they do is known from now on."""
+        self.receipt, self.excused, self.pseudonyms = meter.receipt, meter.excused, meter.names.values
 
     @property
     def passages(self) -> int:
@@ -87,6 +95,7 @@ class Saying(NamedTuple):
     params: Mapping[str, Any]
     pace: Pace
     guarding: Guarding
+    meter: Meter
     gate: Gate
     documents: Sequence[Document] = ()
     lack: str = ""  # what the model was told in place of documents, where it should have had some
@@ -104,13 +113,13 @@ async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
                     if frame.text:
                         yield frame.text
         return
-    judge = _build_judge(saying.guarding)
+    judge = _Judge(saying, facts)
     source = _collect(source) if saying.is_whole else source
     try:
         async with open_guarded_stream(source, guards, saying.gate.plan(guards, is_whole=saying.is_whole)) as releases:
             with suppress(GeneratorExit):  # nobody listens any more; the gate must not take that for a failure
                 async for release in releases:
-                    piece = _judge(judge, release, facts)
+                    piece = judge.judge(release)
                     if piece:
                         yield piece
                     if facts.outcome == ANSWER_BLOCKED:
@@ -119,19 +128,24 @@ async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
         raise fail_check(error) from error
 
 
-def _build_judge(guarding: Guarding) -> Judge:
-    comparing = {one.guard.id: guarding.on_grounding for one in guarding.grounding}
-    return Judge(guarding.on_output, guarding.fallback, comparing)
+class _Judge:
+    """Judges the releases of one answer, and notes what leaves."""
 
+    def __init__(self, saying: Saying, facts: Facts) -> None:
+        self._meter = saying.meter
+        self._measures: Measures = saying.guarding.for_output
+        self._judge = Judge(self._measures, saying.meter.names)
+        self._facts = facts
 
-def _judge(judge: Judge, release: Release, facts: Facts) -> str:
-    """What of a release may leave."""
-    if release.detections:
-        count_detections(release.detections)
-    verdict = judge.judge(release.start, release.text, release.detections)
-    if verdict.is_blocked:
-        facts.outcome = ANSWER_BLOCKED
-    return verdict.text
+    def judge(self, release: Release) -> str:
+        """What of a release may leave."""
+        if release.detections:
+            self._meter.note_findings(release.detections, self._measures, Part.ANSWER)
+        verdict = self._judge.judge(release.start, release.text, release.detections)
+        self._meter.receipt.note_released(Part.ANSWER, release.text[: verdict.kept])
+        if verdict.is_blocked:
+            self._facts.outcome = ANSWER_BLOCKED
+        return verdict.text
 
 
 def choose_readers(saying: Saying) -> tuple[ActiveGuard, ...]:
@@ -142,18 +156,7 @@ def choose_readers(saying: Saying) -> tuple[ActiveGuard, ...]:
     if guarding.grounding and any(texts):
         basis = Basis(texts, saying.gate.chunking, guarding.max_open)
         readers += ground(guarding.grounding, basis, holds=guarding.grounding_holds)
-    return excuse(readers, guarding)
-
-
-def excuse(readers: tuple[ActiveGuard, ...], guarding: Guarding) -> tuple[ActiveGuard, ...]:
-    """The same readers; where the policy says so, one that fails has found nothing, and the log knows."""
-    if not guarding.passes_failures:
-        return readers
-    return forgive(Chosen(readers), _note_failed).contents
-
-
-def _note_failed(detector_id: str) -> None:
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=detector_id, reason="the policy lets unread text pass")
+    return saying.meter.watch(readers, Part.ANSWER)
 
 
 def fail_check(error: UpstreamError) -> CheckFailed:
@@ -227,11 +230,11 @@ def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
     return facts.tokens > before
 
 
-async def check_texts(texts: Sequence[str], guarding: Guarding) -> list[str] | None:
+async def check_texts(texts: Sequence[str], guarding: Guarding, meter: Meter) -> list[str] | None:
     """What was asked, as it may go on: masked where the policy says so; None where it may not."""
-    readers = excuse(tuple(guarding.input), guarding)
-    if not readers:
+    if not guarding.input:
         return list(texts)
+    readers = meter.watch(guarding.input, Part.PROMPT)
     checked: dict[str, str] = {"": ""}
     try:
         for text in texts:
@@ -239,10 +242,11 @@ async def check_texts(texts: Sequence[str], guarding: Guarding) -> list[str] | N
                 continue
             found = await detect_contents(text, readers, guarding.max_open)
             if found:
-                count_detections(found)
-            verdict = judge_whole(text, found, guarding.on_input)
+                meter.note_findings(found, guarding.for_input, Part.PROMPT)
+            verdict = judge_whole(text, found, guarding.for_input, meter.names)
             if verdict.is_blocked:
                 return None
+            meter.receipt.note_released(Part.PROMPT, text)
             checked[text] = verdict.text
     except UpstreamError as error:
         raise fail_check(error) from error

@@ -8,6 +8,7 @@ from lockgate.telemetry.observing import count_detections, observe_held, render_
 from lockgate.telemetry.opening import open_telemetry
 from lockgate.telemetry.outgoing import (
     Call,
+    calling_aside,
     client_call,
     limit_calls,
     note_generation,
@@ -15,6 +16,7 @@ from lockgate.telemetry.outgoing import (
     note_usage,
     trace_headers,
 )
+from lockgate.telemetry.policies import observe_policy
 from lockgate.telemetry.turns import agent_step, count_unreadable_label, observe_turn
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "IncomingRequest",
     "agent_step",
     "answer_started",
+    "calling_aside",
     "client_call",
     "count_detections",
     "count_unreadable_label",
@@ -36,6 +39,7 @@ __all__ = [
     "note_stream_ended",
     "note_usage",
     "observe_held",
+    "observe_policy",
     "observe_request",
     "observe_turn",
     "open_telemetry",

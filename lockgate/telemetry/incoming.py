@@ -17,16 +17,33 @@ if TYPE_CHECKING:
 _MAX_PATH_CHARS = 200
 
 
-class IncomingRequest:
+class Asking:
+    """Somebody who calls models one after the other: of the last call more may become known when it is over."""
+
+    __slots__ = ("ended_at", "generation", "next_generation")
+
+    def __init__(self) -> None:
+        self.ended_at = 0.0
+        self.next_generation = ("", "")  # model and operation of the call that is about to be made
+        self.generation: Call | None = None
+
+    def settle_generation(self) -> None:
+        """Nothing more will become known of the last call of a model."""
+        call, self.generation = self.generation, None
+        if call is not None and call.ended_at:  # else it settles itself when it ends
+            call.settle()
+
+
+class IncomingRequest(Asking):
     """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter."""
 
     __slots__ = (
-        "answered_at", "caller", "code", "correlation_id", "ended_at", "events", "first_frame_at", "generation",
-        "has_left", "is_stream", "method", "next_generation", "observers", "parent", "path", "route", "spans",
-        "started_at", "status", "trace",
+        "answered_at", "caller", "code", "correlation_id", "events", "first_frame_at", "has_left", "is_stream",
+        "method", "observers", "parent", "path", "route", "spans", "started_at", "status", "trace",
     )  # fmt: skip
 
     def __init__(self, method: str, path: str, route: str, parent: Trace | None) -> None:
+        super().__init__()
         self.method = method
         self.path = path[:_MAX_PATH_CHARS]
         self.route = route
@@ -35,12 +52,10 @@ class IncomingRequest:
         self.observers: tuple[Observer, ...] = ()
         self.spans: tuple[Any, ...] = ()  # the outer and the inner one, of whoever records spans
         self.started_at = perf_counter()
-        self.answered_at = self.first_frame_at = self.ended_at = 0.0
+        self.answered_at = self.first_frame_at = 0.0
         self.status = self.code = self.events = 0
         self.is_stream = self.has_left = False
         self.caller = self.correlation_id = ""
-        self.next_generation = ("", "")  # model and operation of the call that is about to be made
-        self.generation: Call | None = None  # the last call of a model, of which more may become known
 
     @property
     def answer_s(self) -> float:
@@ -56,12 +71,6 @@ class IncomingRequest:
     def errors(self) -> int:
         """How many events of a streamed answer are errors."""
         return 1 if self.code and self.is_stream else 0
-
-    def settle_generation(self) -> None:
-        """Nothing more will become known of the last call of a model."""
-        call, self.generation = self.generation, None
-        if call is not None and call.ended_at:  # else it settles itself when it ends
-            call.settle()
 
 
 def start_request(

@@ -3,7 +3,13 @@
 
 from enum import StrEnum
 
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH
+from lockgate.core.endpoints import (
+    CHAT_PATH,
+    CHAT_STREAM_PATH,
+    MODERATIONS_PATH,
+    OLLAMA_CHAT_PATH,
+    OLLAMA_TEXT_PATH,
+)
 
 SERVICE = "lockgate"
 DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
@@ -49,6 +55,8 @@ class Event(StrEnum):
     CLIENT_LEFT = "client_left"
     UPSTREAM_FAILED = "upstream_failed"
     FAILED = "failed"
+    POLICY = "policy"
+    POLICY_APPLIED = "policy.applied"
     # Of the aggregator's contract.
     CHAT_REQUEST_STARTED = "chat.request.started"
     CHAT_REQUEST_COMPLETED = "chat.request.completed"
@@ -79,6 +87,7 @@ ENDPOINT_SPANS = {
     "/api/v2/text/completions-detection": "completions_detection",
     "/v1/chat/completions": "chat_completions_detection",
     "/v1/completions": "completions_detection",
+    MODERATIONS_PATH: "moderation",
     CHAT_PATH: "chat_answer",
     CHAT_STREAM_PATH: "chat_answer_stream",
     OLLAMA_CHAT_PATH: "agent_chat",
@@ -92,7 +101,7 @@ GENERATING_KINDS = frozenset({"generation", "openai", "model"})
 
 
 class Counter(StrEnum):
-    """Counters of the OTLP export (G-190); those of agents are ours."""
+    """Counters of the OTLP export (G-190); those of policies and agents are ours."""
 
     INCOMING = "incoming_request_count"
     HANDLED = "handled_request_count"
@@ -106,6 +115,7 @@ class Counter(StrEnum):
     CALLS_5XX = "client_5xx_response_count"
     CALLS_FAILED = "client_request_failure_count"
     CALL_STREAMS = "client_stream_response_count"
+    POLICY_REQUESTS = "policy_request_count"
     AGENT_TURNS = "agent_turn_count"
     AGENT_TOKENS = "agent_token_count"
     UNREADABLE_LABELS = "agent_unreadable_label_count"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from lockgate.core.receipts import Receipt
 from lockgate.core.values import Detection
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Observer:
 
     def detections_found(self, detections: Sequence[Detection]) -> None:
         """Findings leave for the caller."""
+
+    def policy_applied(self, receipt: Receipt) -> None:
+        """A guarded request is over."""
 
     def step_started(self, step: "AgentStep") -> None:
         """An agent begins a step."""

@@ -5,6 +5,7 @@ from opentelemetry.metrics import Counter as Instrument
 from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
+from lockgate.core.receipts import Receipt
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
 from lockgate.telemetry.observing import Observer
@@ -84,6 +85,11 @@ class MetricObserver(Observer):
     def step_ended(self, step: AgentStep) -> None:
         if not step.is_abandoned:
             self._measure(Duration.AGENT_STEP, step.seconds, {"step": self._agent_names.take(step.name)})
+
+    def policy_applied(self, receipt: Receipt) -> None:
+        mode = "shadow" if receipt.is_shadow else "enforce"
+        labels: dict[str, str | int] = {"policy": receipt.policy, "mode": mode, "outcome": receipt.outcome.name.lower()}
+        self._count(Counter.POLICY_REQUESTS, labels)
 
     def turn_ended(self, turn: SpokenTurn) -> None:
         take = self._agent_names.take

@@ -2,13 +2,15 @@
 """Call: one call of a service behind us, as metrics and traces see it. Holds no header and no text."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
 from lockgate.errors import LockgateError, TimedOut
-from lockgate.telemetry.incoming import IncomingRequest
+from lockgate.telemetry.incoming import Asking, IncomingRequest
 from lockgate.telemetry.names import GENERATING_KINDS
 from lockgate.telemetry.observing import ACTIVE, CURRENT, Observer
 from lockgate.telemetry.traces import Headers, Trace, new_trace
@@ -20,15 +22,16 @@ class Call:
     """One call while it runs; whoever calls notes the HTTP status it came to as soon as it is known."""
 
     __slots__ = (
-        "_observers", "_outer", "_status", "answered_at", "ended_at", "error", "input_tokens", "is_abandoned", "kind",
-        "model", "name", "operation", "output_tokens", "request", "span", "span_start_ns", "started_at",
-        "stream_ended_at", "trace",
+        "_asking", "_observers", "_outer", "_status", "answered_at", "ended_at", "error", "input_tokens",
+        "is_abandoned", "kind", "model", "name", "operation", "output_tokens", "request", "span", "span_start_ns",
+        "started_at", "stream_ended_at", "trace",
     )  # fmt: skip
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
         self.name = name
         self.request: IncomingRequest | None = CURRENT.get()
+        self._asking = _who_asks()
         self.trace: Trace = self.request.trace if self.request is not None else new_trace()
         self.span: Any = None  # of whoever records spans
         self.span_start_ns = 0
@@ -84,8 +87,8 @@ class Call:
 
     def __enter__(self) -> Self:
         self.started_at = perf_counter()
-        if self.kind in GENERATING_KINDS and self.request is not None and not self.request.ended_at:
-            self._become_last(self.request)
+        if self.kind in GENERATING_KINDS and self._asking is not None and not self._asking.ended_at:
+            self._become_last(self._asking)
         self._observers = ACTIVE.observers
         for observer in self._observers:
             observer.call_started(self)
@@ -107,13 +110,13 @@ class Call:
         self.leave()
         for observer in self._observers:
             observer.call_ended(self)
-        if self.kind in GENERATING_KINDS and (self.request is None or self.request.generation is not self):
+        if self.kind in GENERATING_KINDS and (self._asking is None or self._asking.generation is not self):
             self.settle()
 
-    def _become_last(self, request: IncomingRequest) -> None:
-        request.settle_generation()
-        request.generation = self
-        (self.model, self.operation), request.next_generation = request.next_generation, ("", "")
+    def _become_last(self, asking: Asking) -> None:
+        asking.settle_generation()
+        asking.generation = self
+        (self.model, self.operation), asking.next_generation = asking.next_generation, ("", "")
 
     def leave(self) -> None:
         """What follows is no part of this call."""
@@ -130,6 +133,28 @@ def _is_late() -> bool:
 
 _until: ContextVar[float | None] = ContextVar("lockgate_until", default=None)
 _current: ContextVar[Call | None] = ContextVar("lockgate_call", default=None)
+_aside: ContextVar[Asking | None] = ContextVar("lockgate_aside", default=None)
+
+
+def _who_asks() -> Asking | None:
+    """Whose call of a model this is: that of the block that calls aside, else the request's own."""
+    return _aside.get() or CURRENT.get()
+
+
+@contextmanager
+def calling_aside(until: float) -> Iterator[None]:
+    """Calls of a model in this block are no part of the answer of a request, whose own model may be speaking now.
+
+    Those that are cancelled after that time of the loop's clock were too slow, not abandoned.
+    """
+    asking = Asking()
+    tokens = _aside.set(asking), _until.set(until)
+    try:
+        yield
+    finally:
+        _aside.reset(tokens[0])
+        _until.reset(tokens[1])
+        asking.settle_generation()
 
 
 def client_call(kind: str, name: str) -> Call:
@@ -160,23 +185,23 @@ def trace_headers() -> Headers:
 
 def note_generation(model: str, operation: str) -> None:
     """The model that the current request is about to call; `operation` is `chat` or `text_completion`."""
-    request = CURRENT.get()
-    if request is not None:
-        request.next_generation = (model, operation)
+    asking = _who_asks()
+    if asking is not None:
+        asking.next_generation = (model, operation)
 
 
 def note_usage(input_tokens: int | None, output_tokens: int | None) -> None:
     """What the model that the current request called last says it has read and written; also after that call."""
-    request = CURRENT.get()
-    if request is not None and request.generation is not None:
-        request.generation.input_tokens, request.generation.output_tokens = input_tokens, output_tokens
+    asking = _who_asks()
+    if asking is not None and asking.generation is not None:
+        asking.generation.input_tokens, asking.generation.output_tokens = input_tokens, output_tokens
 
 
 def note_stream_ended() -> None:
     """The stream of the model that the current request called last came to its end; also after that call."""
-    request = CURRENT.get()
-    if request is not None and request.generation is not None:
-        request.generation.stream_ended()
+    asking = _who_asks()
+    if asking is not None and asking.generation is not None:
+        asking.generation.stream_ended()
 
 
 def _status_of(error: BaseException) -> int:

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from lockgate.core.receipts import Receipt
 from lockgate.core.values import Detection
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
@@ -55,8 +56,8 @@ class PrometheusObserver(Observer):
 
     __slots__ = (
         "_agent_names", "_agent_tokens", "_agent_turns", "_backend_errors", "_backend_seconds", "_callers", "_close",
-        "_detections", "_first_frame_seconds", "_first_token_seconds", "_held_seconds", "_open", "_registry",
-        "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events", "_stream_seconds",
+        "_detections", "_first_frame_seconds", "_first_token_seconds", "_held_seconds", "_open", "_policies",
+        "_registry", "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events", "_stream_seconds",
         "_types", "_unreadable_labels",
     )  # fmt: skip
 
@@ -84,6 +85,7 @@ class PrometheusObserver(Observer):
         self._stream_errors = count("stream_errors", "Streamed answers that ended with an error.", "path")
         self._held_seconds = measure("held_seconds", "Time that text waited for a detector.", "detector", _SHORT)
         self._detections = count("detections", "Findings that left for callers.", "detector", "type")
+        self._policies = count("policy_requests", "Guarded requests.", "policy", "mode", "outcome")
         self._backend_seconds = measure("backend_seconds", "Time until a service answered.", ("kind", "name"), _SHORT)
         self._backend_errors = count("backend_errors", "Calls that a service failed.", "kind", "name", "status")
         self._step_seconds = measure("agent_step_seconds", "Time that a step of an agent took.", "step", _STEPS)
@@ -129,6 +131,10 @@ class PrometheusObserver(Observer):
         types = self._types
         for one in detections:
             self._detections[one.detector_id, types.take(one.detection_type)].inc()
+
+    def policy_applied(self, receipt: Receipt) -> None:
+        mode = "shadow" if receipt.is_shadow else "enforce"
+        self._policies[receipt.policy, mode, receipt.outcome.name.lower()].inc()
 
     def step_ended(self, step: AgentStep) -> None:
         if not step.is_abandoned:

@@ -6,7 +6,7 @@ answers when we call it is read in lockgate.wire.ollama.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -26,6 +26,7 @@ from lockgate.wire.agent_fields import (
     refuse_unfit,
 )
 from lockgate.wire.openai import encode
+from lockgate.wire.receipts import NO_ACCOUNT
 from lockgate.wire.shapes import Shape
 
 LATEST = ":latest"  # what clients add to a name that has no version
@@ -99,6 +100,8 @@ class ChatScribe:
         self._model = wanted.model
         self._started_ns = time.monotonic_ns()
         self._first_ns = 0
+        self.account = NO_ACCOUNT
+        self.warnings: Sequence[Mapping[str, str]] = ()
 
     def begin(self) -> bytes:
         """Nothing: every line tells all."""
@@ -107,7 +110,10 @@ class ChatScribe:
 
     def add(self, piece: str) -> bytes:
         """A piece."""
-        return _line({**self._head(), **self._say(piece), "done": False})
+        said = {**self._head(), **self._say(piece), "done": False}
+        if self.account.receipt is not None:
+            self.account.add(said)
+        return _line(said)
 
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
@@ -134,7 +140,9 @@ class ChatScribe:
             "prompt_eval_duration": first - self._started_ns,
             "eval_duration": now - first,
         }
-        return {**self._head(), **self._say(text), **told, **times, **counts}
+        last = {**self._head(), **self._say(text), **told, **times, **counts}
+        self.account.add(last)
+        return last | ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
 
 class TextScribe(ChatScribe):

@@ -6,7 +6,7 @@ Decides which fields are understood and what an answer looks like. Refuses to kn
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -25,6 +25,7 @@ from lockgate.wire.agent_fields import (
 )
 from lockgate.wire.openai import encode
 from lockgate.wire.openai_events import DONE, encode_event
+from lockgate.wire.receipts import NO_ACCOUNT
 from lockgate.wire.shapes import Shape
 
 OWNER = "lockgate"
@@ -119,6 +120,8 @@ class ChatScribe:
             "created": int(time.time()),
             "model": wanted.model,
         }
+        self.account = NO_ACCOUNT
+        self.warnings: Sequence[Mapping[str, str]] = ()
 
     def begin(self) -> bytes:
         """What comes before the first piece."""
@@ -130,15 +133,22 @@ class ChatScribe:
 
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
-        last = self._event({}, end)
-        if self._tells_usage and usage is not None:
-            last += encode_event({**self._head, "choices": [], "usage": _count(usage)})
-        return last + DONE
+        told = self._tell_rest()
+        if not (self._tells_usage and usage is not None):
+            return self._event({}, end, told) + DONE
+        counted = {**self._head, "choices": [], "usage": _count(usage), **told}
+        return self._event({}, end) + encode_event(counted) + DONE
+
+    def _tell_rest(self) -> dict[str, Any]:
+        """What is told of who read the answer."""
+        return ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
     def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """A whole answer."""
         choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
-        return encode({**self._head, "choices": [choice], "usage": _count(usage) if usage is not None else None})
+        whole = {**self._head, "choices": [choice], "usage": _count(usage) if usage is not None else None}
+        self.account.add(whole)
+        return encode({**whole, **self._tell_rest()})
 
     def _say(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
@@ -146,14 +156,16 @@ class ChatScribe:
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"delta": delta}
 
-    def _event(self, delta: dict[str, Any], end: str | None = None) -> bytes:
+    def _event(self, delta: dict[str, Any], end: str | None = None, told: Mapping[str, Any] | None = None) -> bytes:
         event = {
             **self._head,
             "choices": [{"index": 0, **self._delta(delta), "logprobs": None, "finish_reason": end}],
         }
         if self._tells_usage:
             event["usage"] = None
-        return encode_event(event)
+        if self.account.receipt is not None:
+            self.account.add(event)
+        return encode_event({**event, **told} if told else event)
 
 
 class TextScribe(ChatScribe):

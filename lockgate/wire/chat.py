@@ -8,17 +8,18 @@ aggregator's. Knows no rule beyond shape and limits.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
-from lockgate.core.receipts import Part
+from lockgate.core.chains import FrameChain
 from lockgate.core.retrieval import Inspected, Retrieval, name_documents
 from lockgate.core.values import Detection, Endpoint
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.wire.guardrails import DetectorMap, from_detections
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
+from lockgate.wire.receipts import add_frames, build_receipt, describe_failure
 
 _UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
 _MAX_COUNT = 2**63 - 1
@@ -97,11 +98,16 @@ class ChatRequest(msgspec.Struct):
         return Endpoint(ref.url, ref.slug, owner, ref.tenant_name, *tokens)
 
 
-class Told(NamedTuple):
-    """What an answer tells beyond the contract."""
+class Told:
+    """What one answer tells beyond the contract, and the chain of what it has said."""
 
-    is_guarded: bool = False
-    has_citations: bool = False
+    __slots__ = ("chain", "has_citations", "has_names", "is_guarded")
+
+    def __init__(self, is_guarded: bool = False, has_citations: bool = False, *, has_names: bool = False) -> None:
+        self.is_guarded = is_guarded
+        self.has_citations = has_citations
+        self.has_names = has_names
+        self.chain = FrameChain()
 
 
 _decode = msgspec.json.Decoder(ChatRequest).decode
@@ -146,6 +152,8 @@ def encode_response(text: str, outcome: Outcome, told: Told) -> bytes:
     """The whole answer."""
     body: dict[str, Any] = {"response": text, "sources": _tell_sources(outcome)}
     body["retrieval_info"] = [{**_tell_retrieval(one), "error_message": one.error} for one in outcome.retrievals]
+    if told.is_guarded:
+        add_frames(told.chain, body)
     return _encode(body | _tell_rest(outcome, told))
 
 
@@ -162,6 +170,7 @@ def encode_step(step: Step, told: Told) -> bytes:
         case Token():
             token: dict[str, Any] = {"content": step.text}
             if told.is_guarded:
+                add_frames(told.chain, token)
                 token["detections"] = from_detections(step.detections)
                 token["start_index"], token["processed_index"] = step.start, step.end
             return _event(b"token", token)
@@ -254,7 +263,9 @@ def _tell_rest(outcome: Outcome, told: Told) -> dict[str, Any]:
         rest["outcome"] = _tell_outcome(outcome)
         rest["detections"] = _tell_detections(outcome)
         rest["warnings"] = _tell_warnings(outcome)
-        rest["receipt"] = _tell_receipt(outcome)
+        rest["receipt"] = build_receipt(outcome.receipt, told.chain)
+        if told.has_names:
+            rest["pseudonyms"] = dict(outcome.pseudonyms)
     return rest
 
 
@@ -290,26 +301,7 @@ def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
         warnings.append(_UNSUITABLE_DOCUMENTS)
     if outcome.found_in_answer:
         warnings.append(UNSUITABLE_OUTPUT)
-    words = "Detector `{}` failed. The text was not checked by it."
-    return warnings + [warn("DETECTOR_FAILED", words.format(name)) for name in dict.fromkeys(outcome.failed_detectors)]
-
-
-def _tell_receipt(outcome: Outcome) -> dict[str, Any]:
-    released = outcome.receipt.released
-    return {
-        "released": {part.value: released[part] for part in Part},
-        "detectors": [
-            {
-                "detector_id": one.detector_id,
-                "read": {part.value: count for part, count in one.chars.items()},
-                "chunks": one.chunks,
-                "findings": one.findings,
-                "time_ms": round(one.seconds * 1000, 2),
-                "covered": one.is_covered,
-            }
-            for one in outcome.receipt.settle()
-        ],
-    }
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.excused.items()]
 
 
 def _only(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:

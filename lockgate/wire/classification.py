@@ -12,11 +12,13 @@ import msgspec
 
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame, Generated, Subject
+from lockgate.core.verdicts import Verdict
 from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, from_reviews, read_masks
 from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import INPUT_WARNING, OUTPUT_WARNING, encode
 from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.openai_events import encode_event
+from lockgate.wire.receipts import NO_ACCOUNT
 from lockgate.wire.shapes import Shape
 
 Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -214,6 +216,7 @@ class WholeText:
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
+        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The text, also when it is empty."""
@@ -228,11 +231,11 @@ class WholeText:
         """What reviewers found."""
         self._found += found
 
-    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The text has been read; nothing is sent yet."""
         self._found += release.detections
         self._told += release.text
-        self._is_filtered |= is_blocked
+        self._is_filtered |= verdict is not None and verdict.is_blocked
         return b""
 
     def finish(self) -> bytes:
@@ -256,7 +259,8 @@ class WholeText:
         warnings += self.warnings
         if warnings:
             answer["warnings"] = warnings
-        return encode(_in_order(answer))
+        self.account.add(answer)
+        return encode(_in_order(answer) | self.account.tell())
 
 
 class ReviewedText(WholeText):
@@ -285,6 +289,7 @@ class TextEvents:
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
+        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each message."""
@@ -294,8 +299,9 @@ class TextEvents:
             self._ledger.add(number, message)
         return (Frame(number, message.get("generated_text") or "", 0, message),)
 
-    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The events of a release."""
+        is_blocked = verdict is not None and verdict.is_blocked
         self.is_blocked |= is_blocked
         if not self._is_guarded:
             events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
@@ -307,7 +313,11 @@ class TextEvents:
             events = []
             if not self._is_fms:
                 self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
-        return b"".join([encode_event(_in_order(self._with_prompt(event))) for event in events])
+        return b"".join([self._encode(self._with_prompt(event)) for event in events])
+
+    def _encode(self, event: dict[str, Any]) -> bytes:
+        self.account.add(event)
+        return encode_event(_in_order(event))
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """Nothing: reviewers do not read these streams."""
@@ -318,11 +328,13 @@ class TextEvents:
 
     def finish(self) -> bytes:
         """The end of the stream, which has no mark."""
-        if not (self.warnings or self.found_in_prompt):
+        told = self.account.tell()
+        if not (self.warnings or self.found_in_prompt or told):
             return b""
         last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
         last = self._with_prompt(last)
-        return encode_event(_in_order(last | {"warnings": [*last.get("warnings", ()), *self.warnings]}))
+        warnings = [*last.get("warnings", ()), *self.warnings]
+        return encode_event(_in_order(last | ({"warnings": warnings} if warnings else {})) | told)
 
     def _is_due(self, message: Mapping[str, Any] | None) -> bool:
         """Whether a message without text needs an event; one that tells of the prompt can wait for the text."""

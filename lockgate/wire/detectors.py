@@ -128,6 +128,8 @@ class Refusal(NamedTuple):
 
 _encode = msgspec.json.Encoder().encode
 _decode_contents = msgspec.json.Decoder(list[list[ContentResult]]).decode
+_decode_of_text = msgspec.json.Decoder(list[ContentResult]).decode
+_decode_lists = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_results = msgspec.json.Decoder(list[PlainResult]).decode
 _decode_error = msgspec.json.Decoder(ErrorBody).decode
 
@@ -135,6 +137,11 @@ _decode_error = msgspec.json.Decoder(ErrorBody).decode
 def encode_contents(texts: list[str], params: dict[str, Any]) -> bytes:
     """The request about some texts."""
     return _encode(ContentsRequest(texts, params))
+
+
+def encode_params(params: dict[str, Any]) -> bytes:
+    """The parameters as requests have them."""
+    return _encode(params)
 
 
 def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
@@ -164,6 +171,21 @@ def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
     while len(found) < len(texts):
         found.append([])
     return found
+
+
+def read_shared_contents(
+    body: bytes, parts: Sequence[Sequence[str]]
+) -> list[list[list[Detection]] | ValueError | RecursionError]:
+    """The findings of each text of each part, or what is wrong with that part alone.
+
+    There must be exactly one list for each text: else nobody knows whose findings they are.
+    """
+    lists = _decode_lists(body)
+    expected = sum(len(texts) for texts in parts)
+    if len(lists) != expected:
+        raise ValueError(f"{len(lists)} lists for {expected} texts")
+    following = iter(lists)
+    return [_read_part([next(following) for _ in texts], texts) for texts in parts]
 
 
 def read_results(body: bytes) -> list[Detection]:
@@ -225,6 +247,15 @@ def to_evidence(items: list[Evidence] | dict[str, Any] | None) -> tuple[Mapping[
     for one in items:
         one.evidence = one.evidence or None
     return tuple(msgspec.to_builtins(items))
+
+
+def _read_part(
+    lists: Sequence[msgspec.Raw], texts: Sequence[str]
+) -> list[list[Detection]] | ValueError | RecursionError:
+    try:
+        return [[_place(one, text) for one in _decode_of_text(raw)] for raw, text in zip(lists, texts, strict=True)]
+    except (ValueError, RecursionError) as error:
+        return error
 
 
 def _place(one: ContentResult, text: str) -> Detection:

@@ -13,6 +13,7 @@ from typing import Any
 from lockgate.core.messages import is_read, text_of
 from lockgate.core.release import Release
 from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
+from lockgate.core.verdicts import Verdict
 from lockgate.errors import BrokeProtocol
 from lockgate.wire.openai import (
     UNSUITABLE_INPUT,
@@ -23,7 +24,9 @@ from lockgate.wire.openai import (
     to_results,
     warn,
 )
-from lockgate.wire.openai_deltas import CONTENT, other_texts
+from lockgate.wire.openai_calls import CallReader, CallText, list_call_texts, with_texts
+from lockgate.wire.openai_deltas import CALLS_LANE, CONTENT, CONTENT_LANE, list_lane_texts, list_unread_keys
+from lockgate.wire.receipts import NO_ACCOUNT
 
 FILTERED = "content_filter"
 _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
@@ -48,16 +51,26 @@ class ChatDialect:
             raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
         return text_of(message)
 
-    def other_texts(self, choice: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-        """Texts of a choice besides its content."""
-        return other_texts(_part(choice, "message"))
+    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
+        """Texts of a choice besides its content and its calls."""
+        return list_lane_texts(_part(choice, "message"), lanes)
 
-    def replace_texts(self, choice: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool) -> dict[str, Any]:
+    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
+        """Texts of its calls."""
+        return list_call_texts(_part(choice, "message")) if CALLS_LANE in lanes else ()
+
+    def replace_texts(
+        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
+    ) -> dict[str, Any]:
         """The choice of a whole answer with these texts, and nothing that could tell those that it had."""
         message = _part(choice, "message")
-        kept = () if is_blocked else ("tool_calls", "function_call", "tool_call_id", "name")
-        told = {"role": message.get("role", "assistant"), "content": message.get("content"), **texts}
-        return {"message": told | {key: message[key] for key in kept if key in message}}
+        spoken = {field: text for field, text in texts.items() if "/" not in field}
+        told = {"role": message.get("role", "assistant"), "content": message.get("content"), **spoken}
+        if is_blocked:
+            return {"message": told}
+        kept = list_unread_keys(lanes) | {"tool_call_id", "name"}
+        told |= {key: message[key] for key in message if key in kept}
+        return {"message": told | (with_texts(message, texts) if CALLS_LANE in lanes else {})}
 
     def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
         """What reviewers read of a choice of a whole answer."""
@@ -88,11 +101,17 @@ class TextDialect:
             raise BrokeProtocol("openai", "a choice of the answer has no text")
         return text
 
-    def other_texts(self, choice: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
         """A text has no others."""
         return ()
 
-    def replace_texts(self, choice: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool) -> dict[str, Any]:
+    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
+        """A text calls nothing."""
+        return ()
+
+    def replace_texts(
+        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
+    ) -> dict[str, Any]:
         """The choice of a whole answer with another text."""
         return {"text": texts.get(CONTENT, "")}
 
@@ -125,7 +144,14 @@ class WholeAnswer:
     """One answer on its way: its choices become frames, their findings come back, and it is written."""
 
     def __init__(
-        self, dialect: Dialect, asked: Asked, *, has_guards: bool, is_fms: bool = False, fallback: str | None = None
+        self,
+        dialect: Dialect,
+        asked: Asked,
+        *,
+        has_guards: bool,
+        is_fms: bool = False,
+        fallback: str | None = None,
+        lanes: frozenset[str] = frozenset(),
     ) -> None:
         self._dialect = dialect
         self._asked = asked
@@ -133,6 +159,9 @@ class WholeAnswer:
         self._is_fms = is_fms
         self._fallback = fallback or ""
         self._hides = fallback is not None  # what was found must not be told by other fields either
+        self._named_lanes = lanes  # by a policy; without one only the content is read
+        self._reads_content = not lanes or CONTENT_LANE in lanes or dialect is TEXTS
+        self._calls: dict[int, CallReader] = {}  # by lane
         self._message: dict[str, Any] = {}
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
         self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
@@ -144,6 +173,7 @@ class WholeAnswer:
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False  # as a whole: every choice is judged on its own
+        self.account = NO_ACCOUNT
 
     @property
     def choices(self) -> list[dict[str, Any]]:
@@ -159,13 +189,21 @@ class WholeAnswer:
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
             text = self._dialect.whole_text(choice)
             is_ours = _is_ours(choice)
-            if self._hides and is_ours:
-                for field, words in self._dialect.other_texts(choice):
-                    yield self._frame(place, field, words)
-            if text:
+            if is_ours:
+                yield from self._read_others(place, choice)
+            if text and (self._reads_content or not is_ours):
                 yield self._frame(place, CONTENT, text)
-            elif is_ours:
+            elif is_ours and not text:
                 self._empty.append(place)
+
+    def _read_others(self, place: int, choice: Mapping[str, Any]) -> Iterable[Frame]:
+        for field, words in self._dialect.other_texts(choice, self._named_lanes):
+            yield self._frame(place, field, words)
+        for call in self._dialect.call_texts(choice, self._named_lanes):
+            reader = CallReader(call)
+            plain = reader.feed(call.text)
+            self._calls[len(self._lanes)] = reader
+            yield self._frame(place, call.field, plain)
 
     def _frame(self, place: int, field: str, text: str) -> Frame:
         self._lanes.append((place, field))
@@ -182,9 +220,13 @@ class WholeAnswer:
         """What reviewers found in a choice."""
         self._reviewed[choice] = found
 
-    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
-        """A choice has been read; nothing is sent yet. `is_blocked`: its text was replaced."""
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """A choice has been read; nothing is sent yet."""
         place, field = self._lanes[release.choice]
+        is_blocked = verdict is not None and verdict.is_blocked
+        call = self._calls.get(release.choice)
+        if call is not None and not is_blocked:
+            release = release._replace(text=call.release(release, verdict, release.text))
         if field == CONTENT:
             self._found.setdefault(place, []).extend(release.detections)
         elif release.detections:
@@ -203,7 +245,7 @@ class WholeAnswer:
             return _in_order(_without_nulls(choice) if self._is_fms else choice)
         texts, is_blocked = self._left(place)
         told = {"index": choice.get("index", place), "logprobs": None}
-        told |= self._dialect.replace_texts(choice, texts, is_blocked=is_blocked)
+        told |= self._dialect.replace_texts(choice, texts, self._named_lanes, is_blocked=is_blocked)
         told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
         return _in_order(told)
 
@@ -214,7 +256,7 @@ class WholeAnswer:
             if (place, field) in self._blocked:
                 if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
                     left[field] = text.removesuffix(self._fallback)
-                    text = self._fallback
+                    text = self._fallback  # calls are not told at all
                 return left | {CONTENT: text}, True
             left[field] = text
         return left, False
@@ -241,7 +283,8 @@ class WholeAnswer:
         warnings = self._warnings()
         if warnings:
             answer["warnings"] = warnings
-        return encode(answer)
+        self.account.add(answer)
+        return encode(answer | self.account.tell())
 
     def _detections(self) -> dict[str, Any]:
         entries = []

@@ -7,6 +7,7 @@ from typing import Any
 CONTENT, REASONING, REFUSAL = "content", "reasoning_content", "refusal"
 REASONING_KEYS = frozenset({REASONING, "reasoning"})
 CALL_KEYS = frozenset({"tool_calls", "function_call"})
+CONTENT_LANE, REASONING_LANE, CALLS_LANE = "content", "reasoning", "tool_arguments"  # as policies call them
 PLAIN_KEYS = frozenset({"role", CONTENT})
 TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
@@ -17,6 +18,23 @@ def other_texts(delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for field, words in ((REASONING, thoughts), (REFUSAL, delta.get(REFUSAL))):
         if isinstance(words, str) and words:
             yield field, words
+
+
+def list_lane_texts(message: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
+    """The texts besides its content that lanes read of a message or a delta, calls excepted."""
+    for field, text in other_texts(message):
+        if (CONTENT_LANE if field == REFUSAL else REASONING_LANE) in lanes:
+            yield field, text
+
+
+def list_unread_keys(lanes: frozenset[str]) -> frozenset[str]:
+    """The parts of a message or a delta that lanes leave unread; of calls what they name is never read."""
+    unread = set(CALL_KEYS)
+    if REASONING_LANE not in lanes:
+        unread |= REASONING_KEYS
+    if CONTENT_LANE not in lanes:
+        unread |= {CONTENT, REFUSAL}
+    return frozenset(unread)
 
 
 def choice_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -31,11 +49,15 @@ def has_finish(message: Mapping[str, Any]) -> bool:
 
 
 def add_extras(
-    delta: dict[str, Any], messages: Sequence[Mapping[str, Any]], *, guarded: frozenset[str], keeps_only_calls: bool
+    delta: dict[str, Any],
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    guarded: frozenset[str],
+    keeps: frozenset[str] | None = None,
 ) -> None:
     """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays.
 
-    What is `guarded` leaves as a text of its own, if at all.
+    What is `guarded` leaves as a text of its own, if at all; of the rest what `keeps` names, without it everything.
     """
     for message in messages:
         own = choice_of(message).get("delta") or {}
@@ -44,7 +66,7 @@ def add_extras(
         for key, value in own.items():
             if key in PLAIN_KEYS or key in guarded or value is None:
                 continue
-            if keeps_only_calls and key not in CALL_KEYS:
+            if keeps is not None and key not in keeps:
                 continue
             delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
 
@@ -73,12 +95,12 @@ def merge_text_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     return merged if any(merged.values()) else None
 
 
-def without_secrets(choice: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str] = CALL_KEYS) -> dict[str, Any]:
     """The choice of a message without text, and without all that may tell of a text that must not be seen."""
     kept = {key: choice.get(key) for key in ("index", "finish_reason", "stop_reason")}
     if "delta" not in choice:
         return kept | {"text": "", "logprobs": None}
-    delta = {key: value for key, value in (choice["delta"] or {}).items() if key in CALL_KEYS}
+    delta = {key: value for key, value in (choice["delta"] or {}).items() if key in keeps}
     return kept | {"delta": delta, "logprobs": None}
 
 

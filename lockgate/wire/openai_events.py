@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 from lockgate.core.messages import is_read, merge_tool_calls
 from lockgate.core.release import Release
 from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
+from lockgate.core.verdicts import Verdict
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, encode, to_plain_results, to_results, warn
 from lockgate.wire.openai_answers import ChatDialect, Dialect, input_entries
 from lockgate.wire.openai_deltas import in_order
+from lockgate.wire.receipts import NO_ACCOUNT
 
 DONE = b"data: [DONE]\n\n"
 _MAX_CHOICES = 128
@@ -55,11 +57,14 @@ class Segment:
         self.field = field
         self.start = start
         self.received = 0
-        self.waiting: list[tuple[Release, bool]] = []
+        self.waiting: list[Release] = []
 
 
 class Manner(NamedTuple):
-    """How a stream is told. `trailing` are detectors that report at the end; `hides`: findings must not be seen."""
+    """How a stream is told. `trailing` are detectors that report at the end; `hides`: findings must not be seen.
+
+    `lanes`: what a policy reads of it.
+    """
 
     trailing: frozenset[str] = frozenset()
     has_reviews: bool = False
@@ -67,6 +72,7 @@ class Manner(NamedTuple):
     hides: bool = False
     fallback: str = ""
     max_held_chars: int = 1_048_576
+    lanes: frozenset[str] = frozenset()
 
 
 class Events:
@@ -80,7 +86,7 @@ class Events:
         self._has_reviews = manner.has_reviews
         self._is_fms = manner.is_fms
         self._max_held_chars = manner.max_held_chars
-        self._keeps_text = bool(manner.has_reviews or manner.trailing)
+        self._keeps_text = self._tells_late = bool(manner.has_reviews or manner.trailing)
         self._kept_chars = 0
         self._count = 0
         self._first: dict[str, Any] = {}
@@ -90,6 +96,21 @@ class Events:
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
+        self.account = NO_ACCOUNT
+
+    def _encode(self, event: Mapping[str, Any]) -> bytes:
+        """The event, which leaves now."""
+        if self.account.receipt is not None:
+            self.account.add(event)
+        return encode_event(event)
+
+    def _encode_last(self, events: list[dict[str, Any]]) -> bytes:
+        """The last events; the very last one tells the rest."""
+        parts = [self._encode(event) for event in events[:-1]]
+        if events:
+            self.account.add(events[-1])
+            parts.append(encode_event({**events[-1], **self.account.tell()}))
+        return b"".join(parts) + DONE
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -186,7 +207,7 @@ class Events:
     def _index_of(self, release: Release) -> int:
         return release.choice
 
-    def _last_event(self, usage: Any) -> bytes:  # noqa: ANN401 - whatever came from upstream
+    def _last_event(self, usage: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever came from upstream
         first = self._first
         event: dict[str, Any] = {
             "id": first.get("id") or uuid.uuid4().hex,
@@ -198,12 +219,12 @@ class Events:
         if usage is not None or not self._is_chat:
             event["usage"] = usage
         detections = self._late_detections()
-        if detections or self._trailing or self._has_reviews:
+        if detections or self._tells_late:
             event["detections"] = detections
         warnings = self._late_warnings()
         if warnings:
             event["warnings"] = warnings
-        return encode_event(event)
+        return event
 
     def _late_detections(self) -> dict[str, Any]:
         entries: list[dict[str, Any]] = []
@@ -262,17 +283,17 @@ class RelayedEvents(Events):
             frames.append(Frame(number, text if known.is_read else "", index, own))
         return frames
 
-    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The events of a release: the messages that came."""
         frames = release.frames
         if self._trailing:
             self._note_trailing(release)
-        if len(frames) == 1:
+        if len(frames) == 1 and self.account.receipt is None:
             return b"data: " + encode(frames[0].fields) + b"\n\n"
-        return b"".join([encode_event(frame.fields) for frame in frames if frame.fields is not None])
+        return b"".join([self._encode(frame.fields) for frame in frames if frame.fields is not None])
 
     def finish(self) -> bytes:
         """The end of the stream."""
-        is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt)
+        is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt or self.account.receipt)
         usage = self._usage if self._is_fms else None  # there it is told a second time
-        return (self._last_event(usage) if is_due else b"") + DONE
+        return self._encode_last([self._last_event(usage)] if is_due else [])

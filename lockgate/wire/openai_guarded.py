@@ -11,10 +11,11 @@ from typing import Any
 
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame
+from lockgate.core.verdicts import Verdict
 from lockgate.errors import HeldTooMuch
 from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
-from lockgate.wire.openai_answers import FILTERED, Dialect, input_entries
+from lockgate.wire.openai_answers import Dialect, input_entries
 from lockgate.wire.openai_deltas import (
     CONTENT,
     PLAIN_KEYS,
@@ -30,7 +31,7 @@ from lockgate.wire.openai_deltas import (
     without_secrets,
     without_text,
 )
-from lockgate.wire.openai_events import DONE, ChoiceState, Events, Manner, Segment, encode_event
+from lockgate.wire.openai_events import ChoiceState, Events, Manner, Segment
 
 
 class GuardedEvents(Events):
@@ -38,8 +39,8 @@ class GuardedEvents(Events):
 
     def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
         super().__init__(dialect, asked, manner)
-        self._hides = manner.hides
-        self._fallback = manner.fallback
+        # Parts of a delta that may leave unread, where all else may tell what its text no longer does; None: all may.
+        self._kept: frozenset[str] | None = None
         self._held_chars = 0
         self._segments: list[Segment] = []
         self._lengths: dict[tuple[int, str], int] = {}
@@ -104,7 +105,7 @@ class GuardedEvents(Events):
         elif not self._is_mute(choice, known):
             lane = known.segments[-1] if known.segments else self._open(frames, number, index, CONTENT)
             frames.append(Frame(number, "", lane.lane, self._with_unsaid(known, own)))
-        elif choice.get("logprobs") and not (self._is_fms or self._hides):
+        elif choice.get("logprobs") and not self._is_fms and self._kept is None:
             self._hold(1)
             known.unsaid.append(own)
 
@@ -140,27 +141,25 @@ class GuardedEvents(Events):
 
     # Releases into events.
 
-    def take(self, release: Release, *, is_blocked: bool = False) -> bytes:
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The events of a release, and of those that waited for it."""
         segment = self._segments[release.choice]
         open_segments = self._choices[segment.choice].segments
         if open_segments[0] is not segment:
-            segment.waiting.append((release, is_blocked))
+            segment.waiting.append(release)
             self._hold(len(release.text))
             return b""
-        parts = [self._write(segment, release, is_blocked=is_blocked)]
-        is_over = release.is_final and not self.is_blocked
+        parts = [self._write(segment, release)]
+        is_over = release.is_final
         while is_over:
             open_segments.popleft()
             is_over = False
             if open_segments:
                 segment = open_segments[0]
-                for waiting, was_blocked in segment.waiting:
+                for waiting in segment.waiting:
                     self._hold(-len(waiting.text))
-                    parts.append(self._write(segment, waiting, is_blocked=was_blocked))
+                    parts.append(self._write(segment, waiting))
                     is_over = waiting.is_final
-                    if self.is_blocked:
-                        return b"".join(parts)
                 segment.waiting = []
         if self._is_fms and not self._is_chat and not any(one.segments for one in self._choices.values()):
             parts += self._last_messages()
@@ -170,19 +169,21 @@ class GuardedEvents(Events):
         """In fms the last message of each text follows behind all texts, unless it is told."""
         ends, self._ends = self._ends, {}
         return [
-            encode_event(in_order(message, is_chat=False))
+            self._encode(in_order(message, is_chat=False))
             for index, (number, message) in sorted(ends.items())
             if self._told.get(index) != number and (index in self._told or has_finish(message))
         ]
 
     def finish(self) -> bytes:
         """The end of the stream."""
-        parts = []
-        if self.is_blocked:
-            parts += [self._filtered(index) for index in sorted(self._choices)]
-        if self._trailing or self._has_reviews or self._usage is not None or self.warnings or self.found_in_prompt:
-            parts.append(self._last_event(self._usage))
-        return b"".join(parts) + DONE
+        return self._encode_last(self._rest())
+
+    def _rest(self) -> list[dict[str, Any]]:
+        """What is told behind all text."""
+        is_due = bool(self._trailing or self._has_reviews or self._usage is not None or self.account.receipt)
+        if is_due or self.warnings or self.found_in_prompt:
+            return [self._last_event(self._usage)]
+        return []
 
     def _index_of(self, release: Release) -> int:
         return self._segments[release.choice].choice
@@ -192,15 +193,12 @@ class GuardedEvents(Events):
         if self._held_chars > self._max_held_chars:
             raise HeldTooMuch(f"more than {self._max_held_chars} characters wait for a detector")
 
-    def _write(self, segment: Segment, release: Release, *, is_blocked: bool) -> bytes:
+    def _write(self, segment: Segment, release: Release) -> bytes:
         known = self._choices[segment.choice]
         found = self._note_trailing(release)
         parts = []
         if release.text or found:
-            parts.append(encode_event(self._event(segment, release, found, is_blocked=is_blocked)))
-        if is_blocked:
-            self.is_blocked = True
-            return b"".join(parts)
+            parts.append(self._encode(self._event(segment, release, found)))
         for frame in self._bare_and_after(release):
             if not frame.text:
                 parts.append(self._pass_on(segment.choice, frame.fields))
@@ -219,9 +217,7 @@ class GuardedEvents(Events):
         place = next((at for at, frame in enumerate(frames) if not frame.text), len(frames))
         return frames[place:] if self._is_chat else [frame for frame in frames if not frame.text]
 
-    def _event(
-        self, segment: Segment, release: Release, found: Sequence[Detection], *, is_blocked: bool
-    ) -> dict[str, Any]:
+    def _event(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
         index = segment.choice
         messages, is_complete = self._messages_of(segment, release)
         base = messages[-1] if messages else self._choices[index].base or self._first
@@ -232,12 +228,12 @@ class GuardedEvents(Events):
         bare = self._bare_and_after(release)
         if self._is_chat:
             spoken = [one.fields for one in release.frames if one.text and one.fields is not None and one not in bare]
-            add_extras(choice["delta"], spoken, guarded=self._guarded, keeps_only_calls=self._hides)
+            add_extras(choice["delta"], spoken, guarded=self._guarded, keeps=self._kept)
             if bare:
                 choice |= {"finish_reason": None, "stop_reason": None}  # a tool call comes first; the end follows it
         if choice["finish_reason"] is not None:
             self._choices[index].has_finish = True
-        event["choices"] = [self._cut_off(choice, segment.field, release.text) if is_blocked else choice]
+        event["choices"] = [choice]
         if not self._is_chat:
             event.setdefault("usage", None)
         shift = -release.start if self._is_fms else segment.start
@@ -257,14 +253,6 @@ class GuardedEvents(Events):
             event["warnings"] = warnings
         return event
 
-    def _cut_off(self, choice: dict[str, Any], field: str, text: str) -> dict[str, Any]:
-        """The choice as the last that is said of it: whatever was withheld, the fallback is content."""
-        self._choices[choice["index"]].has_finish = True
-        told = self._dialect.delta(text)
-        if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
-            told = {"delta": {"role": "assistant", field: text.removesuffix(self._fallback), CONTENT: self._fallback}}
-        return choice | told | {"finish_reason": FILTERED, "stop_reason": None}
-
     def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
         if not self._is_fms:
@@ -282,13 +270,13 @@ class GuardedEvents(Events):
         choice: dict[str, Any] = {"index": segment.choice}
         if self._is_chat:
             choice["delta"] = {"role": "assistant", segment.field: text}
-            choice["logprobs"] = None if self._hides else merge_logprobs(messages)
+            choice["logprobs"] = merge_logprobs(messages) if self._kept is None else None
         else:
             choice["text"] = text
-            choice["logprobs"] = None if self._hides else merge_text_logprobs(messages)
+            choice["logprobs"] = merge_text_logprobs(messages) if self._kept is None else None
         for key in ("finish_reason", "stop_reason"):
             choice[key] = latest.get(key) if is_complete else None
-        if self._hides:  # what else a choice holds may tell what its text no longer does
+        if self._kept is not None:
             return choice
         return choice | {key: value for key, value in latest.items() if key not in choice and key != "delta"}
 
@@ -302,14 +290,14 @@ class GuardedEvents(Events):
                 if self._is_mute(choice, known):
                     return b""
             known.has_finish = True
-        if self._hides and known.is_read:
-            choice = without_secrets(choice)
+        if self._kept is not None and known.is_read:
+            choice = without_secrets(choice, self._kept)
         if not self._is_chat:  # in fms the last message of a choice follows at the end
-            return b"" if self._is_fms else encode_event({**message, "choices": [choice]})
+            return b"" if self._is_fms else self._encode({**message, "choices": [choice]})
         delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in self._guarded}
         if known.is_read:
             delta["role"] = "assistant"
-        return encode_event({**message, "choices": [{**choice, "delta": delta}]})
+        return self._encode({**message, "choices": [{**choice, "delta": delta}]})
 
     def _is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
         """Whether a message without text to read says nothing: it only names a role, or is empty."""
@@ -321,15 +309,3 @@ class GuardedEvents(Events):
         if not known.is_read and delta.get("content"):
             return False
         return all(key in PLAIN_KEYS or key in self._guarded or not value for key, value in delta.items())
-
-    def _filtered(self, index: int) -> bytes:
-        """The end of a choice that a policy has cut off."""
-        known = self._choices[index]
-        if known.has_finish:
-            return b""
-        base = known.base or self._first
-        event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
-        choice = {"index": index, **self._dialect.delta(""), "logprobs": None, "finish_reason": FILTERED}
-        if self._is_chat:
-            choice["delta"] = {"role": "assistant"}
-        return encode_event(event | {"choices": [choice | {"stop_reason": None}]})

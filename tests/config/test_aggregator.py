@@ -297,8 +297,9 @@ def test_options_of_what_does_not_run_here_are_ignored_with_a_warning(loader: Lo
 def test_what_runs_here_is_tried_with_all_other_faults(loader: Loader) -> None:
     tried: list[Any] = []
 
-    def refuse(group: str, name: str, options: Any) -> ConfigError:
+    def refuse(group: str, name: str, options: Any, data_dir: Path) -> ConfigError:
         tried.append((group, name))
+        assert data_dir == Path(HOME["HOME"]) / ".local/share/lockgate"
         return ConfigError("is wrong", source="options", key="size")
 
     loader.path.write_text(BOTH.replace("sources:", "  later: {embedded: llamacpp}\nsources:"))

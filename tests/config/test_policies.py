@@ -231,9 +231,19 @@ def test_policies_can_be_served_and_are_shown(loader: Loader) -> None:
     assert unserved(settings) == []
     shown = render_check(settings).split("Policies\n")[1].split("\n\n")[0].splitlines()
     assert [re.split("  +", line.strip()) for line in shown] == [
-        ["name", "input", "documents", "output", "grounding", "if a detector fails"],
-        ["p", "block: pii", "drop: pii", "mask: pii", "annotate: context, context2", "pass, with a warning"],
-        ["q", "-", "-", "stop: pii", "-", "fail"],
+        ["name", "mode", "input", "documents", "output", "grounding", "mask with", "lanes", "default of"],
+        [
+            "p",
+            "enforce",
+            "pii (block, may fail)",
+            "pii (drop, may fail)",
+            "pii (mask, may fail)",
+            "context (annotate, may fail), context2 (annotate, may fail)",
+            "block",
+            "content, reasoning",
+            "-",
+        ],
+        ["q", "enforce", "-", "-", "pii (stop)", "-", "block", "content, reasoning", "-"],
     ]
     assert "Policies" not in render_check(loader.load(PII))
 
@@ -273,7 +283,8 @@ def test_the_page_shows_what_each_action_does() -> None:
     found = [Detection(text.index(word), text.index(word) + len(word), word, "Keyword", "keyword", 1.0)]
     table = page.split("The client reads")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.+)` \|$", table, re.MULTILINE))
-    shown = {a.name.lower(): judge_whole(text, found, a, PolicySettings("p").fallback).text for a in Action}
+    measures = [PolicySettings("p", on_output=action).measures("output") for action in Action]
+    shown = {one.action.name.lower(): judge_whole(text, found, one).text for one in measures}
     assert rows == shown
 
 

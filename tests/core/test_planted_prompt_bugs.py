@@ -52,13 +52,13 @@ def control_characters_in_names_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.caught_by(test_prompt.test_whatever_documents_hold_the_prompt_can_be_sent)
 def content_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "_sendable", str)
+    monkeypatch.setattr(prompt, "make_sendable", str)
 
 
 @BUGS.caught_by(test_prompt.test_the_prompt_has_exactly_the_documents_given_in_their_order)
 def content_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = prompt._sendable
-    monkeypatch.setattr(prompt, "_sendable", lambda text: honest(text).strip())
+    honest = prompt.make_sendable
+    monkeypatch.setattr(prompt, "make_sendable", lambda text: honest(text).strip())
 
 
 @BUGS.caught_by(test_prompt.test_the_prompt_has_exactly_the_documents_given_in_their_order)

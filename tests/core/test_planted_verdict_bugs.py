@@ -2,16 +2,39 @@
 """The laws of verdicts bite: each bug planted in the judge is caught by a named law."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from lockgate.core import verdicts
+from lockgate.core.masks import MASK_CHARACTER, Mask, Masker
 from lockgate.core.values import Detection
-from lockgate.core.verdicts import MASK_CHARACTER, Action, Judge, Verdict
+from lockgate.core.verdicts import Action, Judge, Verdict
 from tests.core import test_verdicts
 from tests.core.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 BUGS = Bugs()
+Found = Sequence[Detection]
+
+
+def _plant_in_masks(patch: pytest.MonkeyPatch, spoil: Callable[[Masker, int, Found], Found]) -> None:
+    """What the masker is told is spoiled before it listens."""
+    honest = Masker.mask
+
+    def mask(self: Masker, start: int, length: int, found: Found) -> list[Mask]:
+        return honest(self, start, length, spoil(self, start, found))
+
+    patch.setattr(Masker, "mask", mask)
+
+
+def _plant_in_verdicts(patch: pytest.MonkeyPatch, spoil: Callable[[Judge, str, Verdict], Verdict]) -> None:
+    """A verdict is spoiled before it is told."""
+    honest = Judge.judge
+
+    def judge(self: Judge, start: int, text: str, found: Found = ()) -> Verdict:
+        return spoil(self, text, honest(self, start, text, found))
+
+    patch.setattr(Judge, "judge", judge)
 
 
 @BUGS.caught_by(
@@ -20,59 +43,55 @@ BUGS = Bugs()
     test_verdicts.test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear,
 )
 def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
+    def forget(masker: Masker, _start: int, found: Found) -> Found:
+        masker._ahead = []
+        return found
 
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        masked = honest(self, start, text, found)
-        self._ahead = []
-        return masked
-
-    monkeypatch.setattr(Judge, "_mask", mask)
+    _plant_in_masks(monkeypatch, forget)
 
 
 @BUGS.caught_by(test_verdicts.test_what_no_finding_covers_is_unchanged)
 def a_finding_that_came_early_masks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
+    def hurry(masker: Masker, start: int, found: Found) -> Found:
+        masker._ahead = [one._replace(start=start) for one in masker._ahead]
+        return found
 
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        self._ahead = [(start, end) for _, end in self._ahead]
-        return honest(self, start, text, found)
-
-    monkeypatch.setattr(Judge, "_mask", mask)
+    _plant_in_masks(monkeypatch, hurry)
 
 
 @BUGS.caught_by(
     test_verdicts.test_a_mask_keeps_the_length_of_every_release, test_verdicts.test_what_no_finding_covers_is_unchanged
 )
 def a_finding_becomes_a_single_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
+    def shorten(_judge: Judge, _text: str, verdict: Verdict) -> Verdict:
+        return verdict._replace(text=re.sub(f"{MASK_CHARACTER}+", MASK_CHARACTER, verdict.text))
 
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return re.sub(f"{MASK_CHARACTER}+", MASK_CHARACTER, honest(self, start, text, found))
-
-    monkeypatch.setattr(Judge, "_mask", mask)
+    _plant_in_verdicts(monkeypatch, shorten)
 
 
 @BUGS.caught_by(test_verdicts.test_masking_a_masked_text_changes_nothing)
 def a_mask_is_taken_off_when_it_is_put_on_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
+    def take_off(_judge: Judge, text: str, verdict: Verdict) -> Verdict:
+        pairs = zip(text, verdict.text, strict=True)
+        return verdict._replace(text="".join("?" if old == MASK_CHARACTER else new for old, new in pairs))
 
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        pairs = zip(text, honest(self, start, text, found), strict=True)
-        return "".join("?" if old == MASK_CHARACTER else new for old, new in pairs)
-
-    monkeypatch.setattr(Judge, "_mask", mask)
+    _plant_in_verdicts(monkeypatch, take_off)
 
 
 @BUGS.caught_by(test_verdicts.test_a_mask_keeps_the_length_of_every_release)
 def a_mask_covers_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._mask
+    def stretch(_judge: Judge, text: str, verdict: Verdict) -> Verdict:
+        pairs = zip(text, verdict.text, strict=True)
+        return verdict._replace(
+            text="".join(new * len(old.encode()) if new == MASK_CHARACTER else new for old, new in pairs)
+        )
 
-    def mask(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        pairs = zip(text, honest(self, start, text, found), strict=True)
-        return "".join(new * len(old.encode()) if new == MASK_CHARACTER else new for old, new in pairs)
+    _plant_in_verdicts(monkeypatch, stretch)
 
-    monkeypatch.setattr(Judge, "_mask", mask)
+
+def _plant_in_ends(patch: pytest.MonkeyPatch, spoil: Callable[[Judge, int, Found], int]) -> None:
+    """How much leaves of the text with which it ends is wrong."""
+    patch.setattr(Judge, "_find_end", spoil)
 
 
 @BUGS.caught_by(
@@ -80,74 +99,55 @@ def a_mask_covers_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding,
 )
 def a_text_stops_at_its_last_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._cut
-
-    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return honest(self, start, text, sorted(found)[-1:])
-
-    monkeypatch.setattr(Judge, "_cut", cut)
+    honest = Judge._find_end
+    _plant_in_ends(monkeypatch, lambda judge, start, found: honest(judge, start, sorted(found)[-1:]))
 
 
 @BUGS.caught_by(test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding)
 def a_text_stops_where_its_release_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._cut
-
-    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        return honest(self, start, "", found)
-
-    monkeypatch.setattr(Judge, "_cut", cut)
+    _plant_in_ends(monkeypatch, lambda _judge, _start, _found: 0)
 
 
 @BUGS.caught_by(test_verdicts.test_a_stricter_action_never_releases_more)
 def a_blocked_release_leaves_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._cut
+    honest = Judge._find_end
 
-    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        left = honest(self, start, text, found)
-        return text if self._action is Action.BLOCK else left
+    def find_end(judge: Judge, start: int, found: Found) -> int:
+        return 1000 if judge._measures.action is Action.BLOCK else honest(judge, start, found)
 
-    monkeypatch.setattr(Judge, "_cut", cut)
+    _plant_in_ends(monkeypatch, find_end)
 
 
 @BUGS.caught_by(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)
 def a_block_lasts_for_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._cut
+    def forget(judge: Judge, _text: str, verdict: Verdict) -> Verdict:
+        judge._is_blocked = False
+        return verdict
 
-    def cut(self: Judge, start: int, text: str, found: Sequence[Detection]) -> str:
-        left = honest(self, start, text, found)
-        self._is_blocked = False
-        return left
-
-    monkeypatch.setattr(Judge, "_cut", cut)
+    _plant_in_verdicts(monkeypatch, forget)
 
 
 @BUGS.caught_by(test_verdicts.test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once)
 def the_fallback_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge.judge
+    def repeat(judge: Judge, _text: str, verdict: Verdict) -> Verdict:
+        return verdict._replace(text=verdict.text or judge._measures.fallback) if verdict.is_blocked else verdict
 
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
-        verdict = honest(self, start, text, found)
-        return verdict._replace(text=verdict.text or self._fallback) if verdict.is_blocked else verdict
-
-    monkeypatch.setattr(Judge, "judge", judge)
+    _plant_in_verdicts(monkeypatch, repeat)
 
 
 @BUGS.caught_by(test_verdicts.test_before_the_first_finding_nothing_is_changed)
 def everything_is_blocked_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge.judge
+    def block(judge: Judge, _text: str, verdict: Verdict) -> Verdict:
+        return verdict._replace(is_blocked=judge._measures.action is Action.BLOCK)
 
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
-        verdict = honest(self, start, text, found)
-        return verdict._replace(is_blocked=self._action is Action.BLOCK)
-
-    monkeypatch.setattr(Judge, "judge", judge)
+    _plant_in_verdicts(monkeypatch, block)
 
 
 @BUGS.caught_by(test_verdicts.test_every_finding_is_told_once_in_its_place)
 def findings_behind_a_block_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Judge.judge
 
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
+    def judge(self: Judge, start: int, text: str, found: Found = ()) -> Verdict:
         return honest(self, start, text, () if self._is_blocked else found)
 
     monkeypatch.setattr(Judge, "judge", judge)
@@ -155,15 +155,11 @@ def findings_behind_a_block_are_not_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @BUGS.caught_by(test_verdicts.test_a_finding_does_not_tell_what_was_hidden)
 def the_evidence_of_a_hidden_finding_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.core import verdicts
-
     monkeypatch.setattr(verdicts, "hide", lambda found: found._replace(text=MASK_CHARACTER * len(found.text)))
 
 
 @BUGS.caught_by(test_verdicts.test_a_finding_does_not_tell_what_was_hidden)
 def the_rule_of_a_hidden_finding_repeats_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.core import verdicts
-
     monkeypatch.setattr(verdicts, "_hide_word", lambda metadata, _word: metadata)
 
 
@@ -171,7 +167,7 @@ def the_rule_of_a_hidden_finding_repeats_its_text(monkeypatch: pytest.MonkeyPatc
 def text_without_findings_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Judge.judge
 
-    def judge(self: Judge, start: int, text: str, found: Sequence[Detection] = ()) -> Verdict:
+    def judge(self: Judge, start: int, text: str, found: Found = ()) -> Verdict:
         return honest(self, start, "".join([*text, ""]), found)
 
     monkeypatch.setattr(Judge, "judge", judge)

@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.core.masks import MASK_CHARACTER
 from lockgate.core.release import Strategy
 from lockgate.core.values import Detection
 from lockgate.core.verdicts import (
-    MASK_CHARACTER,
     Action,
     DocumentAction,
     Judge,
+    Measures,
     Verdict,
+    as_text_action,
     hide,
-    judge_document,
     judge_whole,
 )
 from tests.core.worlds import World, play, worlds
@@ -51,7 +52,7 @@ class Case:
         return {place for one, _ in self.found for place in range(one.start, one.end)}
 
     def judge(self, action: Action) -> list[Verdict]:
-        judge = Judge(action, FALLBACK)
+        judge = Judge(Measures(action, fallback=FALLBACK))
         return [
             judge.judge(start, self.text[start:end], [one for one, early in self.found if self._at(one, early) == turn])
             for turn, (start, end) in enumerate(pairwise(self.borders))
@@ -176,19 +177,19 @@ def test_a_finding_does_not_tell_what_was_hidden(case: Case, action: Action) -> 
 @given(cases())
 def test_masking_a_masked_text_changes_nothing(case: Case) -> None:
     found = [one for one, _ in case.found]
-    masked = judge_whole(case.text, found, Action.MASK).text
-    assert judge_whole(masked, found, Action.MASK).text == masked
+    masked = judge_whole(case.text, found, Measures(Action.MASK)).text
+    assert judge_whole(masked, found, Measures(Action.MASK)).text == masked
 
 
 @given(cases(), HIDING)
 def test_a_whole_text_is_judged_like_a_single_release(case: Case, action: Action) -> None:
     found = [one for one, _ in case.found]
-    assert [judge_whole(case.text, found, action, FALLBACK)] == case.recut(set()).judge(action)
+    assert [judge_whole(case.text, found, Measures(action, fallback=FALLBACK))] == case.recut(set()).judge(action)
 
 
 @given(cases(), ACTIONS)
 def test_text_without_findings_is_the_same_object(case: Case, action: Action) -> None:
-    assert Judge(action, FALLBACK).judge(0, case.text, ()).text is case.text
+    assert Judge(Measures(action, fallback=FALLBACK)).judge(0, case.text, ()).text is case.text
 
 
 @given(worlds(trailing=False), st.sampled_from(Strategy), st.integers(0, 1 << 32))
@@ -197,7 +198,7 @@ def test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear(
 ) -> None:
     releases = play(world, how, seed).releases
     for choice, text in enumerate(world.texts):
-        judge = Judge(Action.MASK)
+        judge = Judge(Measures(Action.MASK))
         parts = [judge.judge(one.start, one.text, one.detections) for one in releases if one.choice == choice]
         spans = [span for keeper in world.keepers for span in world.expected(keeper, choice)]
         assert _join(parts) == _mask(text, {place for span in spans for place in range(*span)})
@@ -211,7 +212,7 @@ def test_stop_and_block_differ_in_the_release_that_brings_the_finding() -> None:
         (Action.STOP, ["Good. ", "So [WITHHELD]", ""]),
         (Action.BLOCK, ["Good. ", "[WITHHELD]", ""]),
     ):
-        judge = Judge(action, FALLBACK)
+        judge = Judge(Measures(action, fallback=FALLBACK))
         parts = [judge.judge(0, "Good. "), judge.judge(6, "So bad. ", [BAD]), judge.judge(14, "More.")]
         assert [part.text for part in parts] == expected
         assert [part.is_blocked for part in parts] == [False, True, True]
@@ -221,19 +222,19 @@ def test_stop_and_block_differ_in_the_release_that_brings_the_finding() -> None:
 def test_a_finding_that_covers_nothing_of_the_release_masks_nothing_and_blocks(span: tuple[int, int]) -> None:
     found = [BAD._replace(start=span[0], end=span[1], text="")]
     text = "So bad. "
-    assert Judge(Action.MASK).judge(6, text, found).text is text
-    assert Judge(Action.BLOCK, FALLBACK).judge(6, text, found).text == FALLBACK
+    assert Judge(Measures(Action.MASK)).judge(6, text, found).text is text
+    assert Judge(Measures(Action.BLOCK, fallback=FALLBACK)).judge(6, text, found).text == FALLBACK
 
 
 def test_a_finding_that_begins_in_text_that_has_left_masks_the_rest() -> None:
-    judge = Judge(Action.MASK)
+    judge = Judge(Measures(Action.MASK))
     assert judge.judge(0, "My key ab").text == "My key ab"
     assert judge.judge(9, "cd is", [BAD._replace(start=7, end=11)]).text == "██ is"
 
 
 def test_findings_that_overlap_are_masked_together() -> None:
     found = [BAD._replace(start=2, end=5), BAD._replace(start=0, end=3), BAD._replace(start=3, end=4)]
-    assert judge_whole("abcdefg", found, Action.MASK).text == "█████fg"
+    assert judge_whole("abcdefg", found, Measures(Action.MASK)).text == "█████fg"
 
 
 def test_a_keyword_is_hidden_in_the_name_of_its_rule_in_any_case() -> None:
@@ -262,9 +263,10 @@ def test_a_document_is_flagged_masked_or_dropped(
     action: DocumentAction, text: str, told: str, is_dropped: bool
 ) -> None:
     found = BAD._replace(start=10, end=13)
-    verdict = judge_document("So, it is bad.", [found], action)
-    assert verdict == Verdict(text, (found._replace(text=told),), is_dropped)
-    assert judge_document("Fine.", [], action) == Verdict("Fine.")
+    measures = Measures(as_text_action(action))
+    verdict = judge_whole("So, it is bad.", [found], measures)
+    assert verdict[:3] == (text, (found._replace(text=told),), is_dropped)
+    assert judge_whole("Fine.", [], measures) == Verdict("Fine.", kept=5)
 
 
 def found_by(detector: str, start: int, end: int, text: str) -> Detection:
@@ -276,26 +278,26 @@ ACTIONS_BY_DETECTOR = {"masks": Action.MASK, "stops": Action.STOP, "blocks": Act
 
 def test_each_detector_has_its_own_action() -> None:
     text = "aa bb cc dd"
-    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
     assert judge.judge(0, text, [found_by("tells", 0, 2, text), found_by("masks", 3, 5, text)]).text == "aa ██ cc dd"
-    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
     verdict = judge.judge(0, text, [found_by("masks", 3, 5, text), found_by("stops", 6, 8, text)])
     assert verdict.text == "aa ██ !"
     assert verdict.is_blocked
-    judge = Judge(Action.ANNOTATE, "!", ACTIONS_BY_DETECTOR)
+    judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
     assert judge.judge(0, text, [found_by("stops", 6, 8, text), found_by("blocks", 9, 11, text)]).text == "!"
 
 
 def test_where_one_detector_hides_text_no_finding_quotes_it() -> None:
     text = "aa bb cc"
-    judge = Judge(Action.ANNOTATE, "", {"masks": Action.MASK})
+    judge = Judge(Measures(actions={"masks": Action.MASK}))
     places = [found_by("tells", 0, 8, text), found_by("masks", 3, 5, text), found_by("tells", 6, 8, text)]
     assert [one.text for one in judge.judge(0, text, places).detections] == ["█" * 8, "██", "cc"]
 
 
 def test_a_finding_that_reaches_beyond_what_has_left_does_not_quote_it() -> None:
     text = "aa bb cc"
-    judge = Judge(Action.ANNOTATE, "", {"masks": Action.MASK})
+    judge = Judge(Measures(actions={"masks": Action.MASK}))
     verdict = judge.judge(0, text[:3], [found_by("tells", 0, 8, text)])
     assert verdict.detections[0].text == "█" * 8
     assert judge.judge(3, text[3:], [found_by("masks", 3, 5, text)]).text == "██ cc"
@@ -309,6 +311,6 @@ def test_a_stricter_action_of_one_detector_never_releases_more(
     found = [found_by(name, min(one, two), max(one, two) + 1, text) for name, one, two in places]
     mild, strict = sorted(data.draw(st.tuples(st.sampled_from(Action), st.sampled_from(Action))))
     other = data.draw(st.sampled_from(Action))
-    said = [Judge(Action.ANNOTATE, "", {"a": one, "b": other}).judge(0, text, found).text for one in (mild, strict)]
+    said = [Judge(Measures(actions={"a": one, "b": other})).judge(0, text, found).text for one in (mild, strict)]
     shown = [sum(character != "█" for character in one) for one in said]
     assert shown[1] <= shown[0]

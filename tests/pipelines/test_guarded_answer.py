@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grounded answers that detectors read: what is held, masked, dropped and blocked, and what the receipt says of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from lockgate.core.answers import SourceEnded, Token
 from lockgate.core.prompt import tell_lack
 from lockgate.core.receipts import Part
 from lockgate.core.values import Document
-from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.core.verdicts import Action, Measures
 from lockgate.embedded.chunkers import open_sentence_chunker
 from lockgate.errors import Unavailable
 from lockgate.pipelines.answer import Guarding
@@ -51,7 +53,7 @@ async def test_a_prompt_checked_late_is_awaited_before_the_model_is_asked() -> N
 
 async def test_a_masked_prompt_is_seen_by_nobody_as_it_was() -> None:
     model, source = RecordingModel(["x"]), ScriptedDataSource([NOTES])
-    guarding = Guarding(input=[word_guard("w", "long")], on_input=Action.MASK)
+    guarding = Guarding(input=[word_guard("w", "long")], for_input=Measures(Action.MASK))
     await run(ask(model, source, guarding=guarding))
     assert source.questions == ["How ████?"]
     assert model.messages[1].text.endswith("USER QUESTION:\nHow ████?\n---")
@@ -83,7 +85,7 @@ async def test_the_title_of_a_document_is_read_too() -> None:
 async def test_a_masked_document_reaches_the_model_masked() -> None:
     model = RecordingModel(["x"])
     secret = Document("A secret", "The secret is out.", 0.5)
-    guarding = Guarding(documents=[word_guard("w", "secret")], on_documents=DocumentAction.MASK)
+    guarding = Guarding(documents=[word_guard("w", "secret")], for_documents=Measures(Action.MASK))
     _, outcome = await run(ask(model, ScriptedDataSource([secret]), guarding=guarding))
     assert (outcome.documents[0].title, outcome.documents[0].text) == ("A ██████", "The ██████ is out.")
     (told,) = outcome.retrievals[0].inspected
@@ -93,14 +95,14 @@ async def test_a_masked_document_reaches_the_model_masked() -> None:
 
 
 async def test_a_flagged_document_is_used_and_reported() -> None:
-    guarding = Guarding(documents=[word_guard("w", "three")], on_documents=DocumentAction.FLAG)
+    guarding = Guarding(documents=[word_guard("w", "three")], for_documents=Measures(Action.ANNOTATE))
     _, outcome = await run(ask(ScriptedModel(["x"]), ScriptedDataSource([NOTES]), guarding=guarding))
     assert outcome.documents[0].text == NOTES.text
     assert outcome.retrievals[0].inspected[0].detections[0].text == "three"
 
 
 async def test_a_word_split_over_frames_is_masked_before_it_leaves() -> None:
-    guarding = Guarding(output=[word_guard("w", "secret", 12)], on_output=Action.MASK)
+    guarding = Guarding(output=[word_guard("w", "secret", 12)], for_output=Measures(Action.MASK))
     steps, outcome = await run(ask(ScriptedModel(["The sec", "ret is", " here."]), guarding=guarding))
     assert text_of(steps) == "The ██████ is here."
     assert outcome.receipt.released[Part.ANSWER] == len("The secret is here.")
@@ -109,7 +111,7 @@ async def test_a_word_split_over_frames_is_masked_before_it_leaves() -> None:
 
 async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> None:
     model = ScriptedModel(["Good one. ", "Bad one. ", *["More. "] * 50], pause_s=0.01)
-    guarding = Guarding(output=[word_guard("w", "Bad", 10)], on_output=Action.BLOCK, fallback="Withheld.")
+    guarding = Guarding(output=[word_guard("w", "Bad", 10)], for_output=Measures(Action.BLOCK, fallback="Withheld."))
     steps, outcome = await run(ask(model, guarding=guarding))
     assert text_of(steps) == "Good one. Withheld."
     assert outcome.is_answer_blocked
@@ -120,7 +122,7 @@ async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> 
 async def test_each_sentence_is_compared_with_the_documents_before_it_leaves() -> None:
     facts = ScriptedReviewer("moon")
     async with open_sentence_chunker({}) as sentences:
-        guarding = Guarding(grounding=[reviewer(facts)], on_grounding=Action.MASK)
+        guarding = Guarding(grounding=[reviewer(facts)], for_output=Measures(Action.MASK))
         question = ask(
             ScriptedModel(["It boils. The mo", "on is cheese. ", "The end is near."]),
             ScriptedDataSource([NOTES]),
@@ -162,7 +164,8 @@ async def test_without_documents_claims_are_compared_with_what_the_model_was_tol
 async def test_findings_tell_nothing_where_another_detector_hides_text() -> None:
     facts = ScriptedReviewer("secret")
     async with open_sentence_chunker({}) as sentences:
-        guarding = Guarding(output=[word_guard("w", "secret", 50)], grounding=[reviewer(facts)], on_output=Action.MASK)
+        hiding = Measures(actions={"w": Action.MASK})
+        guarding = Guarding(output=[word_guard("w", "secret", 50)], grounding=[reviewer(facts)], for_output=hiding)
         question = ask(
             ScriptedModel(["The secret is out."]),
             ScriptedDataSource([NOTES]),
@@ -175,11 +178,11 @@ async def test_findings_tell_nothing_where_another_detector_hides_text() -> None
 
 
 async def test_a_failure_that_is_let_pass_is_told_and_covers_nothing() -> None:
-    broken = guard("w", ScriptedDetector(error=Unavailable("w", "gone")))
-    guarding = Guarding(output=[broken], passes_failures=True)
+    broken = replace(guard("w", ScriptedDetector(error=Unavailable("w", "gone"))), passes=True)
+    guarding = Guarding(output=[broken])
     steps, outcome = await run(ask(ScriptedModel(["x"]), guarding=guarding))
     assert text_of(steps) == "x"
-    assert outcome.failed_detectors == ["w"]
+    assert outcome.excused == {"w": False}
     assert [one.is_covered for one in outcome.receipt.settle()] == [False]
 
 

@@ -3,13 +3,14 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lockgate.core.routes import Editor, choose_routes
 from lockgate.core.values import Message
-from lockgate.core.verdicts import Action, DocumentAction
+from lockgate.core.verdicts import Action, Measures
 from lockgate.errors import CheckFailed, Unavailable
 from lockgate.pipelines.alone import ModelSpeaker
 from lockgate.pipelines.answer import Guarding
@@ -29,14 +30,14 @@ def guard(detector: ScriptedDetector) -> ActiveGuard:
     return ActiveGuard(Guard("d", "text_contents", detector, chunking.id, chunking.chunker, 0.5), detector, 0.5, True)
 
 
-def build_guarding(**rest: Any) -> Guarding:
-    return Guarding(fallback="Withheld.", **rest)
+def build_guarding(*, on_output: Action = Action.ANNOTATE, **rest: Any) -> Guarding:
+    return Guarding(for_output=Measures(on_output, fallback="Withheld."), **rest)
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_a_blocked_question_reaches_nobody_and_is_not_remembered(*, is_stream: bool) -> None:
     store, main = MemorySessionStore(), build_main()
-    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.BLOCK)
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.BLOCK))
     agent = build_agent(main=main, memory=Memory(store), guarding=lambda: guarding)
     pieces, facts = await converse(agent, Ask("tell the secret", KEY, is_stream=is_stream))
     assert pieces == ["Withheld."]
@@ -48,7 +49,7 @@ async def test_a_blocked_question_reaches_nobody_and_is_not_remembered(*, is_str
 async def test_a_masked_question_is_masked_for_everybody() -> None:
     store, main = MemorySessionStore(), build_main()
     source = ScriptedDataSource(PASSAGES)
-    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.MASK)
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.MASK))
     agent = build_agent(
         main=main,
         memory=Memory(store),
@@ -87,7 +88,9 @@ async def test_a_masked_answer_is_remembered_as_it_left() -> None:
 
 
 async def test_documents_in_which_something_is_found_are_dropped() -> None:
-    guarding = build_guarding(documents=[guard(ScriptedDetector(find_word("8034")))], on_documents=DocumentAction.DROP)
+    guarding = build_guarding(
+        documents=[guard(ScriptedDetector(find_word("8034")))], for_documents=Measures(Action.BLOCK)
+    )
     _, facts = await converse(build_agent(guarding=lambda: guarding), Ask("q"))
     assert [one.title for one in facts.documents] == ["Ports"]
 
@@ -96,7 +99,8 @@ async def test_documents_in_which_something_is_found_are_dropped() -> None:
 async def test_a_detector_that_fails_fails_the_turn_unless_the_policy_forgives(section: str) -> None:
     broken = ScriptedDetector(error=Unavailable("d", "gone"))
     for forgives in (False, True):
-        guarding = build_guarding(**{section: [guard(broken)]}, passes_failures=forgives)
+        readers: dict[str, Any] = {section: [replace(guard(broken), passes=forgives)]}
+        guarding = build_guarding(**readers)
         agent = build_agent(guarding=lambda guarding=guarding: guarding)
         if forgives:
             assert "".join((await converse(agent, Ask("q", KEY)))[0]) == "It is 8033."
@@ -125,7 +129,7 @@ async def test_a_model_alone_speaks_through_the_same_gate() -> None:
     guarding = build_guarding(
         input=[guard(ScriptedDetector(find_word("bad")))],
         output=[guard(ScriptedDetector(find_word("secret")))],
-        on_input=Action.BLOCK,
+        for_input=Measures(Action.BLOCK),
         on_output=Action.MASK,
     )
     speaker = ModelSpeaker(ScriptedModel(["The sec", "ret. "]), lambda: guarding, agent.gate)
@@ -136,7 +140,7 @@ async def test_a_model_alone_speaks_through_the_same_gate() -> None:
 
 
 async def test_what_is_said_about_the_user_is_read_too() -> None:
-    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], on_input=Action.BLOCK)
+    guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.BLOCK))
     agent = build_agent(choose_routes(has_platform=True), guarding=lambda: guarding)
     _, facts = await converse(agent, Ask("q", label="PLATFORM", account='{"dev_id": "secret"}'))
     assert facts.outcome == "prompt_blocked"

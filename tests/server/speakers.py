@@ -79,6 +79,12 @@ class Cast:
         self.found.append((name, policy))
         return self.model
 
+    def find_agent(self, name: str, policy: str | None) -> Speaker:
+        """The agent of that name, whatever the policy."""
+        if policy is not None:
+            self.found.append((name, policy))
+        return self.agents[name]
+
 
 def build_app(cast: Cast, **options: Any) -> App:
     """The application."""

@@ -240,7 +240,7 @@ def guarded() -> Outcome:
     known.found_in_prompt = [FOUND]
     known.found_in_answer = [FOUND, FOUND._replace(detector_id="facts")]
     known.grounding = ["facts"]
-    known.failed_detectors = ["slow", "slow"]
+    known.excused = {"slow": False, "late": True}
     known.receipt.expect("pii", Part.PROMPT)
     known.receipt.note_read("pii", Part.PROMPT, ["q q"], 0.0015)
     known.receipt.note_finding("pii")
@@ -261,7 +261,7 @@ CITED = {
         {"path": "x/y", "start": 12, "end": 15, "is_retrieved": False},
     ]
 }
-WARNED = ["UNSUITABLE_INPUT", "UNSUITABLE_DOCUMENTS", "UNSUITABLE_OUTPUT", "DETECTOR_FAILED"]
+WARNED = ["UNSUITABLE_INPUT", "UNSUITABLE_DOCUMENTS", "UNSUITABLE_OUTPUT", "DETECTOR_FAILED", "DETECTOR_FAILED_IN_SHADOW"]
 
 
 def test_a_whole_answer_has_exactly_the_agreed_keys_in_their_order() -> None:
@@ -285,7 +285,7 @@ def test_an_answer_of_nothing_is_told_too() -> None:
 
 
 def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
-    body = json.loads(encode_response("Hi", guarded(), GUARDED))
+    body = json.loads(encode_response("Hi", guarded(), Told(is_guarded=True)))
     assert list(body)[:5] == ["response", "sources", "retrieval_info", "metadata", "usage"]
     assert list(body)[5:] == ["citations", "outcome", "detections", "warnings", "receipt"]
     assert {"citations": body["citations"]} == CITED
@@ -300,8 +300,18 @@ def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
         "grounding": [{**TOLD, "detector_id": "facts"}],
     }
     assert [warning["type"] for warning in body["warnings"]] == WARNED
-    assert body["warnings"][-1]["message"] == "Detector `slow` failed. The text was not checked by it."
+    assert body["warnings"][-2]["message"] == "Detector `slow` failed. The text was not checked by it."
+    assert body["warnings"][-1]["message"] == (
+        "Detector `late` failed. The text was not checked by it. "
+        "Under `enforce` the request would have ended with an error."
+    )
+    assert body["receipt"].pop("digest")["frames"] == 1
     assert body["receipt"] == {
+        "version": 1,
+        "policy": None,
+        "mode": "enforce",
+        "outcome": "released",
+        "covered": True,
         "released": {"prompt": 3, "documents": 0, "answer": 0},
         "detectors": [
             {
@@ -317,9 +327,10 @@ def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
 
 
 def test_the_last_event_of_a_guarded_answer_tells_the_same_as_a_whole_one() -> None:
-    sent = encode_done(guarded(), GUARDED)
-    done = json.loads(sent.removeprefix(b"event: done\ndata: "))
-    whole = json.loads(encode_response("Hi", guarded(), GUARDED))
+    told = Told(is_guarded=True)
+    encode_step(Token("Hi", 0, 2), told)
+    done = json.loads(encode_done(guarded(), told).removeprefix(b"event: done\ndata: "))
+    whole = json.loads(encode_response("Hi", guarded(), Told(is_guarded=True)))
     assert done.pop("retrieval_info") == whole.pop("retrieval_info")[::-1]
     assert {"response": "Hi", **done} == whole
 

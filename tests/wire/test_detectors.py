@@ -125,6 +125,23 @@ def test_lists_that_lack_are_empty_and_surplus_ones_ignored() -> None:
     assert wire.read_contents(b"[]", ["a"]) == [[]]
 
 
+@pytest.mark.parametrize("body", [b"[]", b"[[]]", b"[[],[],[],[]]", b"{}", b"", b"[[],[],[]", b'"abc"'])
+def test_an_answer_for_several_is_read_only_if_it_is_certain_whose_each_list_is(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        wire.read_shared_contents(body, [["a"], ["b", "c"]])
+
+
+@pytest.mark.parametrize("wrong", ['[{"start":1}]', "{}", "null", "1", '[{"start":3,"end":1}]', '["\xff"]'])
+def test_a_list_that_does_not_fit_is_the_fault_of_its_own_part_alone(wrong: str) -> None:
+    fits = json.dumps([MINIMAL])
+    body = f"[{fits},{wrong},{fits}]".encode("latin-1")
+    first, second, third = wire.read_shared_contents(body, [["abc"], ["x"], ["abcdef"]])
+    assert isinstance(first, list)
+    assert isinstance(third, list)
+    assert (first[0][0].text, third[0][0].text) == ("bc", "bc")
+    assert isinstance(second, Exception)
+
+
 def test_plain_results_have_no_place() -> None:
     body = b'[{"detection":"Yes","detection_type":"risk","score":1,"metadata":{"b":1,"a":2},"text":"x","start":"?"}]'
     assert wire.read_results(body) == [Detection(0, 0, "", "Yes", "risk", 1.0, metadata={"b": 1, "a": 2})]
@@ -176,6 +193,8 @@ findings = st.builds(
 @given(st.lists(st.lists(findings, max_size=3), max_size=3))
 def test_what_a_server_writes_a_client_reads(found: list[list[Detection]]) -> None:
     assert wire.read_contents(wire.encode_found_contents(found), [""] * len(found)) == found
+    parts = [[""], [""] * (len(found) - 1)][: len(found)]
+    assert wire.read_shared_contents(wire.encode_found_contents(found), parts) == [found[:1], found[1:]][: len(parts)]
     for of_text in found:
         plain = [one._replace(start=0, end=0, text="") for one in of_text]
         assert wire.read_results(wire.encode_found_results(of_text)) == plain

@@ -5,6 +5,7 @@ Translates at the border: fields to what the pipeline is asked, pieces to messag
 message is sent when the turn is complete and stored. Knows neither routes nor sessions' contents.
 """
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from lockgate.pipelines.evaluate import EvaluationRequest, evaluate
 from lockgate.pipelines.speaking import Facts
 from lockgate.server.grpc.calls import Calls, Context, read_metadata
 from lockgate.server.grpc.port import Kind, Method, Services
-from lockgate.telemetry import answer_started, frame_sent
+from lockgate.telemetry import answer_started, frame_sent, observe_policy
 from lockgate.wire.agent_values import read_request_id
 from lockgate.wire.assistance import Asked, read_agent_request
 from lockgate.wire.protos.assistance_pb2 import (
@@ -27,11 +28,15 @@ from lockgate.wire.protos.assistance_pb2 import (
     EvalResponse,
     QuestionDetail,
 )
+from lockgate.wire.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
 
 SERVICE = "brunix.AssistanceEngine"
 ASK, STREAM, EVALUATE = "AskAgent", "AskAgentStream", "EvaluateRAG"
 _WHOLE_CODE = "AVAP-2026"
-_REQUEST_ID = "x-request-id"
+_REQUEST_ID, _MAPPING = "x-request-id", "x-lockgate-mapping"
+_WARNINGS, _PSEUDONYMS = "lockgate-warnings", "lockgate-pseudonyms"
+_MAX_METADATA_CHARS = 4096  # of a value; clients take 8 KiB in all unless they say otherwise
+_TOO_LONG = "too long for metadata: ask over HTTP"
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # what metadata carry as it is
 
 
@@ -71,6 +76,7 @@ class AgentMethods:
         ask = self._read(request, context, caller, is_stream=False)
         async with self._agent.open(ask) as speech:
             text = "".join([piece async for piece in speech])
+            _note_piece(speech, text)
             _tell_facts(context, speech, ask)
         answer_started(200, is_stream=False)
         await context.write(AgentResponse(text=text, avap_code=_WHOLE_CODE, is_final=True))
@@ -81,6 +87,7 @@ class AgentMethods:
             async for piece in speech:
                 answer_started(200, is_stream=True)
                 await context.write(AgentResponse(text=piece))
+                _note_piece(speech, piece)
                 frame_sent()
             _tell_facts(context, speech, ask)
         answer_started(200, is_stream=True)  # there may have been no token
@@ -131,9 +138,25 @@ class AgentMethods:
         )
 
 
+def _note_piece(speech: Speech, piece: str) -> None:
+    if speech.facts.receipt is not None:
+        speech.facts.receipt.chain.add(ANSWER_LANE, piece)
+
+
 def _tell_facts(context: Context, speech: Speech, ask: Ask) -> None:
     session_id = ask.session.id if ask.session is not None else str(uuid4())
-    context.set_trailing_metadata(tuple(_list_facts(speech.facts, session_id).items()))
+    facts = speech.facts
+    told = dict(_list_facts(facts, session_id))
+    if facts.receipt is not None:
+        observe_policy(facts.receipt)
+        told[METADATA_KEY] = encode_receipt(facts.receipt)
+        if facts.excused:
+            failures = [describe_failure(name, ends=ends) for name, ends in facts.excused.items()]
+            told[_WARNINGS] = quote("; ".join([words for _, words in failures]), safe=_PLAIN)[:_MAX_METADATA_CHARS]
+        if facts.pseudonyms and read_metadata(context, _MAPPING).lower() in ("1", "true", "yes", "on"):
+            names = json.dumps(dict(facts.pseudonyms))
+            told[_PSEUDONYMS] = names if len(names) <= _MAX_METADATA_CHARS else _TOO_LONG
+    context.set_trailing_metadata(tuple(told.items()))
 
 
 def _list_facts(facts: Facts, session_id: str) -> Mapping[str, str]:

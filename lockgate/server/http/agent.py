@@ -6,7 +6,7 @@ to the server behind us, if there is one. All dialects go the same way. Knows no
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -16,12 +16,16 @@ from lockgate.core.turns import DEFAULT_AGENT, SessionKey
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.speaking import ANSWERED, Facts
+from lockgate.server.http.answering import MAPPING_HEADER, wants
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import TOO_LARGE, Exchange
+from lockgate.telemetry import observe_policy
 from lockgate.wire import agent_ollama, agent_openai
 from lockgate.wire.agent_fields import Wanted, peek_model, read_model
 from lockgate.wire.agent_values import read_request_id
+from lockgate.wire.openai import warn
 from lockgate.wire.openai_answers import FILTERED
+from lockgate.wire.receipts import Account, describe_failure
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
 MODELS_PATH = "/v1/models"
@@ -33,7 +37,10 @@ PassOn = Callable[[Exchange, bytes], Awaitable[None]]
 
 
 class Scribe(Protocol):
-    """Writes one answer in the words of its dialect."""
+    """Writes one answer in the words of its dialect. `account` is what it tells at its end of who read it."""
+
+    account: Account
+    warnings: Sequence[Mapping[str, str]]
 
     def begin(self) -> bytes:
         """What comes before the first piece of a stream."""
@@ -94,6 +101,9 @@ class Speakers(Protocol):
     def find_model(self, name: str, policy: str | None) -> Speaker:
         """A configured model alone, under a policy if one is named."""
 
+    def find_agent(self, name: str, policy: str | None) -> Speaker:
+        """An agent, under another policy than its own if one is named."""
+
 
 class Found(NamedTuple):
     """Who answers; `agent` is empty where it is a model alone."""
@@ -152,7 +162,7 @@ class AgentRoutes:
         """Answer, or pass on what is for the server behind us, untouched."""
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
         raw = await dialect.manners.read_body(exchange, max(ours, theirs))
-        found = self._find(await decode(raw, peek_model), dialect)
+        found = self._find(await decode(raw, peek_model), dialect, exchange.policy)
         if len(raw) > (theirs if found is None and pass_on is not None else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
         if found is None and pass_on is not None:
@@ -166,23 +176,28 @@ class AgentRoutes:
             ask = _build_ask(exchange, wanted, found)
         await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
 
-    def _find(self, name: str, dialect: Dialect) -> Found | None:
-        found, suffix = self._find_exactly(name), dialect.manners.suffix
+    def _find(self, name: str, dialect: Dialect, under: str | None) -> Found | None:
+        """Who has that name; `under`: the policy that the path names."""
+        found, suffix = self._find_named(name, under), dialect.manners.suffix
         if found is None and suffix and name.endswith(suffix):
-            found = self._find_exactly(name.removesuffix(suffix))
+            found = self._find_named(name.removesuffix(suffix), under)
         return found
 
-    def _find_exactly(self, name: str) -> Found | None:
-        agents, models = self._gateway.agents, self._models
+    def _find_named(self, name: str, under: str | None) -> Found | None:
+        found = self._find_exactly(name, under)
+        who, _, policy = name.rpartition("@")
+        if found is not None or policy not in self._gateway.settings.policies:
+            return found
+        found = self._find_exactly(who, policy)
+        if found is not None and under not in (None, policy):
+            raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
+        return found
+
+    def _find_exactly(self, name: str, policy: str | None) -> Found | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
-        if agent in agents and agent != name:
-            return Found(agents[agent], agent)
-        if name in models:
-            return Found(self._gateway.find_model(name, None))
-        model, _, policy = name.rpartition("@")
-        if model in models and policy in self._gateway.settings.policies:
-            return Found(self._gateway.find_model(model, policy))
-        return None
+        if agent in self._gateway.agents and agent != name:
+            return Found(self._gateway.find_agent(agent, policy), agent)
+        return Found(self._gateway.find_model(name, policy)) if name in self._models else None
 
 
 async def tell_version(exchange: Exchange) -> None:
@@ -210,24 +225,31 @@ def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
 
 async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Dialect, scribe: Scribe) -> None:
     """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
-    parts: list[str] = []
     async with speaker.open(ask) as speech:
-        pieces = aiter(speech)
+        pieces, facts = aiter(speech), speech.facts
+        piece = await anext(pieces, None)
+        scribe.account = Account(facts.receipt, facts.pseudonyms if wants(exchange, MAPPING_HEADER) else None)
         if ask.is_stream:
-            await _relay(exchange, pieces, dialect, scribe)
+            await _relay(exchange, piece, pieces, (dialect, scribe))
         else:
-            parts = [piece async for piece in pieces]
-    ending = _describe_end(speech.facts)
+            piece = "".join([piece or "", *[one async for one in pieces]])
+    ending = _describe_end(facts)
+    scribe.warnings = [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
+    last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
+    if facts.receipt is not None:
+        observe_policy(facts.receipt)
     if ask.is_stream:
-        await exchange.write(scribe.finish(**ending))
+        await exchange.write(last)
         await exchange.end()
     else:
-        await exchange.answer_json(scribe.write_whole("".join(parts), **ending))
+        await exchange.answer_json(last)
 
 
-async def _relay(exchange: Exchange, pieces: AsyncIterator[str], dialect: Dialect, scribe: Scribe) -> None:
+async def _relay(
+    exchange: Exchange, piece: str | None, pieces: AsyncIterator[str], words: tuple[Dialect, Scribe]
+) -> None:
     """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
-    piece = await anext(pieces, None)
+    dialect, scribe = words
     await dialect.manners.start(exchange)
     if begin := scribe.begin():
         await exchange.write(begin)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_PATHS
+from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_PATHS, is_client_path
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.cors import Cors, answer_preflight
@@ -25,7 +25,6 @@ from lockgate.wire.openai import encode_client_error
 
 Endpoint = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Endpoint]]
-_CLIENT_PATHS = "/v1/"  # there an error has the object by which such clients know it
 _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
@@ -77,7 +76,7 @@ class App:
     def _choose_encoder(self, path: str) -> ErrorEncoder:
         if self.encode_error is not encode_error:
             return self.encode_error
-        if path.startswith(_CLIENT_PATHS):
+        if is_client_path(path):
             return encode_client_error
         if path in OLLAMA_PATHS:
             return encode_ollama_error

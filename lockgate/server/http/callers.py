@@ -14,14 +14,13 @@ from hashlib import sha256
 from types import TracebackType
 
 from lockgate.config.settings import CallerSettings
-from lockgate.core.endpoints import OLLAMA_PATHS
+from lockgate.core.endpoints import OLLAMA_PATHS, is_client_path
 from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import TooManyRequests, Unauthorized
 from lockgate.server.http.exchange import KEY_HEADER, Exchange
 
 _AUTHORIZATION = b"authorization"
 _MINUTE_S = 60.0
-_BEARER_PREFIX = "/v1/"
 
 
 class RateWindow:
@@ -105,7 +104,7 @@ class Callers:
         if not self._shares:
             exchange.caller = exchange.certificate_name or ANONYMOUS
             return self._open_door
-        may_be_bearer = exchange.path.startswith(_BEARER_PREFIX) or exchange.path in OLLAMA_PATHS
+        may_be_bearer = is_client_path(exchange.path) or exchange.path in OLLAMA_PATHS
         exchange.key = exchange.raw_header(KEY_HEADER).strip()
         if may_be_bearer:
             exchange.withheld |= {_AUTHORIZATION}

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from lockgate.agents import build_guarding
 from lockgate.assembly import Gateway
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
 from lockgate.core.answers import Outcome, RetrievalStarted, Step, Token
-from lockgate.core.endpoints import check_slug
+from lockgate.core.endpoints import HERE, check_slug
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
@@ -30,10 +32,11 @@ from lockgate.interfaces import Headers
 from lockgate.pipelines.answer import Guarding, Limits, Question, Tell, answer
 from lockgate.pipelines.guards import ActiveGuard, Chosen
 from lockgate.pipelines.retrieve import NamedSource
-from lockgate.server.http.answering import Answering
+from lockgate.server.http.answering import MAPPING_HEADER, Answering, wants
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.errors import note_failure
 from lockgate.server.http.exchange import Exchange
+from lockgate.telemetry import observe_policy
 from lockgate.wire import chat as wire
 
 _SECTIONS = ("input", "documents", "output", "grounding")
@@ -69,7 +72,7 @@ class ChatRoutes:
         except (InvalidField, GenerationFailed, CheckFailed) as error:
             await _refuse(exchange, error)
             return
-        told = wire.Told(question.guarding.is_on, request.citations)
+        told = self._tell_about(exchange, request, question)
         await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
 
     async def answer_stream(self, exchange: Exchange) -> None:
@@ -80,7 +83,7 @@ class ChatRoutes:
         except InvalidField as error:
             await _refuse(exchange, error)
             return
-        told = wire.Told(question.guarding.is_on, request.citations)
+        told = self._tell_about(exchange, request, question)
         await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
         async def tell(step: Step) -> None:
@@ -91,6 +94,9 @@ class ChatRoutes:
         outcome = await _carry_out(question, tell)
         await exchange.write(wire.encode_done(outcome, told))
         await exchange.end()
+
+    def _tell_about(self, exchange: Exchange, request: wire.ChatRequest, question: Question) -> wire.Told:
+        return wire.Told(question.guarding.is_on, request.citations, has_names=wants(exchange, MAPPING_HEADER))
 
     async def _read(self, exchange: Exchange) -> wire.ChatRequest:
         try:
@@ -131,7 +137,7 @@ class ChatRoutes:
             plan=partial(self._plan, is_stream=streams),
             chunking=self._gateway.sentences,
             system_prompt=request.custom_system_prompt or None,
-            guarding=await self._guard(exchange, request.detectors),
+            guarding=await self._guard(exchange, request.detectors, request.model),
             finds_citations=request.citations,
         )
 
@@ -142,15 +148,25 @@ class ChatRoutes:
 
     # Detectors.
 
-    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None) -> Guarding:
-        if wanted is None:
+    def _find_default(self, model: wire.EndpointRef) -> str | None:
+        """The policy of a model of ours, for requests that name none."""
+        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
+        return own.policy if own is not None else None
+
+    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Guarding:
+        default = self._find_default(model)
+        if wanted is None and default is None:
             return Guarding()
+        wanted = wanted or wire.ChatDetectors()
+        if wanted.policy is None:
+            wanted = msgspec.structs.replace(wanted, policy=default)
         answering = self._answering
         with _blaming("detectors.policy"):
             policy = answering.find_policy(wanted.policy)
         asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
         policy = self._settle(wanted, policy)
-        holds = self._gateway.settings.whole_document == "hold" or policy.on_output is not Action.ANNOTATE
+        changes = policy.measures("output").changes_text(asked["output"])
+        holds = self._gateway.settings.whole_document == "hold" or changes
         contents = answering.rules(TEXT_CONTENTS)
         rules = {
             "input": contents,
@@ -183,7 +199,8 @@ class ChatRoutes:
                 fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
             )
         has_grounding = bool(wanted.grounding or policy.grounding)
-        if has_grounding and policy.on_grounding and self._gateway.settings.grounding == "trail":
+        changes = policy.measures("grounding").changes_text([*wanted.grounding, *policy.grounding])
+        if has_grounding and changes and self._gateway.settings.grounding == "trail":
             raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
         return policy
 
@@ -191,7 +208,10 @@ class ChatRoutes:
 async def _carry_out(question: Question, tell: Tell) -> Outcome:
     """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
     try:
-        return await answer(question, tell)
+        outcome = await answer(question, tell)
+        if question.guarding.is_on:
+            observe_policy(outcome.receipt)
+        return outcome
     except UpstreamError as error:
         note_failure(error)
         raise CheckFailed(error.service) from error

@@ -11,6 +11,7 @@ from lockgate._version import __version__
 from lockgate.core.endpoints import (
     CHAT_PATH,
     CHAT_STREAM_PATH,
+    MODERATIONS_PATH,
     OLLAMA_CHAT_PATH,
     OLLAMA_MODELS_PATH,
     OLLAMA_TEXT_PATH,
@@ -33,7 +34,9 @@ from lockgate.wire.guardrails import (
     GeneratedRequest,
     PlainAnswer,
 )
+from lockgate.wire.moderations import ModerationAnswer, ModerationRequest
 from lockgate.wire.openai import Chat, ChatDetection, Text
+from lockgate.wire.receipts import ReceiptBody
 
 _JSON = "application/json"
 _NDJSON = "application/x-ndjson"
@@ -123,32 +126,6 @@ class AnswerWarning(msgspec.Struct):
     message: str
 
 
-class ReceiptReleased(msgspec.Struct):
-    """Characters that went on."""
-
-    prompt: int
-    documents: int
-    answer: int
-
-
-class ReceiptDetector(msgspec.Struct):
-    """What one detector read: characters by part."""
-
-    detector_id: str
-    read: dict[Literal["prompt", "documents", "answer"], int]
-    chunks: int
-    findings: int
-    time_ms: float
-    covered: bool
-
-
-class AnswerReceipt(msgspec.Struct):
-    """Who read what, and whether that was everything that went on."""
-
-    released: ReceiptReleased
-    detectors: list[ReceiptDetector]
-
-
 class AnswerDone(msgspec.Struct, kw_only=True):
     """What is told at the end. `outcome` and what follows it: where detectors were asked for."""
 
@@ -160,7 +137,7 @@ class AnswerDone(msgspec.Struct, kw_only=True):
     outcome: Literal["answered", "prompt_blocked", "answer_blocked"] | msgspec.UnsetType = msgspec.UNSET
     detections: AnswerDetections | msgspec.UnsetType = msgspec.UNSET
     warnings: list[AnswerWarning] | msgspec.UnsetType = msgspec.UNSET
-    receipt: AnswerReceipt | msgspec.UnsetType = msgspec.UNSET
+    receipt: ReceiptBody | msgspec.UnsetType = msgspec.UNSET
 
 
 class Answer(AnswerDone, kw_only=True):
@@ -245,6 +222,7 @@ def build_document() -> dict[str, Any]:
         ContentRequest, ContentAnswer, ContentLine, ContentEvent, ErrorAnswer, ChatDetection, ContextRequest,
         GeneratedRequest, PlainAnswer, Classification, GenerationDetection, Chat, Text, ChatRequest, Answer,
         AnswerFault, *_ANSWER_EVENTS.values(), AgentChat, AgentText, OllamaChat, OllamaText, OllamaFault,
+        ModerationRequest, ModerationAnswer,
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     names = dict(zip(types, schemas, strict=True))
@@ -272,6 +250,13 @@ def build_document() -> dict[str, Any]:
             **_generating(names),
             **_answering(names),
             **_speaking(names),
+            MODERATIONS_PATH: _operation(
+                "moderate",
+                "What the detectors of a policy find in texts, by category. The policy is that of `policy`, else "
+                "`model` if it is one or ends in `@` and one, else that of the settings. A list of parts is one input.",
+                _body(_JSON, names[ModerationRequest]), _body(_JSON, names[ModerationAnswer]),
+                _errors(names[ErrorAnswer]),
+            ),
             "/health": {"get": {"operationId": "health", "responses": {"200": {"description": "the process is up"}}}},
             "/ready": {"get": {"operationId": "ready", "responses": {"200": {"description": "requests are taken"}}}},
         },

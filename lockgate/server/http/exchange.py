@@ -42,13 +42,13 @@ class Exchange:
     """One request and its answer.
 
     `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
-    passed on. `correlation_id` is the client's name for the request, or one of ours; empty until `correlate`.
+    passed on. `policy` is the one that the path names, if any. `correlation_id` is the client's name for the request, or one of ours; empty until `correlate`.
     """
 
     __slots__ = (
         "_added", "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope",
-        "_send", "caller", "correlation_id", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "status",
-        "withheld",
+        "_send", "caller", "correlation_id", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "policy",
+        "status", "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
@@ -69,6 +69,7 @@ class Exchange:
         self.caller = ANONYMOUS
         self.correlation_id = ""
         self.key = b""
+        self.policy: str | None = None
         self.withheld = frozenset({KEY_HEADER})
 
     @property

@@ -6,7 +6,7 @@ from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend
-from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
+from lockgate.server.http.answering import Answering, Job, Plan
 from lockgate.server.http.bodies import decode_body
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import classification as wire
@@ -63,7 +63,9 @@ class GenerationRoutes:
         plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
         border: wire.WholeText | wire.TextEvents
         if is_stream:
-            border = wire.TextEvents(is_guarded=bool(plan.outputs.contents), is_fms=self._is_fms, hides=plan.hides)
+            border = wire.TextEvents(
+                is_guarded=bool(plan.outputs.contents) and not plan.is_shadow, is_fms=self._is_fms, hides=plan.hides
+            )
         else:
             border = wire.WholeText(wanted, hides=plan.hides)
         await self._answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=is_stream))
@@ -81,14 +83,14 @@ class GenerationRoutes:
     async def _plan(self, exchange: Exchange, wanted: wire.Wanted, output_type: str, *, is_stream: bool) -> Plan:
         answering = self._answering
         policy = answering.find_policy(wanted.policy)
+        changes = policy.measures("output").changes_text([*wanted.output, *policy.output])
         rules = answering.rules(
             output_type,
             allows_whole_text=not (is_stream and self._is_fms),
-            whole_text_holds=self._whole_text_holds or bool(policy.on_output),
+            whole_text_holds=self._whole_text_holds or changes,
         )
-        headers = answering.headers(exchange)
         return await answering.plan(
-            policy, (wanted.input, answering.rules(TEXT_CONTENTS)), (wanted.output, rules), headers
+            exchange, policy, (wanted.input, answering.rules(TEXT_CONTENTS)), (wanted.output, rules)
         )
 
     def _job(
@@ -113,12 +115,14 @@ class GenerationRoutes:
             wanted.text,
             wanted.masks,
             block=lambda found, tokens, warnings: _block(plan, found, tokens, warnings, is_stream=is_stream),
-            warn=lambda name: {"id": "DETECTOR_FAILED", "message": failed_detector(name)},
+            warn=lambda code, words: {"id": code, "message": words},
             with_prompt=lambda masked: generation._replace(body=wanted.body | {"text": masked}),
         )
 
 
 def _block(plan: Plan, found: Found, tokens: int, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:
-    answer = wire.build_blocked(found, tokens, plan.policy.fallback if plan.policy.on_input else None)
+    answer = wire.build_blocked(found, tokens, plan.policy.fallback if plan.blocks_prompt else None)
     answer["warnings"] += warnings
+    plan.account.add(answer)
+    answer |= plan.account.tell()
     return encode_event(answer) if is_stream else encode(answer)

@@ -10,13 +10,14 @@ from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend
-from lockgate.server.http.answering import Answering, Job, Plan, failed_detector
+from lockgate.server.http.answering import Answering, Job, Plan
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import openai as wire
 from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_blocked, build_refused
 from lockgate.wire.openai_events import DONE, Manner, RelayedEvents, encode_event
 from lockgate.wire.openai_guarded import GuardedEvents
+from lockgate.wire.openai_lanes import LaneEvents, ShadowEvents
 
 CHAT_PATH = "/api/v2/chat/completions-detection"
 TEXT_PATH = "/api/v2/text/completions-detection"
@@ -32,6 +33,8 @@ class OpenAIRoutes:
         self._backend = backend
         self._is_fms = gateway.is_fms
         self._policies = gateway.settings.policies
+        defaults = gateway.settings.openai.policies if gateway.settings.openai is not None else {}
+        self._default_policies = {} if gateway.is_fms else defaults
         self._chat_shape = wire.PLAIN_CHAT if gateway.is_fms else wire.CHAT
         self._text_shape = wire.PLAIN_TEXT if gateway.is_fms else wire.TEXT
         self._whole_text_holds = gateway.settings.whole_document == "hold"
@@ -46,7 +49,7 @@ class OpenAIRoutes:
 
     async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
         """The same, when the body has been read."""
-        asked = self._split_model(await decode(raw, partial(wire.read_request, self._chat_shape)))
+        asked = self._settle_policy(exchange, await decode(raw, partial(wire.read_request, self._chat_shape)))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         if not asked.messages:
@@ -65,7 +68,7 @@ class OpenAIRoutes:
 
     async def complete_text_body(self, exchange: Exchange, raw: bytes) -> None:
         """The same, when the body has been read."""
-        asked = self._split_model(await decode(raw, partial(wire.read_request, self._text_shape)))
+        asked = self._settle_policy(exchange, await decode(raw, partial(wire.read_request, self._text_shape)))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(asked.policy)
@@ -74,6 +77,12 @@ class OpenAIRoutes:
         if any(start > end for start, end in asked.masks):
             raise InvalidRequest("invalid masks")
         await self._complete(exchange, TEXTS, asked, asked.prompt, lambda: None)
+
+    def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
+        """The request with its policy, whoever names it."""
+        asked = self._split_model(asked)
+        default = self._default_policies.get(asked.model, self._default_policies.get("*"))
+        return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
 
     def _split_model(self, asked: wire.Asked) -> wire.Asked:
         """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
@@ -108,7 +117,7 @@ class OpenAIRoutes:
             text,
             asked.masks,
             block=lambda found, tokens, warnings: self._block(dialect, asked, plan, (found, tokens), warnings),
-            warn=lambda name: wire.warn("DETECTOR_FAILED", failed_detector(name)),
+            warn=wire.warn,
             with_prompt=lambda masked: generation._replace(body=_with_prompt(asked, masked)),
         )
         await answering.carry_out(exchange, job)
@@ -117,16 +126,17 @@ class OpenAIRoutes:
         answering = self._answering
         policy = answering.find_policy(asked.policy)
         reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
-        holds = self._whole_text_holds or bool(policy.on_output)
+        changes = policy.measures("output").changes_text([*asked.output, *policy.output])
+        rules = answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=self._whole_text_holds or changes)
         return await answering.plan(
-            policy,
-            (asked.input, answering.rules(TEXT_CONTENTS)),
-            (asked.output, answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=holds)),
-            answering.headers(exchange),
+            exchange, policy, (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
         )
 
-    def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | RelayedEvents | GuardedEvents:
+    def _border(
+        self, dialect: Dialect, asked: wire.Asked, plan: Plan
+    ) -> WholeAnswer | RelayedEvents | GuardedEvents | ShadowEvents:
         has_reviews = bool(plan.outputs.reviews)
+        lanes = frozenset(plan.policy.lanes) if plan.policy.name else frozenset()
         if not asked.is_stream:
             return WholeAnswer(
                 dialect,
@@ -134,12 +144,15 @@ class OpenAIRoutes:
                 has_guards=not plan.outputs.is_empty,
                 is_fms=self._is_fms,
                 fallback=plan.policy.fallback if plan.hides else None,
+                lanes=lanes,
             )
         limit = self._answering.limits.max_held_chars
-        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, plan.policy.fallback, limit)
+        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, plan.policy.fallback, limit, lanes)
+        if plan.is_shadow:
+            return ShadowEvents(dialect, asked, manner._replace(trailing=frozenset()))
         if not plan.is_holding:
             return RelayedEvents(dialect, asked, manner)
-        return GuardedEvents(dialect, asked, manner)
+        return (LaneEvents if lanes else GuardedEvents)(dialect, asked, manner)
 
     def _block(
         self,
@@ -150,11 +163,13 @@ class OpenAIRoutes:
         warnings: list[dict[str, str]],
     ) -> bytes:
         found, tokens = counted
-        if plan.policy.on_input:
+        if plan.blocks_prompt:
             answer = build_refused(dialect, asked, found, plan.policy.fallback)
         else:
             answer = build_blocked(dialect, asked, found, tokens, is_fms=self._is_fms)
         answer["warnings"] += warnings
+        plan.account.add(answer)
+        answer |= plan.account.tell()
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
 
 

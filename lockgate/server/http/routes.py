@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of routes: what each port answers."""
 
+from functools import partial
+
 from lockgate.assembly import Gateway
 from lockgate.core.endpoints import (
     CHAT_PATH,
     CHAT_STREAM_PATH,
+    MODERATIONS_PATH,
     OLLAMA_CHAT_PATH,
     OLLAMA_MODELS_PATH,
     OLLAMA_TEXT_PATH,
     OLLAMA_VERSION_PATH,
+    check_segment,
+    is_client_path,
 )
 from lockgate.pipelines.generate import NoBackend
-from lockgate.server.http import agent, chat, generation, guardrails, openai
+from lockgate.server.http import agent, chat, generation, guardrails, moderations, openai
 from lockgate.server.http.app import Endpoint, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
+from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.health import HealthRoutes, ReadyRoute, api_health
 from lockgate.server.readiness import Readiness
 
@@ -43,13 +49,33 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
     if gateway.agents or not gateway.is_fms:
         routes |= _client_routes(gateway, completing)
     if not gateway.is_fms:
+        routes[MODERATIONS_PATH] = {"POST": moderations.ModerationRoutes(gateway).moderate}
         routes["/health"] = {"GET": api_health}
         routes["/ready"] = {"GET": ReadyRoute(readiness).ready}
         routes["/openapi.json"] = {"GET": openapi_document}
+    if not gateway.is_fms:
+        routes |= _list_policy_routes(gateway, routes)
     if gateway.settings.server.docs:
         routes["/openapi.json"] = {"GET": openapi_document}
         routes["/docs"] = routes["/redoc"] = {"GET": docs_page}
     return routes
+
+
+def _list_policy_routes(gateway: Gateway, routes: Routes) -> dict[str, dict[str, Endpoint]]:
+    """The paths of OpenAI's clients once more for each policy, under its name: whatever is asked there is under it."""
+    own = {path: methods for path, methods in routes.items() if path.startswith("/v1/")}
+    found: dict[str, dict[str, Endpoint]] = {}
+    for name in gateway.settings.policies:
+        for path, methods in own.items():
+            under = f"/{name}{path}"
+            if check_segment(name) is None and is_client_path(under):
+                found[under] = {method: partial(_attend_under, name, one) for method, one in methods.items()}
+    return found
+
+
+async def _attend_under(policy: str, endpoint: Endpoint, exchange: Exchange) -> None:
+    exchange.policy = policy
+    await endpoint(exchange)
 
 
 def _client_routes(gateway: Gateway, completing: openai.OpenAIRoutes | None) -> dict[str, dict[str, Endpoint]]:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text as pattern tables read it: small ASCII letters, whatever the text is dressed in.
+
+This module decides which letters are taken for the same: capitals, accents, wide and ornamental forms, letters of other
+alphabets that look like Latin ones, and nothing at all in place of what cannot be seen. It refuses to know what is
+looked for, and keeps no offsets.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lockgate.embedded.scanning import PatternTable
+
+MAX_KEPT_LETTERS = 20_000
+
+_UNSEEN = frozenset({"Mn", "Cf", "Cc", "Cs"})
+_LOOKALIKES = str.maketrans(
+    "авекмнорстухіјѕԁαβεικνορτυχ",
+    "abekmhopctyxijsdabeiknoptux",
+)
+_SPELLED = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ı": "i"} | dict.fromkeys("‘’‛´`ʼ", "'")
+
+
+class _Letters(dict[int, str]):
+    """What each code point becomes, found out when it is first met; a text cannot make the table grow for ever."""
+
+    def __missing__(self, code: int) -> str:
+        found = _spell(chr(code))
+        if len(self) < MAX_KEPT_LETTERS:
+            self[code] = found
+        return found
+
+
+def _spell(letter: str) -> str:
+    if letter in "\t\n\r\f\v":
+        return " "
+    parts = [part for part in unicodedata.normalize("NFKD", letter) if unicodedata.category(part) not in _UNSEEN]
+    plain = "".join(_SPELLED.get(part, part) for part in "".join(parts).lower()).translate(_LOOKALIKES)
+    return "".join(" " if part.isspace() else part if part.isascii() else "?" for part in plain)
+
+
+class PlainText:
+    """Turns text into its plain form; keeps what it has learned of letters."""
+
+    def __init__(self) -> None:
+        self._letters = _Letters()
+
+    def fold(self, text: str) -> bytes:
+        """The plain form; letters of other scripts are question marks."""
+        return text.translate(self._letters).encode("ascii")
+
+
+class Rule(NamedTuple):
+    """A pattern over plain text: what it is called, what it points to, and how sure it is of that."""
+
+    name: str
+    label: str
+    score: float
+    pattern: str
+
+
+class RuleTable:
+    """Tells which rules a text meets, in one pass."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._table = PatternTable(rule.pattern for rule in self._rules)
+        self._plain = PlainText()
+
+    def meet(self, text: str) -> Sequence[Rule]:
+        """The rules that the text meets, the surest first."""
+        met = [self._rules[number] for number in self._table.occurring(self._plain.fold(text))]
+        return sorted(met, key=lambda rule: (-rule.score, rule.name))
