@@ -10,6 +10,7 @@ from benchmarks.agent import measure_agent
 from benchmarks.chat import measure_chat
 from benchmarks.content import measure_content
 from benchmarks.core import measure_core, measure_growth
+from benchmarks.detectors import measure_detectors
 from benchmarks.grounded import measure_grounded
 from benchmarks.measuring import FULL, QUICK, RESULTS, Effort, Row, render, write_json
 from benchmarks.retrieval import measure_retrieval
@@ -25,6 +26,7 @@ _SECTIONS: dict[str, Callable[[Effort], list[Row]]] = {
     "grounded": measure_grounded,
     "retrieval": measure_retrieval,
     "agent": measure_agent,
+    "detectors": measure_detectors,
     "sharing": measure_sharing,
 }
 

@@ -23,7 +23,7 @@ from lockgate.config.settings import (
 from lockgate.core.release import Strategy
 from lockgate.core.turns import DEFAULT_AGENT
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
-from lockgate.errors import ConfigError, ConfigFaults, RequestError
+from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
 from lockgate.interfaces import Backend, Chunker, Headers, House, Probe
 from lockgate.pipelines.asking import Speaker
 from lockgate.pipelines.evaluate import Bench
@@ -77,16 +77,19 @@ class Gateway:
         return DEFAULT_AGENT if DEFAULT_AGENT in self.staff.agents else next(iter(self.staff.agents))
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
-        """A configured model, behind the gate if a policy is named or its own; raises KeyError for what there is not."""
+        """A configured model, under the policy that is named, else its own; raises KeyError for what there is not."""
         policy = policy if policy is not None else self.settings.models[name].policy
         chosen = self.settings.policies[policy] if policy is not None else None
         return build_speaker(self.staff.models[name], self.guarding, chosen)
 
     def find_agent(self, name: str, policy: str | None) -> Speaker:
-        """An agent, under another policy than its own if one is named; raises KeyError for what there is not."""
-        agent = self.staff.agents[name]
-        if policy is None:
+        """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""
+        agent, own = self.staff.agents[name], self.settings.agents[name].policy
+        if policy is None or policy == own:
             return agent
+        if own is not None:
+            message = f"agent `{name}` has policy `{own}`: a request cannot name another"
+            raise InvalidRequest(message, status=400)
         return replace(agent, guarding=partial(self.guarding.guarding, self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> Bench:

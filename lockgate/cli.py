@@ -36,7 +36,7 @@ _EPILOG = """examples:
   lockgate detect "Mail ana@example.com"         find personal data and secrets in a text
   lockgate serve                                 serve the API on 127.0.0.1:8033
   lockgate check --config-path config.yaml       what would run, and everything that is wrong
-  lockgate setup                                 fetch what embeds text here, once
+  lockgate setup                                 fetch the models that run here, once
   lockgate index add docs/                       let agents find documents
   lockgate sessions list                         what agents remember
   lockgate verify answer.sse                     check a saved answer against its receipt

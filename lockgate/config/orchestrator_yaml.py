@@ -27,7 +27,8 @@ from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHU
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
-_THRESHOLDS: dict[str, float] = {}  # of embedded detectors that have another one than 0.5
+# Of embedded detectors that have another one than 0.5, as measured on benchmarks/labelled.
+_THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8}
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 

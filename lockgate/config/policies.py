@@ -135,20 +135,23 @@ def check_judges(draft: Draft, found: Mapping[str, Any]) -> None:
     """The models that judge are there."""
     for name, one in found["detectors"].items():
         model = one.options.get("model") if one is not None and one.embedded == "llm_judge" else None
-        if model is not None and model not in found["models"]:
-            message = f"model `{model}` not found in section `models`{kinds.suggest(str(model), list(found['models']))}"
+        if isinstance(model, str) and model not in found["models"]:  # of what is no name the detector tells itself
+            message = f"model `{model}` not found in section `models`{kinds.suggest(model, list(found['models']))}"
             draft.blame(("detectors", name, "options", "model"), message)
 
 
 def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
     """The policies of requests that name none are there."""
-    named = {("models", name, "policy"): one.policy for name, one in found["models"].items() if one is not None}
+    models = {name: one for name, one in found["models"].items() if one is not None and one.policy is not None}
+    named: dict[Path, Any] = {("models", name, "policy"): one.policy for name, one in models.items()}
     if found.get("openai") is not None:
         named |= {("openai", "policies", name): policy for name, policy in found["openai"].policies.items()}
     for path, policy in named.items():
-        if policy is not None and policy not in found["policies"]:
+        if not isinstance(policy, str):
+            draft.blame(path, f"must be a string, not {kinds.describe(policy)}")
+        elif policy not in found["policies"]:
             message = f"policy `{policy}` not found in section `policies`"
-            draft.blame(path, message + kinds.suggest(str(policy), list(found["policies"])))
+            draft.blame(path, message + kinds.suggest(policy, list(found["policies"])))
 
 
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:
@@ -286,12 +289,15 @@ def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) ->
 
 def _check_grounding(draft: Draft, policy: PolicySettings) -> None:
     """What reports at the end of the answer cannot change it."""
-    action = policy.measures("grounding").strictest(policy.grounding)
-    if action is not Action.ANNOTATE:
-        too_late = "with `grounding: trail` its findings come when the answer has left, too late to"
-        path = ("policies", policy.name, "on_finding")
-        word = action.name.lower()
-        draft.blame((*path, "grounding"), f"{too_late} {word} it: use annotate, or `grounding: hold`")
+    measures, own = policy.measures("grounding"), policy.own_actions.get("grounding", {})
+    places: dict[Path, Action] = {}
+    for name in policy.grounding:
+        places[("grounding", name, _ON_FINDING) if name in own else (_ON_FINDING, "grounding")] = measures.of(name)
+    too_late = "with `grounding: trail` its findings come when the answer has left, too late to"
+    for place, action in places.items():
+        if action is not Action.ANNOTATE:
+            message = f"{too_late} {action.name.lower()} it: use annotate, or `grounding: hold`"
+            draft.blame(("policies", policy.name, *place), message)
 
 
 def _warn(draft: Draft, policy: PolicySettings) -> None:
@@ -310,3 +316,7 @@ def _warn(draft: Draft, policy: PolicySettings) -> None:
         draft.warn(f"{path}.lanes is empty: nothing that the model says is read")
     if policy.is_speculative and not policy.input:
         draft.warn(f"{path}.speculative has no effect: the policy has no detectors of `input`")
+    masking = [name for name in policy.input if policy.measures("input").of(name) is Action.MASK]
+    if policy.is_speculative and masking and not policy.is_shadow:
+        reason = f"`{masking[0]}` masks the input, which the model must not see before"
+        draft.warn(f"{path}.speculative has no effect: {reason}")

@@ -130,7 +130,9 @@ class DetectorSettings:
     """What reads text; exactly one of `service` and `embedded` is set."""
 
     type: DetectorType = option(
-        kinds.choice(*DETECTOR_TYPES), "what it reads, hence where it serves", shown="required; embedded: text_contents"
+        kinds.choice(*DETECTOR_TYPES),
+        "what it reads, hence where it serves",
+        shown="required; embedded: text_contents (`groundedness`: text_context_doc)",
     )
     chunker_id: str = option(
         kinds.TEXT,
@@ -138,7 +140,9 @@ class DetectorSettings:
         shown="required; embedded: sentence (`format`: whole_doc_chunker)",
     )
     default_threshold: float = option(
-        kinds.NUMBER, "lowest score reported when a request names none", shown="required; embedded: 0.5"
+        kinds.NUMBER,
+        "lowest score reported when a request names none",
+        shown="required; embedded: 0.5 (`prompt_injection`, `toxicity`: 0.8)",
     )
     service: ServiceSettings | None = option(SERVICE, "a remote detector", None)
     health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)

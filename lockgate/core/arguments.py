@@ -163,6 +163,19 @@ class ArgumentsReader:
             self._atom, self._atom_size, self._is_masked = [], 0, False
 
 
+class ArgumentsDecoder:
+    """Raw JSON in, plain text out, for whoever only looks: nothing is kept but an escape that is not complete."""
+
+    __slots__ = ("_scanner",)
+
+    def __init__(self) -> None:
+        self._scanner = _Scanner()
+
+    def feed(self, raw: str) -> str:
+        """The plain text that these raw characters make certain."""
+        return "".join([plain for _, plain, _ in self._scanner.scan(raw)])
+
+
 class _Scanner:
     """Tells strings, structure and atoms apart, and decodes escapes, whatever the cut of the text."""
 

@@ -13,22 +13,23 @@ from typing import Final
 
 from lockgate.core.search_words import MAX_WORD_CHARS, STOP_WORDS
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 LANGUAGES: Final = ("en", "de", "es", "fr")  # in the order of the stop words
-DENIALS: Final = frozenset(
-    """
+DENIALS: Final = _words("""
     not no never none neither nor nobody nothing cannot without t lacks lack except
     nunca jamás sin ningún ninguno ninguna ningunos ningunas tampoco nadie nada ni excepto salvo
     nicht kein keine keinen keinem keiner keines nie niemals ohne weder nichts niemand niemandem außer ausgenommen
     ne pas jamais aucun aucune sans
-    """.split()
-)
-_MODALS = frozenset(
-    """
+""")
+_MODALS = _words("""
     can could may might must shall should would will
     puede pueden podrá podrán podía poder debe deben deberá deberán hay haber
     darf dürfen kann können könnte muss müssen soll sollen sollte wird werden wurde wurden
-    """.split()
-)
+""")
 _STOP_WORDS: Final[Mapping[str, frozenset[str]]] = dict(zip(LANGUAGES, STOP_WORDS, strict=True))
 _SMALL: Final = {language: words | DENIALS | _MODALS for language, words in _STOP_WORDS.items()}
 _WORD = re.compile(r"[^\W_]+")

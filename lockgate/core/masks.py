@@ -88,12 +88,14 @@ class Pseudonyms:
         return name
 
     def _invent(self, kind: str, value: str) -> str:
+        """A new name, in which nothing of the value is known again."""
+        hidden = _squeeze(value)
         place = len(self._names)
         while True:
             turn, at = divmod(place, len(_WORDS))
             word = _WORDS[at] + (str(turn + 1) if turn else "")
             name = _dress(kind, word)
-            if name not in self._values and _squeeze(value) not in word:
+            if name not in self._values and hidden not in word and word not in hidden:
                 return name
             place += 1
 

@@ -59,6 +59,30 @@ def text_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
+def all_text_of(message: Mapping[str, Any], between: str = "") -> str:
+    """All text of a message whose content has parts, joined."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return text_of(message)
+    texts = [part.get("text") for part in content if isinstance(part, dict)] if is_read(message.get("role")) else []
+    return between.join([text for text in texts if isinstance(text, str) and text])
+
+
+def with_text(message: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """The message with another text; of parts the first one with a text says it all, others without one stay."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": text}
+    parts: list[Any] = []
+    for part in content:
+        if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+            parts.append(part)
+        elif text:
+            parts.append({**part, "text": text})
+            text = ""
+    return {**message, "content": parts}
+
+
 def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Any]) -> None:
     """Add what a stream says of its tool calls: ids and names are told once, arguments in pieces.
 

@@ -154,3 +154,7 @@ LOOSE: Final = (
     (_before(_MORE), (1.0, 1.25)),
     (_before(_LESS), (0.8, 1.0)),
 )
+CLOCK: Final = re.compile(
+    r"\b(?:at|from|(?<!up\s)to|till|until|by|before|after|between|and|um|ab|bis|von|vor|nach|zwischen|und|la|las|y)\s\Z|[-–]\Z"
+)
+"""What stands before an hour of the day."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from lockgate.core.numeral_words import (
     CENT,
+    CLOCK,
     CURRENCIES,
     HALF_HOURS,
     JOINERS,
@@ -48,6 +49,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _AFTER = re.compile(rf"[{_SPACES}-]?(%|°\s?[CF]?|[$€£¥]|[^\W\d_]+)\.?")
 _UNIT = re.compile(rf"[{_SPACES}-]?(?:de )?(%|por ciento\b|°\s?[CF]?\b|[$€£¥]|[^\W\d_]+)", re.IGNORECASE)
 _BEFORE = re.compile(rf"([$€£¥]|\b(?:EUR|USD|GBP|CHF))[{_SPACES}]?\Z", re.IGNORECASE)
+_DIGIT = re.compile(r"\d")
 _NOTHING = "\x00"
 _GAP = re.compile(rf"[{_SPACES}-]")
 
@@ -56,7 +58,7 @@ class Amount(NamedTuple):
     """A number in a text: all its readings, its unit if it has one, the minutes of the day if it is a time.
 
     `loose` tells by which factors the true number may differ, where the text says `about` or `more than`. One that is
-    not `is_firm` may just be an article, or a part of another notation.
+    not `is_firm` may just be an article, or a part of another notation; one that `is_clock` may be an hour: `at 9`.
     """
 
     start: int
@@ -66,12 +68,13 @@ class Amount(NamedTuple):
     minutes: tuple[int, ...] = ()
     loose: tuple[float, float] = (1.0, 1.0)
     is_firm: bool = True
+    is_clock: bool = False
 
 
 class Ledger:
     """All amounts of a text, to be asked whether another text's amounts are among them."""
 
-    __slots__ = ("_bare", "_kinds", "_minutes", "_quantities", "_values")
+    __slots__ = ("_bare", "_hours", "_kinds", "_minutes", "_quantities", "_values")
 
     def __init__(self, amounts: Iterable[Amount]) -> None:
         self._values: set[float] = set()
@@ -79,16 +82,20 @@ class Ledger:
         self._quantities: set[tuple[str, float]] = set()
         self._kinds: set[str] = set()
         self._minutes: set[int] = set()
+        self._hours: set[float] = set()
         for one in amounts:
             self._enter(one)
 
     def _enter(self, one: Amount) -> None:
+        if one.minutes:
+            self._minutes.update(one.minutes)
+            self._hours.update(one.values)
+            return
         self._values.update(one.values)
-        self._minutes.update(one.minutes)
         if one.unit is not None:
             self._kinds.add(one.unit.kind)
             self._quantities.update(_list_quantities(one.unit, one.values))
-        elif not one.minutes:
+        else:
             self._bare.update(one.values)
 
     def has(self, one: Amount) -> bool:
@@ -96,7 +103,8 @@ class Ledger:
         if one.minutes:
             return not self._minutes.isdisjoint(one.minutes) or any(value in self._bare for value in one.values)
         if one.unit is None:
-            return any(_is_near(one, self._values, value) for value in one.values)
+            known = self._values | self._hours if one.is_clock else self._values
+            return any(_is_near(one, known, value) for value in one.values)
         sizes = [_round(value * one.unit.factor) for value in one.values]
         here = {size for kind, size in self._quantities if kind == one.unit.kind}
         return any(_is_near(one, here, size) for size in sizes) or any(
@@ -105,7 +113,7 @@ class Ledger:
 
     def has_value(self, one: Amount) -> bool:
         """Whether the bare number is among these, whatever its unit."""
-        return any(value in self._values for value in one.values)
+        return any(value in self._values or value in self._hours for value in one.values)
 
     def has_kind(self, one: Amount) -> bool:
         """Whether anything of the same kind is among these: lengths, prices, times of day."""
@@ -143,6 +151,14 @@ def reckon(amounts: Iterable[Amount]) -> list[Amount]:
 
 def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[list[Amount], set[int]]:
     """All amounts in order, and the months that dates name by number. Words count in the languages given."""
+    amounts, months, rest = _find_written(text) if _DIGIT.search(text) else ([], set(), text)
+    amounts += _find_words(rest, languages)
+    amounts = [_read_before(text, one) if one.is_firm else one for one in amounts]
+    return sorted(amounts, key=lambda one: one.start), months
+
+
+def _find_written(text: str) -> tuple[list[Amount], set[int], str]:
+    """What is written in digits, the months of dates, and the text without all that."""
     amounts: list[Amount] = []
     months: set[int] = set()
     for match in _DATE.finditer(text):
@@ -154,9 +170,7 @@ def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[
         found_here = list(find(rest))
         amounts += found_here
         rest = _blank(rest, found_here)
-    amounts += _find_words(rest, languages)
-    amounts = [one._replace(loose=_read_loose(text, one.start)) if one.is_firm else one for one in amounts]
-    return sorted(amounts, key=lambda one: one.start), months
+    return amounts, months, rest
 
 
 def _blank(text: str, amounts: Iterable[Amount]) -> str:
@@ -325,13 +339,11 @@ def _read_run(text: str, run: list[tuple[int, int, str]], languages: tuple[str, 
     return Amount(start, unit_end, (_round(total + current),), unit, is_firm=not is_article)
 
 
-def _read_loose(text: str, start: int) -> tuple[float, float]:
-    """By which factors the number may differ, after the words that stand before it."""
-    before = text[max(0, start - 24) : start].casefold()
-    for pattern, factors in LOOSE:
-        if pattern.search(before):
-            return factors
-    return 1.0, 1.0
+def _read_before(text: str, one: Amount) -> Amount:
+    """The amount with what the words before it say about it."""
+    before = text[max(0, one.start - 24) : one.start].casefold()
+    loose = next((factors for pattern, factors in LOOSE if pattern.search(before)), one.loose)
+    return one._replace(loose=loose, is_clock=CLOCK.search(before) is not None)
 
 
 def _round(value: float) -> float:

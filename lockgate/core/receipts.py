@@ -7,7 +7,7 @@ Its chain stands for the frames that left, so that whoever received them can com
 what was found.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from lockgate.core.verdicts import Action, DocumentAction
 
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 _ASCII_SPACES = tuple(one for one in _SPACES if one.isascii())
+_ONE_LANE = ("content",)
 
 
 class Part(StrEnum):
@@ -75,9 +76,10 @@ class _Account:
 class Receipt:
     """The figures of one request, under which policy it was, and the chain of the frames that left."""
 
-    def __init__(self, policy: str = "", *, is_shadow: bool = False) -> None:
+    def __init__(self, policy: str = "", *, is_shadow: bool = False, lanes: Sequence[str] = _ONE_LANE) -> None:
         self.policy = policy
         self.is_shadow = is_shadow
+        self.lanes = tuple(lanes)  # what is read of an answer that has several texts
         self.outcome = Outcome.RELEASED
         self.chain = FrameChain()
         self.released = dict.fromkeys(Part, 0)
@@ -125,6 +127,10 @@ class Receipt:
         """The text goes on: to a source or the model, or to the client. What a mask hides has been read."""
         self.released[part] += len(text)
         self._solid[part] += _count_solid(text.replace(MASK_CHARACTER, " ") if is_masked else text)
+
+    def take_back(self, part: Part) -> None:
+        """Nothing of the part has left after all: what was let through is heard by nobody."""
+        self.released[part] = self._solid[part] = 0
 
     def note_withheld(self, part: Part, text: str) -> None:
         """The text was read and does not go on: that it was read stands for nothing that did."""

@@ -20,7 +20,7 @@ from lockgate.embedded.scanning import Params, Scan, ScanningDetector, shown
 from lockgate.errors import ConfigError
 
 KNOWN = ("allow", "deny")
-MIN_LETTERS = 16
+MIN_LETTERS = 12
 """Fewer letters than this are not judged: a greeting or a name looks alike in many languages."""
 
 DENSE_LETTERS = 4

@@ -8,9 +8,12 @@ input fails only its own. Refuses to know what the model computes and which item
 """
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 from lockgate.core.sharing import Call, FairQueue, Share
@@ -19,6 +22,7 @@ from lockgate.errors import LockgateError, Unavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[list[Item]], Sequence[Result]]
+_NICENESS = 5  # more, and the loop waits for a lock that a thread holds which nobody lets run
 
 
 class ModelPool(Generic[Item, Result]):
@@ -35,7 +39,7 @@ class ModelPool(Generic[Item, Result]):
         self._asked = asyncio.Event()
         self._callers: dict[Call[Item, Result], asyncio.Future[LockgateError | None]] = {}
         self._is_closed = False
-        self._thread = ThreadPoolExecutor(1, f"lockgate-{name}")
+        self._thread = ThreadPoolExecutor(1, f"lockgate-{name}", _step_back)
 
     async def ask(self, items: Sequence[Item], whose: Hashable) -> list[Result]:
         """One result per item; `whose` stands for the stream. Raises Unavailable, or what the model raised."""
@@ -109,12 +113,13 @@ class ModelPool(Generic[Item, Result]):
     def _run_safely(self, items: list[Item]) -> Sequence[Result]:
         try:
             results = self._run(items)
+            count = len(results)
         except LockgateError:
             raise
         except Exception as error:  # whatever a model's library raises
             raise Unavailable(self._name, f"{self._name} failed") from error
-        if len(results) != len(items):
-            raise Unavailable(self._name, f"{self._name} failed: {len(items)} texts, {len(results)} results")
+        if count != len(items):
+            raise Unavailable(self._name, f"{self._name} failed: {len(items)} texts, {count} results")
         return results
 
     def _end(self, call: Call[Item, Result], error: LockgateError | None = None) -> None:
@@ -127,6 +132,13 @@ class ModelPool(Generic[Item, Result]):
     async def close(self) -> None:
         """Waits for the run that is going on; a thread cannot be stopped."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+
+def _step_back() -> None:
+    """Where processors are scarce the event loop comes before this thread. Only Linux knows threads one by one."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 KNOWN = ("labels", "patterns")
-NAME = "toxicity"
+NAME, TOXIC = "toxicity", "toxic"
 MODEL_WORDS = 100  # what the model reads, always; before a shorter text stands nothing
 WINDOW_WORDS, OVERLAP_WORDS = 60, 15
 BATCH_WINDOWS = 32
@@ -103,27 +103,21 @@ class Asked(NamedTuple):
 
     def tell(self, window: Window, heard: Heard) -> Detection | None:
         """The strongest label of a window, and all others beside it."""
-        rule = next((one for one in heard.rules if one.label in self.labels or "toxic" in self.labels), None)
+        rules = heard.rules if self.uses_rules else ()
         scores = dict(heard.model)
-        if rule and self.uses_rules:
-            for label in (rule.label, "toxic"):  # whatever a phrase is, it is toxic
+        for rule in rules:
+            for label in (rule.label, TOXIC):  # whatever a phrase is, it is toxic
                 scores[label] = max(scores[label], rule.score)
-        else:
-            rule = None
-        wanted = [rule.label, *self.labels] if rule and rule.label in self.labels else self.labels
-        label = max(wanted, key=scores.__getitem__)  # of equals the first
+        telling_first = sorted(self.labels, key=TOXIC.__eq__)
+        label = max(telling_first, key=scores.__getitem__)  # of equals the first
         if scores[label] < MIN_SCORE:
             return None
-        return _describe(window, label, scores, rule, heard)
-
-
-def _describe(window: Window, label: str, scores: Scores, rule: Rule | None, heard: Heard) -> Detection:
-    metadata: dict[str, Any] = {"tier": "patterns" if scores[label] > heard.model[label] else "model"}
-    if rule:
-        metadata["rule"] = rule.name
-    metadata["scores"] = {name: round(score, 4) for name, score in scores.items()}
-    score = metadata["scores"][label]
-    return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
+        met = next((rule.name for rule in rules if label in (rule.label, TOXIC)), "")
+        metadata: dict[str, Any] = {"tier": "patterns" if scores[label] > heard.model[label] else "model"}
+        metadata |= {"rule": met} if met else {}
+        metadata["scores"] = {name: round(score, 4) for name, score in scores.items()}
+        score = metadata["scores"][label]
+        return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
 
 
 class ToxicityDetector:

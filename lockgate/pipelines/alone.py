@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
 
+from lockgate.core.receipts import Part
 from lockgate.core.turns import USER
 from lockgate.core.values import Message
 from lockgate.interfaces import Model
@@ -63,11 +64,12 @@ class _Reply:
                     async for piece in pieces:
                         yield piece
         if not has_passed:
+            meter.receipt.take_back(Part.ANSWER)
             self.facts.outcome = PROMPT_BLOCKED
             yield guarding.fallback
 
     async def _check(self, texts: Sequence[str], guarding: Guarding, meter: Meter) -> bool:
-        return await check_texts(texts, guarding, meter) is not None
+        return await check_texts(texts, guarding, meter, is_early=True) is not None
 
     async def _speak(
         self, sent: Sequence[Message], texts: Sequence[str], guarding: Guarding, meter: Meter

@@ -44,7 +44,7 @@ from lockgate.pipelines.retrieve import (
     read_text,
 )
 from lockgate.pipelines.together import Group, run_group
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.telemetry import Event, log_event, name_causes, observe_policy
 
 _ABANDONED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
@@ -139,7 +139,12 @@ async def answer(question: Question, tell: Tell) -> Outcome:
         if not limit.expired():
             raise
         raise RequestTimedOut from None
+    except UpstreamError as error:  # sources and the model tell theirs otherwise: a detector has failed
+        run.outcome.receipt.note_failure(error.service, ends=True)
+        raise
     finally:
+        if question.guarding.is_on:
+            observe_policy(run.outcome.receipt)
         run.outcome.total_ms = run.elapsed_ms(run.started)
         log_event(
             Event.CHAT_REQUEST_COMPLETED,
@@ -328,12 +333,16 @@ class _Run:
         async with open_guarded_stream(self._ask_model(messages, began), guards, question.plan(guards)) as releases:
             async for release in releases:
                 await self._hear_check()
+                if outcome.is_prompt_blocked:  # known before the timeout above can tell
+                    return
                 token = speaker.judge(release)
                 if token is not None:
                     await self._tell(token)
                 if outcome.is_answer_blocked:
                     break
         await self._hear_check()
+        if outcome.is_prompt_blocked:
+            return
         speaker.finish()
         if not speaker.has_spoken:  # an answer without a word is an answer
             await self._tell(Token("", 0, 0))

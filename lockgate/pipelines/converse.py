@@ -11,10 +11,12 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.core.fusion import Query
 from lockgate.core.labels import Guess
+from lockgate.core.receipts import Part
 from lockgate.core.routes import (
     CONVERSATIONAL_SLOT,
     NOTHING_FOUND,
@@ -183,8 +185,9 @@ class _Turn:
         """The answer is prepared while the question is being read; nothing of it is heard before."""
         self._take([*self._list_texts()])
         async with aclosing(self._answer(past)) as pieces:
-            has_passed, piece = await take_first(pieces, self._check)
+            has_passed, piece = await take_first(pieces, partial(self._check, is_early=True))
             if not has_passed:
+                self._meter.receipt.take_back(Part.ANSWER)
                 self.facts.outcome = PROMPT_BLOCKED
                 yield self._guarding.fallback
                 return
@@ -229,9 +232,9 @@ class _Turn:
 
     # What is asked.
 
-    async def _check(self) -> bool:
+    async def _check(self, *, is_early: bool = False) -> bool:
         """Whether what was asked may go on; then all of it is as the policy wants it."""
-        checked = await check_texts(self._list_texts(), self._guarding, self._meter)
+        checked = await check_texts(self._list_texts(), self._guarding, self._meter, is_early=is_early)
         if checked is None:
             return False
         self._take(checked)

@@ -211,7 +211,7 @@ class _GuardedStream:
                 await self._cut_stream(lane, name)
         except LockgateError as error:
             excuses = [one for one in self._excuses[name] if one is not None]
-            if len(excuses) < len(self._excuses[name]) or not all([excuse(error) for excuse in excuses]):
+            if len(excuses) < len(self._excuses[name]) or not all(excuse(error) for excuse in excuses):
                 raise
             await self._pass_over(lane, name)
         self._carry_out(lane.end_chunker(name))

@@ -15,7 +15,6 @@ from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
 
-
 Excuse = Callable[[LockgateError], bool]
 
 

@@ -5,7 +5,8 @@ Knows how a detector at work is wrapped; decides nothing about what it finds.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -45,8 +46,8 @@ class Meter:
     In shadow nobody holds text, and no failure ends anything.
     """
 
-    def __init__(self, policy: str = "", *, is_shadow: bool = False) -> None:
-        self.receipt = Receipt(policy, is_shadow=is_shadow)
+    def __init__(self, policy: str = "", *, is_shadow: bool = False, lanes: Sequence[str] = ("content",)) -> None:
+        self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
         self.names = Pseudonyms()
         self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
         self._is_shadow = is_shadow
@@ -125,6 +126,16 @@ def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
     )
 
 
+@contextmanager
+def _naming(detector_id: str) -> Iterator[None]:
+    """A failure is that of the detector as the settings call it, whatever stands behind it."""
+    try:
+        yield
+    except UpstreamError as error:
+        error.service = detector_id
+        raise
+
+
 class _Metered(NamedTuple):
     detector_id: str
     reading: Reading
@@ -133,7 +144,8 @@ class _Metered(NamedTuple):
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         started = perf_counter()
-        found = await self.reading.read(excerpts)
+        with _naming(self.detector_id):
+            found = await self.reading.read(excerpts)
         texts = [excerpt.text for excerpt in excerpts]
         self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
         return found
@@ -147,7 +159,8 @@ class _MeteredReview(NamedTuple):
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
         started = perf_counter()
-        found = await self.inner.review(subject)
+        with _naming(self.detector_id):
+            found = await self.inner.review(subject)
         self.receipt.note_read(self.detector_id, self.part, [last_text(subject)], perf_counter() - started)
         return found
 

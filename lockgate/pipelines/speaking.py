@@ -230,11 +230,18 @@ def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
     return facts.tokens > before
 
 
-async def check_texts(texts: Sequence[str], guarding: Guarding, meter: Meter) -> list[str] | None:
-    """What was asked, as it may go on: masked where the policy says so; None where it may not."""
+async def check_texts(
+    texts: Sequence[str], guarding: Guarding, meter: Meter, *, is_early: bool = False
+) -> list[str] | None:
+    """What was asked, as it may go on: masked where the policy says so; None where it may not.
+
+    `is_early`: the model has been given it already.
+    """
     if not guarding.input:
         return list(texts)
     readers = meter.watch(guarding.input, Part.PROMPT)
+    for text in dict.fromkeys(texts if is_early else ()):
+        meter.receipt.note_released(Part.PROMPT, text)
     checked: dict[str, str] = {"": ""}
     try:
         for text in texts:
@@ -246,7 +253,8 @@ async def check_texts(texts: Sequence[str], guarding: Guarding, meter: Meter) ->
             verdict = judge_whole(text, found, guarding.for_input, meter.names)
             if verdict.is_blocked:
                 return None
-            meter.receipt.note_released(Part.PROMPT, text)
+            if not is_early:
+                meter.receipt.note_released(Part.PROMPT, text)
             checked[text] = verdict.text
     except UpstreamError as error:
         raise fail_check(error) from error

@@ -57,8 +57,8 @@ class PrometheusObserver(Observer):
     __slots__ = (
         "_agent_names", "_agent_tokens", "_agent_turns", "_backend_errors", "_backend_seconds", "_callers", "_close",
         "_detections", "_first_frame_seconds", "_first_token_seconds", "_held_seconds", "_open", "_policies",
-        "_registry", "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events", "_stream_seconds",
-        "_types", "_unreadable_labels",
+        "_registry", "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events",
+        "_stream_seconds", "_types", "_unreadable_labels",
     )  # fmt: skip
 
     def __init__(self) -> None:

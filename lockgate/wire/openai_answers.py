@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lockgate.core.messages import is_read, text_of
+from lockgate.core.messages import all_text_of, is_read
 from lockgate.core.release import Release
 from lockgate.core.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.core.verdicts import Verdict
@@ -25,7 +25,7 @@ from lockgate.wire.openai import (
     warn,
 )
 from lockgate.wire.openai_calls import CallReader, CallText, list_call_texts, with_texts
-from lockgate.wire.openai_deltas import CALLS_LANE, CONTENT, CONTENT_LANE, list_lane_texts, list_unread_keys
+from lockgate.wire.openai_deltas import CALLS_LANE, CONTENT, CONTENT_LANE, EVENT_KEYS, list_lane_texts, list_unread_keys
 from lockgate.wire.receipts import NO_ACCOUNT
 
 FILTERED = "content_filter"
@@ -49,7 +49,7 @@ class ChatDialect:
         message = _part(choice, "message")
         if not isinstance(message.get("content"), str | list | None):
             raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
-        return text_of(message)
+        return all_text_of(message)
 
     def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
         """Texts of a choice besides its content and its calls."""
@@ -70,7 +70,7 @@ class ChatDialect:
             return {"message": told}
         kept = list_unread_keys(lanes) | {"tool_call_id", "name"}
         told |= {key: message[key] for key in message if key in kept}
-        return {"message": told | (with_texts(message, texts) if CALLS_LANE in lanes else {})}
+        return {"message": told | (with_texts(message, texts, hides=True) if CALLS_LANE in lanes else {})}
 
     def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
         """What reviewers read of a choice of a whole answer."""
@@ -151,7 +151,7 @@ class WholeAnswer:
         has_guards: bool,
         is_fms: bool = False,
         fallback: str | None = None,
-        lanes: frozenset[str] = frozenset(),
+        lanes: frozenset[str] | None = None,
     ) -> None:
         self._dialect = dialect
         self._asked = asked
@@ -159,8 +159,8 @@ class WholeAnswer:
         self._is_fms = is_fms
         self._fallback = fallback or ""
         self._hides = fallback is not None  # what was found must not be told by other fields either
-        self._named_lanes = lanes  # by a policy; without one only the content is read
-        self._reads_content = not lanes or CONTENT_LANE in lanes or dialect is TEXTS
+        self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
+        self._reads_content = lanes is None or CONTENT_LANE in lanes or dialect is TEXTS
         self._calls: dict[int, CallReader] = {}  # by lane
         self._message: dict[str, Any] = {}
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
@@ -202,8 +202,9 @@ class WholeAnswer:
         for call in self._dialect.call_texts(choice, self._named_lanes):
             reader = CallReader(call)
             plain = reader.feed(call.text)
-            self._calls[len(self._lanes)] = reader
-            yield self._frame(place, call.field, plain)
+            if plain:
+                self._calls[len(self._lanes)] = reader
+                yield self._frame(place, call.field, plain)
 
     def _frame(self, place: int, field: str, text: str) -> Frame:
         self._lanes.append((place, field))
@@ -270,7 +271,10 @@ class WholeAnswer:
         """The answer."""
         message = self._message
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
-        answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
+        if not self._hides:
+            answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
+        else:  # what else an answer holds may tell what its texts no longer do
+            answer = {key: message[key] for key in EVENT_KEYS if key in message}
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)

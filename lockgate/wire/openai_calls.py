@@ -5,7 +5,8 @@ A call has one text: the arguments of a function, which are JSON, or the input o
 ids are passed on as they are. Decides nothing about what is found.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from lockgate.core.arguments import ArgumentsReader
@@ -13,7 +14,10 @@ from lockgate.core.release import Release
 from lockgate.core.verdicts import Verdict
 
 TOOL_CALLS, FUNCTION_CALL = "tool_calls", "function_call"
-_KINDS = (("function", "arguments"), ("custom", "input"))
+_FUNCTION, _CUSTOM = ("function", "arguments"), ("custom", "input")
+_KINDS = (_FUNCTION, _CUSTOM)
+_TEXT_KEYS = ("arguments", "input")
+_KNOWN_KEYS = ("index", "id", "type", "name")  # of a call that was not hidden, besides its text
 
 
 class CallText(NamedTuple):
@@ -30,6 +34,11 @@ class CallText(NamedTuple):
         name = FUNCTION_CALL if self.place is None else f"{TOOL_CALLS}/{self.place}"
         return f"{name}/{self.key}"
 
+    @property
+    def is_json(self) -> bool:
+        """Whether it is the arguments of a function."""
+        return self.key == "arguments"
+
     def build(self, text: str) -> dict[str, Any]:
         """The part of a delta that says this."""
         if self.place is None:
@@ -37,55 +46,82 @@ class CallText(NamedTuple):
         return {TOOL_CALLS: [{"index": self.place, self.kind: {self.key: text}}]}
 
 
+def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The calls of a delta one by one, each in a delta of its own."""
+    single = delta.get(FUNCTION_CALL)
+    if isinstance(single, Mapping):
+        yield {FUNCTION_CALL: single}
+    for place, call in _list_calls(delta):
+        yield {TOOL_CALLS: [{**call, "index": place}]}
+
+
 def list_call_texts(message: Mapping[str, Any]) -> Iterable[CallText]:
-    """The texts of the calls in a message or a delta."""
+    """The texts of the calls in a message or a delta; of a call that only tells its name the text is empty."""
     single = message.get(FUNCTION_CALL)
-    if isinstance(single, Mapping) and isinstance(single.get("arguments"), str):
-        yield CallText(None, "", "arguments", single["arguments"])
-    calls = message.get(TOOL_CALLS)
-    for at, call in enumerate(calls if isinstance(calls, list) else ()):
-        if isinstance(call, Mapping):
-            place = call.get("index", at)
-            for kind, key in _KINDS:
-                inner = call.get(kind)
-                if isinstance(inner, Mapping) and isinstance(inner.get(key), str) and isinstance(place, int):
-                    yield CallText(place, kind, key, inner[key])
+    if isinstance(single, Mapping):
+        yield CallText(None, "", "arguments", _as_text(single.get("arguments")))
+    for place, call in _list_calls(message):
+        kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
+        for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
+            yield CallText(place, kind, key, _as_text((call.get(kind) or {}).get(key)))
 
 
-def with_texts(message: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The calls of a message with other texts, by field; of a call without one the text is empty."""
+def with_texts(message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool) -> dict[str, Any]:
+    """The calls of a message with other texts, by field; of a call without one the text is empty.
+
+    `hides`: what is not known of a call may tell what its text no longer does, so it is left out.
+    """
     told: dict[str, Any] = {}
     single = message.get(FUNCTION_CALL)
     if isinstance(single, Mapping):
-        field = CallText(None, "", "arguments", "").field
-        told[FUNCTION_CALL] = {**single, "arguments": texts.get(field, "")}
-    calls = message.get(TOOL_CALLS)
-    if isinstance(calls, list):
-        told[TOOL_CALLS] = [_with_text(call, at, texts) for at, call in enumerate(calls) if isinstance(call, Mapping)]
+        field = CallText(None, *_FUNCTION, "").field
+        told[FUNCTION_CALL] = {**_keep_known(single, hides), "arguments": texts.get(field, "")}
+    if isinstance(message.get(TOOL_CALLS), list):
+        told[TOOL_CALLS] = [_with_text(call, place, texts, hides) for place, call in _list_calls(message)]
     return told
 
 
-def _with_text(call: Mapping[str, Any], at: int, texts: Mapping[str, str]) -> dict[str, Any]:
-    place = call.get("index", at)
-    told = dict(call)
+def _with_text(call: Mapping[str, Any], place: int, texts: Mapping[str, str], hides: bool) -> dict[str, Any]:
+    told = _keep_known(call, hides)
     for kind, key in _KINDS:
         inner = call.get(kind)
-        if isinstance(inner, Mapping) and isinstance(place, int):
-            told[kind] = {**inner, key: texts.get(CallText(place, kind, key, "").field, "")}
+        if isinstance(inner, Mapping):
+            told[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
+        else:
+            told.pop(kind, None)
     return told
 
 
-def says_more(calls: Mapping[str, Any]) -> bool:
-    """Whether calls without their texts still say something, as the first piece of a call does with its name."""
-    parts: Sequence[Any] = [calls.get(FUNCTION_CALL), *(calls.get(TOOL_CALLS) or ())]
+def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
+    return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
+
+
+def _list_calls(message: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """The calls with their places; one that does not tell its place has that in the list."""
+    calls = message.get(TOOL_CALLS)
+    for at, call in enumerate(calls if isinstance(calls, list) else ()):
+        if isinstance(call, Mapping):
+            place = call.get("index")
+            yield place if type(place) is int else at, call
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """A text as it is; some models give arguments as the object that they stand for."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def says_more(call: Mapping[str, Any]) -> bool:
+    """Whether a call without its text still says something, as its first piece does with its name."""
+    parts = [call.get(FUNCTION_CALL), *(call.get(TOOL_CALLS) or ())]
     return any(_names(part) for part in parts if isinstance(part, Mapping))
 
 
 def _names(part: Mapping[str, Any]) -> bool:
     inner = [part[kind] for kind, _ in _KINDS if isinstance(part.get(kind), Mapping)]
-    texts = ("arguments", "input")
-    own = [value for key, value in part.items() if key not in ("index", "function", "custom", *texts)]
-    return any(own) or any(value for one in inner for key, value in one.items() if key not in texts)
+    own = [value for key, value in part.items() if key not in ("index", "function", "custom", *_TEXT_KEYS)]
+    return any(own) or any(value for one in inner for key, value in one.items() if key not in _TEXT_KEYS)
 
 
 class CallReader:
@@ -95,7 +131,12 @@ class CallReader:
 
     def __init__(self, call: CallText) -> None:
         self.call = call
-        self._arguments = ArgumentsReader() if call.key == "arguments" else None
+        self._arguments = ArgumentsReader() if call.is_json else None
+
+    @property
+    def held(self) -> int:
+        """Characters kept here."""
+        return 0 if self._arguments is None else self._arguments.held
 
     def feed(self, text: str) -> str:
         """What there is to read of a piece."""

@@ -116,13 +116,13 @@ def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dic
     return {**rest, "choices": [choice | {"logprobs": None}]}
 
 
-_EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
+EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
 _CHOICE_KEYS = ("index", "delta", "text", "logprobs", "finish_reason", "stop_reason")
 
 
 def in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
     """The message as the existing orchestrator writes it: known keys first, in its order, nulls where it has them."""
-    known = {key: message[key] for key in _EVENT_KEYS if key in message}
+    known = {key: message[key] for key in EVENT_KEYS if key in message}
     if not is_chat:
         known["usage"] = message.get("usage")
     known["choices"] = [_choice_in_order(choice) for choice in message["choices"]]

@@ -18,7 +18,7 @@ from lockgate.core.verdicts import Verdict
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, encode, to_plain_results, to_results, warn
 from lockgate.wire.openai_answers import ChatDialect, Dialect, input_entries
-from lockgate.wire.openai_deltas import in_order
+from lockgate.wire.openai_deltas import CONTENT, in_order
 from lockgate.wire.receipts import NO_ACCOUNT
 
 DONE = b"data: [DONE]\n\n"
@@ -33,7 +33,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 class ChoiceState:
     """What is known of one choice of a stream."""
 
-    __slots__ = ("base", "calls", "has_finish", "is_read", "reviewable", "segments", "trailing", "unsaid")
+    __slots__ = ("base", "calls", "has_finish", "is_read", "late", "reviewable", "segments", "trailing", "unsaid")
 
     def __init__(self) -> None:
         self.base: dict[str, Any] = {}  # its latest message with text
@@ -43,6 +43,7 @@ class ChoiceState:
         self.has_finish = False
         self.segments: deque[Segment] = deque()  # not yet released whole, in the order of the model
         self.trailing: list[Detection] | None = None
+        self.late: list[dict[str, Any]] = []  # under a policy the same, by text, as it is told
         self.unsaid: list[dict[str, Any]] = []  # messages without text whose logprobs leave with the next one
 
 
@@ -63,7 +64,7 @@ class Segment:
 class Manner(NamedTuple):
     """How a stream is told. `trailing` are detectors that report at the end; `hides`: findings must not be seen.
 
-    `lanes`: what a policy reads of it.
+    `lanes`: what a policy reads of it; None where there is no policy.
     """
 
     trailing: frozenset[str] = frozenset()
@@ -72,7 +73,7 @@ class Manner(NamedTuple):
     hides: bool = False
     fallback: str = ""
     max_held_chars: int = 1_048_576
-    lanes: frozenset[str] = frozenset()
+    lanes: frozenset[str] | None = None
 
 
 class Events:
@@ -204,10 +205,51 @@ class Events:
             known.trailing = (known.trailing or []) + late
         return tuple(one for one in release.detections if one.detector_id not in self._trailing)
 
+    def _note_late(self, index: int, field: str, release: Release) -> tuple[Detection, ...]:
+        """The same under a policy, where each text of a choice has findings of its own."""
+        if not (self._trailing and release.is_final):
+            return release.detections
+        late = [one for one in release.detections if one.detector_id in self._trailing]
+        if late or field == CONTENT:
+            entry: dict[str, Any] = {"choice_index": index} | ({} if field == CONTENT else {"field": field})
+            entry |= {"start_index": 0, "processed_index": release.end, "results": to_results(late)}
+            self._choices[index].late.append(entry)
+        return tuple(one for one in release.detections if one.detector_id not in self._trailing)
+
     def _index_of(self, release: Release) -> int:
         return release.choice
 
+    def _build_ending(self, index: int, reason: str | None) -> dict[str, Any]:
+        """An event that only ends a choice, or where it has no reason only stands for it."""
+        base = self._choices[index].base or self._first
+        event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
+        told = {"delta": {"role": "assistant"}} if self._is_chat else {"text": ""}
+        ending = {"index": index, **told, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        return event | {"choices": [ending]}
+
+    def _build_last(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The last events under a policy: what is told late goes along with the very last, for which a choice stands.
+
+        Clients look for a choice in every event; only one that tells the usage may have none.
+        """
+        if not events:
+            events = [self._build_ending(index, None) for index in sorted(self._choices)] or [self._build_bare(None)]
+        return [*events[:-1], events[-1] | self._list_late()]
+
+    def _list_late(self) -> dict[str, Any]:
+        """What is told with the last event."""
+        told: dict[str, Any] = {}
+        detections = self._late_detections()
+        if detections or self._tells_late:
+            told["detections"] = detections
+        warnings = self._late_warnings()
+        return told | ({"warnings": warnings} if warnings else {})
+
     def _last_event(self, usage: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever came from upstream
+        return self._build_bare(usage) | self._list_late()
+
+    def _build_bare(self, usage: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever came from upstream
+        """An event without choices."""
         first = self._first
         event: dict[str, Any] = {
             "id": first.get("id") or uuid.uuid4().hex,
@@ -218,12 +260,6 @@ class Events:
         }
         if usage is not None or not self._is_chat:
             event["usage"] = usage
-        detections = self._late_detections()
-        if detections or self._tells_late:
-            event["detections"] = detections
-        warnings = self._late_warnings()
-        if warnings:
-            event["warnings"] = warnings
         return event
 
     def _late_detections(self) -> dict[str, Any]:
@@ -235,6 +271,7 @@ class Events:
                 if not self._is_fms:
                     entry |= {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
                 entries.append(entry | {"results": to_results(known.trailing)})
+            entries += known.late
             if index in self._reviewed:
                 entries.append({"choice_index": index, "results": to_plain_results(self._reviewed[index])})
         inputs = input_entries(self._asked, self.found_in_prompt)
@@ -249,7 +286,8 @@ class Events:
                 for index in sorted(self._choices)
                 if not self._choices[index].reviewable
             ]
-        if any(known.trailing for known in self._choices.values()):
+        found = [known.trailing or any(one["results"] for one in known.late) for known in self._choices.values()]
+        if any(found):
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
 

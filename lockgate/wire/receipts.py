@@ -66,6 +66,7 @@ class ReceiptBody(msgspec.Struct):
     mode: Literal["enforce", "shadow"]
     outcome: Literal["released", "masked", "stopped", "blocked", "failed"]
     covered: bool
+    lanes: list[Literal["content", "reasoning", "tool_arguments"]]
     released: ReceiptReleased
     detectors: list[ReceiptDetector]
     digest: ReceiptDigest
@@ -80,6 +81,7 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
         "mode": "shadow" if receipt.is_shadow else "enforce",
         "outcome": receipt.outcome.name.lower(),
         "covered": receipt.is_covered,
+        "lanes": list(receipt.lanes),
         "released": {part.value: receipt.released[part] for part in Part},
         "detectors": [
             {

@@ -14,7 +14,6 @@ from lockgate.config.settings import Settings
 from lockgate.core.values import Detection
 from lockgate.core.verdicts import Action, DocumentAction, judge_whole
 from tests.config.config_cases import PII, Loader
-from tests.e2e.test_readme import install, read_steps, run, write_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 DETECTORS = """
@@ -263,16 +262,6 @@ def test_what_check_prints_means_the_same_when_it_is_loaded(loader: Loader, tmp_
 def test_no_secret_of_a_policy_is_shown(loader: Loader) -> None:
     settings = loader.load(f"{DETECTORS}policies: {{p: {{input: {{pii: {{api_key: hunter2}}}}}}}}")
     assert "hunter2" not in render_check(settings)
-
-
-def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    install(tmp_path)
-    write_files(page, tmp_path)
-    steps = read_steps(page)
-    assert len(steps) == 2
-    for step in steps:
-        assert run(step.command, tmp_path) == step.output, step.command
 
 
 def test_the_page_shows_what_each_action_does() -> None:

@@ -7,6 +7,7 @@ import json
 import socket
 import traceback
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -341,7 +342,10 @@ async def test_connections_are_reused_one_after_the_other_and_not_limited_in_num
         await asyncio.sleep(0.05)
         await exchange.answer(b"[]")
 
-    async with open_peer(script) as peer, open_detector_client("pii", peer.detector()) as client:
+    async with (
+        open_peer(script) as peer,
+        open_detector_client("pii", replace(peer.detector(), batch_contents=1)) as client,
+    ):
         assert isinstance(client, DetectorClient)
         reading = client.accept({}, ())
         async with asyncio.timeout(4):

@@ -10,7 +10,7 @@ from lockgate.core import verdicts
 from lockgate.core.masks import MASK_CHARACTER, Mask, Masker
 from lockgate.core.values import Detection
 from lockgate.core.verdicts import Action, Judge, Verdict
-from tests.core import test_verdicts
+from tests.core import test_verdicts, test_verdicts_mixed
 from tests.core.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 BUGS = Bugs()
@@ -171,6 +171,126 @@ def text_without_findings_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         return honest(self, start, "".join([*text, ""]), found)
 
     monkeypatch.setattr(Judge, "judge", judge)
+
+
+# Each detector with an action of its own.
+
+
+def _plant_in_choice(
+    patch: pytest.MonkeyPatch, choose: Callable[[Judge, Detection, Action, Action, bool], bool]
+) -> None:
+    """Which findings are masked, and which end the text, is wrong."""
+
+    def select(self: Judge, found: Found, mildest: Action, strictest: Action) -> list[Detection]:
+        honest = [mildest <= self._measures.of(one.detector_id) <= strictest for one in found]
+        return [one for one, is_it in zip(found, honest, strict=True) if choose(self, one, mildest, strictest, is_it)]
+
+    patch.setattr(Judge, "_select", select)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_nothing_leaves_that_a_detector_hides_whatever_the_others_say)
+def one_action_is_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_choice(
+        monkeypatch, lambda judge, _one, mildest, strictest, _: mildest <= judge._measures.action <= strictest
+    )
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_findings_that_are_only_told_change_nothing)
+def where_one_masks_all_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_choice(monkeypatch, lambda _judge, _one, mildest, _strictest, is_it: is_it or mildest is Action.MASK)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_a_stricter_policy_never_releases_more)
+def where_one_stops_no_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Judge._find_end
+
+    def find_end(judge: Judge, start: int, found: Found) -> int:
+        stopping = [one for one in found if judge._measures.of(one.detector_id) is Action.STOP]
+        return honest(judge, start, stopping or found)
+
+    _plant_in_ends(monkeypatch, find_end)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_nothing_leaves_that_a_detector_hides_whatever_the_others_say)
+def where_a_text_ends_nothing_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_cut", lambda _masks, _end: [])
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_what_is_done_is_what_the_strictest_finding_calls_for)
+def a_finding_that_masks_ends_the_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_choice(monkeypatch, lambda _judge, _one, mildest, _strictest, is_it: is_it or mildest is Action.STOP)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_a_finding_tells_only_what_has_left_in_the_clear)
+def a_finding_tells_what_another_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = verdicts._has_left
+    monkeypatch.setattr(verdicts, "_has_left", lambda one, start, left, _masks: honest(one, start, left, ()))
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_a_finding_tells_only_what_has_left_in_the_clear)
+def a_finding_tells_what_will_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_has_left", lambda one, start, left, masks: one.start >= start + len(left))
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_a_finding_tells_only_what_has_left_in_the_clear)
+def a_reason_quotes_what_was_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_FREE_WORDS", frozenset())
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_a_finding_whose_text_has_just_left_tells_it)
+def no_finding_tells_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_has_left", lambda *_: False)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_every_finding_is_told_once_with_its_place_kind_and_score)
+def only_findings_that_may_tell_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(judge: Judge, _text: str, verdict: Verdict) -> Verdict:
+        return verdict._replace(detections=tuple([one for one in verdict.detections if one.evidence]))
+
+    _plant_in_verdicts(monkeypatch, drop)
+
+
+# Shadow.
+
+
+def _plant_in_shadow(patch: pytest.MonkeyPatch, keep: Sequence[str]) -> None:
+    """Some of what would have been done is done."""
+    honest = Judge.judge
+
+    def judge(self: Judge, start: int, text: str, found: Found = ()) -> Verdict:
+        verdict = honest(self, start, text, found)
+        if self._measures.is_shadow and found:
+            done = Judge(self._measures._replace(is_shadow=False)).judge(start, text, found)
+            return verdict._replace(**{name: getattr(done, name) for name in keep})
+        return verdict
+
+    patch.setattr(Judge, "judge", judge)
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done)
+def shadow_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_shadow(monkeypatch, ["text"])
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done)
+def shadow_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_shadow(monkeypatch, ["detections"])
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done)
+def shadow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant_in_shadow(monkeypatch, ["is_blocked"])
+
+
+@BUGS.caught_by(test_verdicts_mixed.test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done)
+def shadow_does_not_know_what_it_would_have_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Judge._note
+
+    def note(self: Judge, found: Found) -> None:
+        if not self._measures.is_shadow:
+            honest(self, found)
+
+    monkeypatch.setattr(Judge, "_note", note)
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

@@ -26,9 +26,11 @@ PAGES = (
     "docs/agent-clients.md",
     "docs/answers.md",
     "docs/api.md",
+    "docs/detectors.md",
     "docs/migration.md",
     "docs/operations.md",
     "docs/plugins.md",
+    "docs/policies.md",
     "docs/retrieval.md",
     "docs/sessions.md",
 )

@@ -2,6 +2,8 @@
 """A pool runs a model off the event loop, for many streams at once, fairly, and lets one bad input fail alone."""
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -184,6 +186,16 @@ async def test_closing_waits_for_the_run_and_refuses_those_who_wait() -> None:
     with pytest.raises(Unavailable, match="closed"):
         await pool.ask(["c"], 0)
     assert not [one for one in threading.enumerate() if one.name.startswith("lockgate-upper")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+async def test_where_processors_are_scarce_the_event_loop_comes_first() -> None:
+    def look(texts: list[str]) -> list[int]:
+        return [os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) for _ in texts]
+
+    async with open_pool(look, name="look") as pool:
+        (found,) = await pool.ask(["a"], 0)
+    assert found > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 async def test_the_event_loop_goes_on_while_the_model_runs() -> None:

@@ -23,6 +23,7 @@ from lockgate.embedded.weights import PACKAGES, STAMP_NAME, Watch, WeightPackage
 from lockgate.errors import SetupFailed
 from tests.embedded.wheels import CONTENTS, Index, build_package, serve_index
 from tests.rules.tree import ROOT
+from tests.weights import require_weights
 
 
 @pytest.fixture
@@ -318,6 +319,13 @@ def test_a_share_moves_on_a_terminal(
     assert shown[1] == "tiny: taking out the weight files, 262 kB   0 %"
     assert shown[-2] == "tiny: taking out the weight files, 262 kB 100 %"
     assert shown[-1].endswith("\n")
+
+
+def test_each_package_has_a_name_a_folder_and_files_of_its_own() -> None:
+    assert len({package.name for package in PACKAGES}) == len(PACKAGES)
+    assert len({package.wheel_sha256 for package in PACKAGES}) == len(PACKAGES)
+    for package in PACKAGES:
+        assert require_weights(package.name).name == package.name
 
 
 def test_the_notice_names_every_weight_file() -> None:

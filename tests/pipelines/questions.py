@@ -46,7 +46,7 @@ class ScriptedReviewer:
         return [Detection(0, 0, "", "ungrounded", "grounding", 0.9)] if is_bad else []
 
 
-def guard(name: str, detector: ScriptedDetector, size: int = 1000) -> ActiveGuard:
+def guard(name: str, detector: Any, size: int = 1000) -> ActiveGuard:
     found = Guard(name, TEXT_CONTENTS, detector, f"fixed{size}", FixedChunker(size), 0.5)
     return ActiveGuard(found, detector, 0.5, holds=True)
 

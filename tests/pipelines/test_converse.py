@@ -328,7 +328,12 @@ async def test_a_retry_of_a_question_that_stores_cannot_keep_is_a_retry() -> Non
 class SlowStore(MemorySessionStore):
     """Takes its time to write."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = asyncio.Event()
+
     async def append(self, *args: Any) -> None:
+        self.is_writing.set()
         await asyncio.sleep(0.05)
         await super().append(*args)
 
@@ -337,7 +342,7 @@ async def test_a_turn_that_is_being_written_is_seen_through_however_often_it_is_
     store = SlowStore()
     agent = build_agent(memory=Memory(store))
     task = asyncio.ensure_future(converse(agent, TALK))
-    await asyncio.sleep(0.02)
+    await store.is_writing.wait()
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.001)

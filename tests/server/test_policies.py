@@ -229,8 +229,8 @@ async def test_a_policy_that_cuts_off_stops_a_generation_server_too() -> None:
         await asyncio.wait_for(peers.generation.left.wait(), 1)
 
 
-async def test_what_is_withheld_waits_for_what_was_thought_before() -> None:
-    """The finding in the content is known while the reasoning is still read."""
+async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_being_read() -> None:
+    """The finding in the content is known while the reasoning is still read; nothing unread leaves to tell of it."""
 
     async def far(exchange: Exchange) -> None:
         text = exchange.received.json["contents"][0]
@@ -243,9 +243,30 @@ async def test_what_is_withheld_waits_for_what_was_thought_before() -> None:
     async with before(stream(sse(*said, chunk(tool_calls=[{"index": 0}], finish="stop"), "[DONE]")), far) as (port, _):
         answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
     events = ended_well(events_of(answer))
-    deltas = [event["choices"][0]["delta"] for event in events]
-    assert [one.get("reasoning_content") for one in deltas] == ["Hm.", None]  # what was thought later stays
-    assert b"tool_calls" not in answer.body
+    assert [event["choices"][0]["delta"].get("content") for event in events] == [WITHHELD, None]
+    for word in (b"reasoning", b"Hm.", b"Ah.", b"tool_calls"):
+        assert word not in answer.body
+    assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
+    check_hidden(answer)
+
+
+async def test_what_was_thought_and_read_before_leaves_before_what_is_withheld() -> None:
+    far = reply_json([[]])
+
+    async def late(exchange: Exchange) -> None:
+        text = exchange.received.json["contents"][0]
+        if "bluebird" not in text:
+            await far(exchange)
+            return
+        await asyncio.sleep(0.1)
+        await exchange.answer(json.dumps([[FAR | {"start": 0, "end": 8}]]).encode())
+
+    said = [chunk(reasoning_content="Hm. So"), chunk("bluebird. So"), chunk(" it is."), chunk(finish="stop")]
+    async with before(stream(sse(*said, "[DONE]")), late) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
+    events = ended_well(events_of(answer))
+    thoughts = [event["choices"][0]["delta"].get("reasoning_content") for event in events]
+    assert thoughts == ["Hm. ", "So", None, None]
     assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
     check_hidden(answer)
 

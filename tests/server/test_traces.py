@@ -26,9 +26,9 @@ detectors:
   pii: {{embedded: pii, chunker_id: sentence}}
 server: {{host: 127.0.0.1}}
 """
-# Of a server that is only asked, and never fails to be answered.
+# Of a server that is only asked, under no policy, and never fails to be answered.
 UNSEEN = {Counter.SERVER_ERROR, Counter.CALLS_4XX, Counter.CALLS_5XX, Counter.CALLS_FAILED, Counter.CALL_STREAMS}
-UNSEEN |= {Counter.AGENT_TURNS, Counter.AGENT_TOKENS, Counter.UNREADABLE_LABELS}
+UNSEEN |= {Counter.AGENT_TURNS, Counter.AGENT_TOKENS, Counter.UNREADABLE_LABELS, Counter.POLICY_REQUESTS}
 
 
 @pytest.fixture(scope="module")

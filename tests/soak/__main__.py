@@ -14,6 +14,7 @@ from tests.server.processes import ROOT, clean_environment
 from tests.soak.agent import runs as agent
 from tests.soak.crowd import Crowd, run_crowd
 from tests.soak.grounded import runs as grounded
+from tests.soak.policies import runs as policies
 from tests.soak.streams.runs import QUICK, Effort, soak_streams
 
 _SHOWN_FAULTS = 20
@@ -26,6 +27,7 @@ def main() -> int:
     results = [_soak_server(options), _soak_laws(options), *soak_streams(_effort(options), options.seed)]
     results += grounded.soak_grounded(_grounded_effort(options), options.seed)
     results += agent.soak_agent(_agent_effort(options), options.seed)
+    results += policies.soak_policies(_policy_effort(options), options.seed)
     passed, failed = (sum(counts) for counts in zip(*results, strict=True))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
@@ -42,6 +44,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=2000, help="random guarded streams")
     parser.add_argument("--grounded", type=int, default=600, help="random grounded answers in each of three rounds")
     parser.add_argument("--kills", type=int, default=60, help="agent servers killed, per store of sessions")
+    parser.add_argument("--masked", type=int, default=1000, help="random streams under policies that mask")
     parser.add_argument("--quick", action="store_true", help="a short slice: 40 clients, 2 rounds, few examples")
     options = parser.parse_args()
     if options.quick:
@@ -64,6 +67,12 @@ def _agent_effort(options: argparse.Namespace) -> agent.Effort:
     effort = agent.QUICK if options.quick else agent.Effort()
     kills = min(options.kills, effort.kills) if options.quick else options.kills
     return effort._replace(kills=kills, seconds=options.seconds)
+
+
+def _policy_effort(options: argparse.Namespace) -> policies.Effort:
+    effort = policies.QUICK if options.quick else policies.Effort()
+    streams = min(options.masked, effort.streams) if options.quick else options.masked
+    return effort._replace(streams=streams, seconds=options.seconds)
 
 
 def _soak_server(options: argparse.Namespace) -> tuple[int, int]:

@@ -67,6 +67,7 @@ def test_a_receipt_has_exactly_the_agreed_keys_in_their_order() -> None:
         "mode": "shadow",
         "outcome": "stopped",
         "covered": False,
+        "lanes": ["content"],
         "released": {"prompt": 3, "documents": 0, "answer": 7},
         "detectors": [{**pii, "covered": True}, {**late, "covered": False, "failed": True}],
         "digest": {"algorithm": "sha256-chain-1", "frames": 1, "value": chain.value},

@@ -18,7 +18,7 @@ from lockgate.pipelines.evaluate import EvaluationRequest, evaluate
 from lockgate.pipelines.speaking import Facts
 from lockgate.server.grpc.calls import Calls, Context, read_metadata
 from lockgate.server.grpc.port import Kind, Method, Services
-from lockgate.telemetry import answer_started, frame_sent, observe_policy
+from lockgate.telemetry import answer_started, frame_sent
 from lockgate.wire.agent_values import read_request_id
 from lockgate.wire.assistance import Asked, read_agent_request
 from lockgate.wire.protos.assistance_pb2 import (
@@ -148,7 +148,6 @@ def _tell_facts(context: Context, speech: Speech, ask: Ask) -> None:
     facts = speech.facts
     told = dict(_list_facts(facts, session_id))
     if facts.receipt is not None:
-        observe_policy(facts.receipt)
         told[METADATA_KEY] = encode_receipt(facts.receipt)
         if facts.excused:
             failures = [describe_failure(name, ends=ends) for name, ends in facts.excused.items()]

@@ -19,7 +19,6 @@ from lockgate.pipelines.speaking import ANSWERED, Facts
 from lockgate.server.http.answering import MAPPING_HEADER, wants
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import TOO_LARGE, Exchange
-from lockgate.telemetry import observe_policy
 from lockgate.wire import agent_ollama, agent_openai
 from lockgate.wire.agent_fields import Wanted, peek_model, read_model
 from lockgate.wire.agent_values import read_request_id
@@ -151,7 +150,7 @@ class AgentRoutes:
 
     async def show_model(self, exchange: Exchange) -> None:
         """GET /v1/models/<name>, of a name that is known."""
-        name = exchange.path.removeprefix(f"{MODELS_PATH}/")
+        name = exchange.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
         await exchange.answer_json(agent_openai.encode_model(name, self._created))
 
     async def list_tags(self, exchange: Exchange) -> None:
@@ -236,8 +235,6 @@ async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Diale
     ending = _describe_end(facts)
     scribe.warnings = [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
     last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
-    if facts.receipt is not None:
-        observe_policy(facts.receipt)
     if ask.is_stream:
         await exchange.write(last)
         await exchange.end()

@@ -16,7 +16,7 @@ from lockgate.core.receipts import Part
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Detection, Frame, Generation, Subject
 from lockgate.core.verdicts import Action, Judge, Measures, Verdict, hide
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, LockgateError, UpstreamError
 from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, review_all
 from lockgate.pipelines.generate import Answer, Order, Prompt, open_answer
@@ -31,6 +31,7 @@ from lockgate.wire.receipts import NO_ACCOUNT, Account, describe_failure
 
 _OPEN_IN_STREAMS = 4  # requests per detector; the existing orchestrator asks one after the other
 _NO_POLICY = PolicySettings("")
+_ONE_LANE = ("content",)
 RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
 
 
@@ -154,6 +155,8 @@ class Answering:
         policy: PolicySettings,
         inputs: tuple[DetectorMap, Rules],
         outputs: tuple[DetectorMap, Rules],
+        *,
+        lanes: Sequence[str] = _ONE_LANE,
     ) -> Plan:
         """The detectors that request and policy name; of the same detector the policy's parameters count."""
         headers = self.headers(exchange)
@@ -162,7 +165,7 @@ class Answering:
         wants_receipt = not self.is_fms and wants(exchange, RECEIPT_HEADER)
         if not (policy.name or (wants_receipt and not (of_input.is_empty and of_output.is_empty))):
             return Plan(policy, of_input, of_output)
-        meter = Meter(policy.name, is_shadow=policy.is_shadow)
+        meter = Meter(policy.name, is_shadow=policy.is_shadow, lanes=lanes)
         of_input = _watch(meter, excuse(of_input, partial(policy.passes, "input")), Part.PROMPT)
         of_output = _watch(meter, excuse(of_output, partial(policy.passes, "output")), Part.ANSWER)
         names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
@@ -206,6 +209,13 @@ class Answering:
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:
         """From the prompt to the last byte."""
+        try:
+            await self._carry_out(exchange, job)
+        except LockgateError as error:
+            _observe_failure(job.plan, error)
+            raise
+
+    async def _carry_out(self, exchange: Exchange, job: Job) -> None:
         plan, policy, measures = job.plan, job.plan.policy, job.plan.policy.measures("input")
         slices = cut_masks(job.text, job.masks)
         masks_prompt = any(measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents)
@@ -231,6 +241,8 @@ class Answering:
                 for one in slices if plan.inputs.contents else ():
                     plan.meter.receipt.note_released(Part.PROMPT, one.text)
             if answer.releases is None:
+                if plan.meter is not None:
+                    plan.meter.receipt.note_action(Action.BLOCK)
                 body = job.block(answer.found, answer.input_tokens, list_failures(plan, job))
                 _observe(plan)
                 await self._send(exchange, job, body)
@@ -252,10 +264,7 @@ class Answering:
         async for release in answer.releases:
             if release.detections:
                 _note(plan, release.detections, plan.for_output, Part.ANSWER)
-            if judges is None:
-                written = border.take(release)
-            else:
-                written = border.take(*judges.judge(release))
+            written = border.take(release) if judges is None else border.take(*judges.judge(release))
             if written:
                 await exchange.write(written)
             if border.is_blocked:
@@ -322,6 +331,15 @@ def _note(plan: Plan, found: Sequence[Detection], measures: Measures, part: Part
 
 def _observe(plan: Plan) -> None:
     if plan.meter is not None:
+        observe_policy(plan.meter.receipt)
+
+
+def _observe_failure(plan: Plan, error: LockgateError) -> None:
+    """The request ends with an error; where a detector that it needs is to blame, its policy did that."""
+    readers = {one.guard.id for one in (*plan.inputs.contents, *plan.outputs.contents)}
+    readers |= {one.guard.id for one in plan.outputs.reviews}
+    if plan.meter is not None and isinstance(error, UpstreamError) and error.service in readers:
+        plan.meter.receipt.note_failure(error.service, ends=True)
         observe_policy(plan.meter.receipt)
 
 

@@ -38,6 +38,7 @@ class App:
     def __init__(self, routes: Routes, *, max_streams: int, timeout_s: float, callers: Callers | None = None) -> None:
         self._routes = routes
         self._is_counted = not _LIGHT.issuperset(routes)  # the health port is not
+        self._has_policies = any(is_client_path(one) and not one.startswith("/v1/") for one in routes)
         self._permits = max_streams
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
@@ -63,6 +64,9 @@ class App:
         asked = self.cors.admit(exchange) if self.cors is not None else None
         if endpoint is not None:
             await self._attend(endpoint, exchange)
+        elif methods is None and self._is_under_unknown(path):
+            words = f"policy `{path.split('/')[1]}` not found"
+            await exchange.answer(HTTPStatus.NOT_FOUND, encode_client_error(HTTPStatus.NOT_FOUND, words), _JSON)
         elif methods is None:
             await _turn_away(exchange, HTTPStatus.NOT_FOUND)
         elif asked is not None:
@@ -72,6 +76,11 @@ class App:
             await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         if not is_light:
             _observe(request, exchange)
+
+    def _is_under_unknown(self, path: str) -> bool:
+        """Whether a path of OpenAI's clients stands under a name that no policy has."""
+        own = path[path.find("/v1/") :]
+        return own != path and own in self._routes and is_client_path(path) and self._has_policies
 
     def _choose_encoder(self, path: str) -> ErrorEncoder:
         if self.encode_error is not encode_error:

@@ -36,7 +36,6 @@ from lockgate.server.http.answering import MAPPING_HEADER, Answering, wants
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.errors import note_failure
 from lockgate.server.http.exchange import Exchange
-from lockgate.telemetry import observe_policy
 from lockgate.wire import chat as wire
 
 _SECTIONS = ("input", "documents", "output", "grounding")
@@ -157,10 +156,13 @@ class ChatRoutes:
         default = self._find_default(model)
         if wanted is None and default is None:
             return Guarding()
+        answering = self._answering
         wanted = wanted or wire.ChatDetectors()
+        names_some = any(getattr(wanted, name) for name in _SECTIONS)
+        if default is not None and names_some and answering.find_policy(default).is_shadow:
+            default = None  # what a request wants read itself is not put into shadow by somebody else
         if wanted.policy is None:
             wanted = msgspec.structs.replace(wanted, policy=default)
-        answering = self._answering
         with _blaming("detectors.policy"):
             policy = answering.find_policy(wanted.policy)
         asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
@@ -208,10 +210,7 @@ class ChatRoutes:
 async def _carry_out(question: Question, tell: Tell) -> Outcome:
     """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
     try:
-        outcome = await answer(question, tell)
-        if question.guarding.is_on:
-            observe_policy(outcome.receipt)
-        return outcome
+        return await answer(question, tell)
     except UpstreamError as error:
         note_failure(error)
         raise CheckFailed(error.service) from error

@@ -42,7 +42,8 @@ class Exchange:
     """One request and its answer.
 
     `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
-    passed on. `policy` is the one that the path names, if any. `correlation_id` is the client's name for the request, or one of ours; empty until `correlate`.
+    passed on. `policy` is the one that the path names, if any. `correlation_id` is the client's name for the request,
+    or one of ours; empty until `correlate`.
     """
 
     __slots__ = (

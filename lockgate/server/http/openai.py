@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 
 from lockgate.assembly import Gateway
-from lockgate.core.messages import check_last_content, check_last_role, text_of
+from lockgate.core.lanes import LanePlan
+from lockgate.core.messages import all_text_of, check_last_content, check_last_role, text_of, with_text
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
@@ -17,12 +18,14 @@ from lockgate.wire import openai as wire
 from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_blocked, build_refused
 from lockgate.wire.openai_events import DONE, Manner, RelayedEvents, encode_event
 from lockgate.wire.openai_guarded import GuardedEvents
-from lockgate.wire.openai_lanes import LaneEvents, ShadowEvents
+from lockgate.wire.openai_lanes import LaneEvents
+from lockgate.wire.openai_passing import PassingEvents, ShadowEvents
 
 CHAT_PATH = "/api/v2/chat/completions-detection"
 TEXT_PATH = "/api/v2/text/completions-detection"
 CLIENT_CHAT_PATH = "/v1/chat/completions"
 CLIENT_TEXT_PATH = "/v1/completions"
+_MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
 class OpenAIRoutes:
@@ -58,7 +61,8 @@ class OpenAIRoutes:
         has_input = bool(asked.input or policy.input)
         if has_input:
             check_last_content(asked.messages)
-        text = text_of(asked.messages[-1]) if has_input else ""
+        last = asked.messages[-1]
+        text = all_text_of(last, "\n") if policy.name else text_of(last) if has_input else ""
 
         def check_role() -> None:
             if has_input:
@@ -82,13 +86,17 @@ class OpenAIRoutes:
         """The request with its policy, whoever names it."""
         asked = self._split_model(asked)
         default = self._default_policies.get(asked.model, self._default_policies.get("*"))
+        if default is not None and (asked.input or asked.output) and self._policies[default].is_shadow:
+            default = None  # what a request wants read itself is not put into shadow by somebody else
         return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
 
     def _split_model(self, asked: wire.Asked) -> wire.Asked:
         """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
         model, _, policy = asked.model.rpartition("@")
-        if not model or self._is_fms or asked.policy is not None or policy not in self._policies:
+        if not model or self._is_fms or policy not in self._policies:
             return asked
+        if asked.policy not in (None, policy):
+            raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
         return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
 
     async def _complete(
@@ -106,12 +114,7 @@ class OpenAIRoutes:
             self._backend,
             generation,
             plan,
-            answering.lanes(
-                plan.outputs.contents,
-                is_stream=asked.is_stream,
-                strategy=Strategy.FRONTIER,
-                reads_empty=dialect is TEXTS,
-            ),
+            self._plan_lanes(dialect, asked, plan),
             self._border(dialect, asked, plan),
             asked.is_stream,
             text,
@@ -128,15 +131,26 @@ class OpenAIRoutes:
         reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
         changes = policy.measures("output").changes_text([*asked.output, *policy.output])
         rules = answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=self._whole_text_holds or changes)
-        return await answering.plan(
-            exchange, policy, (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
+        inputs, outputs = (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
+        if dialect is TEXTS or not policy.name:
+            return await answering.plan(exchange, policy, inputs, outputs)
+        return await answering.plan(exchange, policy, inputs, outputs, lanes=policy.lanes)
+
+    def _plan_lanes(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> LanePlan:
+        is_ruled = bool(plan.policy.name)
+        lanes = self._answering.lanes(
+            plan.outputs.contents,
+            is_stream=asked.is_stream,
+            strategy=Strategy.FRONTIER,
+            reads_empty=dialect is TEXTS and not is_ruled,
         )
+        return lanes._replace(max_choices=_MAX_LANES) if is_ruled else lanes
 
     def _border(
         self, dialect: Dialect, asked: wire.Asked, plan: Plan
-    ) -> WholeAnswer | RelayedEvents | GuardedEvents | ShadowEvents:
+    ) -> WholeAnswer | RelayedEvents | GuardedEvents | PassingEvents:
         has_reviews = bool(plan.outputs.reviews)
-        lanes = frozenset(plan.policy.lanes) if plan.policy.name else frozenset()
+        lanes = frozenset(plan.policy.lanes) if plan.policy.name else None
         if not asked.is_stream:
             return WholeAnswer(
                 dialect,
@@ -149,10 +163,10 @@ class OpenAIRoutes:
         limit = self._answering.limits.max_held_chars
         manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, plan.policy.fallback, limit, lanes)
         if plan.is_shadow:
-            return ShadowEvents(dialect, asked, manner._replace(trailing=frozenset()))
-        if not plan.is_holding:
-            return RelayedEvents(dialect, asked, manner)
-        return (LaneEvents if lanes else GuardedEvents)(dialect, asked, manner)
+            return ShadowEvents(dialect, asked, manner)
+        if plan.is_holding:
+            return (GuardedEvents if lanes is None else LaneEvents)(dialect, asked, manner)
+        return (RelayedEvents if lanes is None else PassingEvents)(dialect, asked, manner)
 
     def _block(
         self,
@@ -177,4 +191,4 @@ def _with_prompt(asked: wire.Asked, text: str) -> dict[str, object]:
     """The body that goes upstream, with another text in place of the one that was read."""
     if "messages" not in asked.body:
         return asked.body | {"prompt": text}
-    return asked.body | {"messages": [*asked.messages[:-1], {**asked.messages[-1], "content": text}]}
+    return asked.body | {"messages": [*asked.messages[:-1], with_text(asked.messages[-1], text)]}

@@ -16,7 +16,24 @@ PHRASES = ("Operation Nightfall", "projekt mondlicht", "seven grey doors")
 CODE = re.compile(r"\bvq[a-z]+(?: [A-Z]{2}\d\d)?")  # what the distant detector of sentences looks for
 TAG = re.compile(r"\b(wq[a-z]{3})([a-z]*)\b")  # what the distant detector of words looks for: two findings that touch
 NOTED = (r"\bmemo [a-z0-9.]+@", r"\bmemos\b")
-_SYLLABLES = ("ba", "du", "ki", "lo", "mer", "nat", "pol", "rus", "tav", "vel", "fim", "gor", "hul", "jas", "ket", "lys")
+_SYLLABLES = (
+    "ba",
+    "du",
+    "ki",
+    "lo",
+    "mer",
+    "nat",
+    "pol",
+    "rus",
+    "tav",
+    "vel",
+    "fim",
+    "gor",
+    "hul",
+    "jas",
+    "ket",
+    "lys",
+)
 _DIGITS, _UPPER = "0123456789", "ABCDEFGHIJKLMNOPRSTUVWYZ"
 _MIXED = _UPPER + _UPPER.lower() + _DIGITS
 _LETTER_VALUES = {ord("A") + number: str(10 + number) for number in range(26)}
@@ -171,7 +188,7 @@ def _draw_key(rng: random.Random, alphabet: str, size: int) -> str:
 
 def _write(rng: random.Random, text: str) -> tuple[str, ...]:
     """The text in a string of JSON, character by character. Of digits alone none is escaped: they may be a number."""
-    share = 0.0 if text.isdigit() else rng.choice((0.1, 0.4, 1.0))
+    share = 0.0 if text.isdigit() else rng.choice((0.05, 0.2, 0.5))
     return tuple(write_character(rng, one, share) for one in text)
 
 

@@ -29,7 +29,9 @@ READERS = {
     "names": Reader("names", "word", f"embedded: keywords, options: {{keywords: [{', '.join(NAMES)}]}}"),
     "phrases": Reader("phrases", "sentence", f"embedded: keywords, options: {{keywords: [{', '.join(PHRASES)}]}}"),
     "whole": Reader("names", "whole_doc_chunker", f"embedded: keywords, options: {{keywords: [{', '.join(NAMES)}]}}"),
-    "noted": Reader("noted", "sentence", f"embedded: regex, options: {{patterns: {list(NOTED)}}}".replace("\\\\", "\\")),
+    "noted": Reader(
+        "noted", "sentence", f"embedded: regex, options: {{patterns: {list(NOTED)}}}".replace("\\\\", "\\")
+    ),
     "codes": Reader("codes", "sentence"),
     "tags": Reader("tags", "word"),
 }
@@ -75,7 +77,9 @@ class Policy(NamedTuple):
 
 def _list_policies() -> dict[str, Policy]:
     found = [Policy(f"{name}-{mask}", some, mask=mask) for name, some in _SOME.items() for mask in MASKS]
-    found += [Policy(f"{name}-{mask}", _FAR, mask=mask, lanes=lanes) for name, lanes in _LANES.items() for mask in MASKS]
+    found += [
+        Policy(f"{name}-{mask}", _FAR, mask=mask, lanes=lanes) for name, lanes in _LANES.items() for mask in MASKS
+    ]
     found += [Policy(f"shadow-{mask}", _SOME["all"], mask=mask, is_shadow=True) for mask in MASKS]
     found += [Policy(f"{act}-{name}", _SOME[name], act) for act in ("stop", "block") for name in ("near", "far")]
     return {policy.name: policy for policy in found}
