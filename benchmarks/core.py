@@ -19,7 +19,7 @@ from lockgate.core.lanes import LanePlan, Lanes, Outcome
 from lockgate.core.release import Release, ReleaseGate, Strategy
 from lockgate.core.sse import SseParser, encode_event
 from lockgate.core.values import Chunk, Detection, Frame
-from lockgate.core.verdicts import Action, Judge
+from lockgate.core.verdicts import Action, Judge, Measures
 
 GATE_TARGET, ALL_TARGET, GROWTH_TARGET = 3.0, 8.0, 12.0
 _SHORT_CHARS, _LONG_CHARS = 10_000, 100_000
@@ -186,7 +186,7 @@ class _Writer:
     """Judges each release and writes it as an event."""
 
     def __init__(self) -> None:
-        self._judge = Judge(Action.MASK)
+        self._judge = Judge(Measures(Action.MASK))
         self.released = 0
 
     def write(self, outcomes: Sequence[Outcome]) -> None:

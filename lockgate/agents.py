@@ -102,7 +102,10 @@ def build_guarding(chosen: Mapping[str, Chosen], policy: PolicySettings, setting
         grounding=at_work["grounding"].reviews,
         for_input=policy.measures("input"),
         for_documents=policy.measures("documents"),
-        for_output=for_output._replace(actions={**for_output.actions, **comparing}),
+        for_output=for_output._replace(
+            actions={**for_output.actions, **comparing},
+            own=None if for_output.own is None else for_output.own | frozenset(policy.grounding),
+        ),
         policy=policy.name,
         is_shadow=policy.is_shadow,
         is_speculative=policy.is_speculative,

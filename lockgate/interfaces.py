@@ -27,7 +27,6 @@ from lockgate.core.values import (
 Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
 Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
-HousedFactory = Callable[[Mapping[str, Any], "House"], AbstractAsyncContextManager[Part]]
 AnyFactory = TypeVar("AnyFactory", bound=Callable[..., Any])
 
 

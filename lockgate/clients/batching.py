@@ -48,6 +48,11 @@ class _Caller(NamedTuple):
     context: Context
 
 
+def closed(service: str) -> Unavailable:
+    """What they are told who ask when nobody is asked any more."""
+    return Unavailable(service, "closed")
+
+
 class SharedCalls:
     """The calls of one detector, in lanes: what is in one lane may share a request. Empty lanes are forgotten."""
 
@@ -55,10 +60,13 @@ class SharedCalls:
         self.service = service
         self.max_texts = max_texts
         self.max_wait_s = max_wait_s
+        self.is_closed = False
         self._lanes: dict[Hashable, _Lane] = {}
 
     async def find(self, words: Hashable, whose: Hashable, texts: list[str], asker: Asker) -> list[Findings]:
         """The findings of each text. `words` are all that is said besides the texts, `whose` stands for the stream."""
+        if self.is_closed:
+            raise closed(self.service)
         lane = self._lanes.get(words)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
@@ -67,8 +75,11 @@ class SharedCalls:
         return await lane.find(whose, texts)
 
     async def close(self) -> None:
-        """Ends what is still open."""
+        """Ends what is still open and whoever waits; nobody is asked any more."""
+        self.is_closed = True
         tasks = [task for lane in self._lanes.values() for task in lane.requests]
+        for lane in self._lanes.values():
+            lane.close()
         for task in tasks:
             task.cancel()
         if tasks:
@@ -97,6 +108,13 @@ class _Lane:
             return await self._asker.find(texts)
         finally:
             self._close_one()
+
+    def close(self) -> None:
+        """Whoever waits is told, and nothing is left that a timer or the end of a request could send."""
+        for call in self._callers:
+            self._queue.leave(call)
+            self._end(call, closed(self._shared.service))
+        self._stop_timer()
 
     async def _wait(self, call: _Call) -> list[Findings]:
         end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -168,7 +186,7 @@ class _Lane:
             parts = [error] * len(shares)
         if parts is None:
             for share in shares:
-                if share.call in self._callers:
+                if share.call in self._callers and not self._shared.is_closed:
                     self._launch([share])
             return
         for share, part in zip(shares, parts, strict=True):
@@ -179,7 +197,7 @@ class _Lane:
 
     def _close_request(self, task: "asyncio.Task[None]") -> None:
         shares = self.requests.pop(task)
-        error = Unavailable(self._shared.service, "closed") if task.cancelled() else task.exception()
+        error = closed(self._shared.service) if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             for share in shares:
                 self._end(share.call, error)

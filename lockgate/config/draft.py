@@ -141,7 +141,8 @@ def _warn_unknown(draft: Draft, raw: dict[str, Any], known: Collection[str], pat
         if key in known:
             continue
         hint = suggest(key, list(known))
-        if path[:1] == ("policies",) or (not path and any(f"`{name}`" in hint for name in _OUR_SECTIONS)):
+        is_default = path == ("openai",) and "`policies`" in hint
+        if path[:1] == ("policies",) or is_default or (not path and any(f"`{one}`" in hint for one in _OUR_SECTIONS)):
             draft.blame((*path, key), f"no such key{hint}")
         else:
             draft.warn(f"unknown key `{key}`{where} is ignored{hint}")

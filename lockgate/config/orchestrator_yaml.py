@@ -28,7 +28,7 @@ from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHU
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
 # Of embedded detectors that have another one than 0.5, as measured on benchmarks/labelled.
-_THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8}
+_THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8, "groundedness": 0.75}
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 

@@ -17,6 +17,7 @@ from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
 from lockgate.config.options import empty_map
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
+from lockgate.core.endpoints import check_segment
 from lockgate.core.masks import MaskWith
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 from lockgate.core.verdicts import Action, DocumentAction, Measures, as_text_action
@@ -72,7 +73,8 @@ class PolicySettings:
         own = self.own_actions.get(section, {})
         actions = {name: _as_text(action) for name, action in own.items()}
         action = _as_text(getattr(self, f"on_{section}"))
-        return Measures(action, MappingProxyType(actions), self.mask_with, self.fallback, self.is_shadow)
+        own_detectors = frozenset(getattr(self, section)) if self.name else None
+        return Measures(action, MappingProxyType(actions), self.mask_with, self.fallback, self.is_shadow, own_detectors)
 
     def passes(self, section: str, detector_id: str) -> bool:
         """Whether text leaves that this detector could not read."""
@@ -158,6 +160,8 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
     path = ("policies", name)
     if not name:
         draft.blame(path, "a policy needs a name")
+    elif check_segment(name) is not None or "@" in name:
+        draft.warn(f"policies.{name} cannot be named in a path or behind a model: its name has one of @ / ? # %")
     keys = PolicyKeys(**read_fields(draft, PolicyKeys, draft.take_map(value, path), path))
     entries = {section: _read_section(draft, keys, (*path, section), detectors) for section in SECTION_TYPES}
     words = _read_words(draft, keys, (*path, _ON_FINDING))
@@ -231,7 +235,9 @@ def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detecto
 def _read_entry(draft: Draft, value: object, path: Path) -> _Entry:
     params = dict(draft.take_map(value, path))
     if "threshold" in params:
-        read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
+        threshold = read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
+        if threshold is not UNREAD and threshold > 1:
+            draft.warn(f"{'.'.join((*path, 'threshold'))} is above 1: no score reaches it")
     words = {_ON_FINDING: _SECTION_WORDS[path[-2]], _ON_FAILURE: _FAILURE_WORDS}
     own = {
         key: read_value(draft, kinds.choice(*allowed), params.pop(key), (*path, key))

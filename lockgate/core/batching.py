@@ -59,6 +59,7 @@ class _Desk:
         "frontier",
         "look",
         "open",
+        "passed",
         "reader",
         "reported",
         "told",
@@ -77,6 +78,7 @@ class _Desk:
         self.frontier = 0
         self.before = ""
         self.reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
+        self.passed = 0  # how far its text goes on unread, its chunker having failed
         self.ends_at: int | None = None
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
@@ -136,12 +138,18 @@ class DetectionBatcher:
         return asks, progress
 
     def pass_over(self, chunker: str, upto: int) -> list[Progress]:
-        """The chunker has failed: what its detectors have not been asked about they will not read."""
-        desks = self._by_chunker[chunker]
-        for desk in desks:
-            desk.waiting.clear()
-            desk.frontier = max(desk.frontier, upto)
-        return [Progress(desk.detector, desk.frontier, ()) for desk in desks]
+        """The chunker has failed: its detectors read what it has cut, and nothing that follows, up to `upto`."""
+        progress: list[Progress] = []
+        for desk in self._by_chunker[chunker]:
+            desk.passed = upto
+            if not desk.owes():
+                self._pass(desk, progress)
+        return progress
+
+    def _pass(self, desk: _Desk, progress: list[Progress]) -> None:
+        if desk.passed > desk.frontier:
+            desk.frontier = desk.passed
+            progress.append(Progress(desk.detector, desk.frontier, ()))
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
         """A detector's answer to a request: what to ask next, and how far it has now read."""
@@ -158,8 +166,10 @@ class DetectionBatcher:
                 self._tell(desk, *ready, progress)
         if desk.waiting:
             self._ask(desk, asks)
-        if desk.ends_at is not None and not desk.owes():
-            self._close(desk, progress)
+        if not desk.owes():
+            self._pass(desk, progress)
+            if desk.ends_at is not None:
+                self._close(desk, progress)
         return asks, progress
 
     def owes(self, detector: str) -> bool:

@@ -7,7 +7,6 @@ of the same thing at all is decided in `grounds`.
 
 import re
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lockgate.core.ground_words import DENIALS, find_words, fold, fold_word, is_small, stem
@@ -143,7 +142,6 @@ _TELLING = frozenset(word for pair in OPPOSITES for side in pair for word in sid
 ACCEPTING, REJECTING = next(pair for pair in OPPOSITES if "rejected" in pair[1])
 
 
-@lru_cache(1024)
 def find_opposite(words: frozenset[str], others: frozenset[str]) -> tuple[str, str] | None:
     """A word of the first whose opposite is among the second, where neither has both; all are folded."""
     mine, theirs = words & _TELLING, others & _TELLING

@@ -9,14 +9,16 @@ sum and the difference of two amounts in one sentence count as said.
 That the documents lack something is supported, unless one sentence has all of its words of meaning, and at least three.
 An assertion in another language than the documents is judged by its figures alone.
 
+Reading documents, looking for candidates and judging can each be had in steps, so that whoever asks may rest in
+between; a step takes a few milliseconds at most, whatever the text.
+
 Refuses to know grammar and the world: who does what to whom, and what follows from what. How near two texts are in
 meaning is told by whoever asks.
 """
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lockgate.core.claims import FIGURE, Assertion, Traits
@@ -50,6 +52,7 @@ _CLAUSE_FIGURE, _CLAUSE_DAY = 3.0, 2.0  # what they weigh when the clause is sou
 _LACK_WORDS, _LACK_SCORE = 3, 0.6
 _MIN_NOUN_CHARS = 4
 _HEAD_CHARS = 5
+_LANGUAGE_SENTENCES = 8  # of each document: enough to tell in which language it is
 
 OTHER_UNIT: Final = "a number has another unit in the documents"
 NO_NUMBER: Final = "a number occurs in no document"
@@ -74,12 +77,28 @@ _CLAUSE = re.compile(
 _EXCEPT = re.compile(r"\A\W*(?:except|excepto|salvo|außer|ausgenommen)\b", re.IGNORECASE)
 _PERIOD_LENGTHS: Final = ((1.0, "day"), (1.0, "week"), (1.0, "month"), (3.0, "month"), (1.0, "year"))
 
+type Steps[T] = Generator[None, None, T]
+"""Work that may rest at every `yield`, and its result."""
+
+
+def run_through[T](steps: Steps[T]) -> T:
+    """The result of all steps, without a rest."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
 
 class Reason(NamedTuple):
-    """Why an assertion is not supported: a kind in general words, and what exactly."""
+    """Why an assertion is not supported: a kind in general words, and what exactly where that is known."""
 
     kind: str
-    detail: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
 
 
 class Judgement(NamedTuple):
@@ -108,13 +127,21 @@ class Sentence:
         self.amounts = [*self.traits.amounts, *reckon(self.traits.amounts), *said]
         self.ledger = Ledger(self.amounts)
         self.known = frozenset(self.traits.stems)
+        self._clauses: Clauses | None = None
 
-    @cached_property
+    @property
     def clauses(self) -> Clauses:
-        """Its clauses; itself, if it has but one. Read when first asked for: few sentences are."""
-        parts = [part for part in _CLAUSE.split(self.traits.text) if part and part.strip()]
-        if len(parts) < 2:
-            return Clauses((self.traits,))
+        """Its clauses; itself, if it has but one."""
+        return run_through(self.read_clauses())
+
+    def read_clauses(self) -> Steps[Clauses]:
+        """Its clauses, read when first asked for: few sentences are."""
+        if self._clauses is None:
+            parts = [part for part in _CLAUSE.split(self.traits.text) if part and part.strip()]
+            self._clauses = Clauses((self.traits,)) if len(parts) < 2 else (yield from self._read_parts(parts))
+        return self._clauses
+
+    def _read_parts(self, parts: Sequence[str]) -> Steps[Clauses]:
         found: list[Traits] = []
         said: set[str] = set()
         excepted: set[str] = set()
@@ -124,6 +151,7 @@ class Sentence:
             found.append(Traits(plain, self.traits.language, is_generous=True))
             excepted.update(set(found[-1].stems) - said if is_taken_out else ())
             said.update(found[-1].stems)
+            yield
         return Clauses(tuple(found), frozenset(excepted))
 
 
@@ -140,42 +168,87 @@ class Grounds:
     """What documents say: their sentences, and everything that occurs in them."""
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
-        words = [word for sentences in documents for text in sentences[:8] for word in find_words(text[:400])]
-        self.language = tell_language(words)
-        self.sentences = [Sentence(one, self.language, at) for at, several in enumerate(documents) for one in several]
-        traits = [one.traits for one in self.sentences]
-        self._ledger = Ledger(amount for one in self.sentences for amount in one.amounts)
-        self._words = frozenset(word for one in traits for word in one.words)
-        self._days = frozenset(day for one in traits for day in one.calendar.days | one.calendar.barred)
-        self._months = frozenset(month for one in traits for month in one.months)
-        self._codes = frozenset(code for one in traits for code in one.codes)
-        self._initials = " ".join("".join([word[0] for word in find_words(one.text)]) for one in traits).upper()
+        self.language = ""
+        self.sentences: list[Sentence] = []
+        self._ledger = Ledger(())
+        self._words: set[str] = set()
+        self._days: set[int] = set()
+        self._months: set[int] = set()
+        self._codes: set[str] = set()
+        self._initials = ""
         self._places: dict[str, list[int]] = {}
+        self._heads: set[str] = set()
         self._stems: list[set[str]] = [set() for _ in documents]
-        for place, one in enumerate(self.sentences):
-            self._stems[one.document].update(one.known)
-            for known in one.known:
-                self._places.setdefault(known, []).append(place)
-        self._heads = {known[:_HEAD_CHARS] for known in self._places}
+        run_through(self._read(documents))
+
+    @classmethod
+    def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[Grounds]":
+        """What documents say, each a list of its sentences."""
+        grounds = cls(())
+        grounds._stems = [set() for _ in documents]
+        yield from grounds._read(documents)
+        return grounds
+
+    def _read(self, documents: Sequence[Sequence[str]]) -> Steps[None]:
+        words: set[str] = set()
+        for sentences in documents:
+            words.update(word for text in sentences[:_LANGUAGE_SENTENCES] for word in find_words(text[:400]))
+            yield
+        self.language = tell_language(words)
+        initials: list[str] = []
+        for at, sentences in enumerate(documents):
+            for text in sentences:
+                sentence = Sentence(text, self.language, at)
+                yield
+                self._enter(sentence)
+                initials.append("".join([word[0] for word in find_words(text)]))
+                yield
+        self._initials = " ".join(initials).upper()
+
+    def _enter(self, one: Sentence) -> None:
+        traits = one.traits
+        self._ledger.enter(one.amounts)
+        self._words.update(traits.words)
+        self._days.update(traits.calendar.days, traits.calendar.barred)
+        self._months.update(traits.months)
+        self._codes.update(traits.codes)
+        self._stems[one.document].update(one.known)
+        for known in one.known:
+            self._places.setdefault(known, []).append(len(self.sentences))
+            self._heads.add(known[:_HEAD_CHARS])
+        self.sentences.append(one)
 
     def find_candidates(self, one: Assertion) -> list[int]:
         """The places of the sentences that are worth a close look, the most promising first."""
+        return run_through(self.seek_candidates(one))
+
+    def seek_candidates(self, one: Assertion) -> Steps[list[int]]:
+        """The same in steps."""
         shared: Counter[int] = Counter()
         for known in one.traits.stems:
             shared.update(self._places.get(known, ()))
+            yield
         for place, sentence in enumerate(self.sentences):
             shared[place] += _count_figures(one, sentence)
+            yield
         return sorted(shared, key=lambda place: (-shared[place], place))[:MAX_CANDIDATES]
 
     def judge(self, one: Assertion, nearness: Mapping[int, float]) -> Judgement:
         """How surely the documents do not support an assertion; `nearness` has its cosine to each candidate."""
+        return run_through(self.weigh(one, nearness))
+
+    def weigh(self, one: Assertion, nearness: Mapping[int, float]) -> Steps[Judgement]:
+        """The same in steps."""
         if one.is_lack:
-            return self._judge_lack(one, nearness)
+            return (yield from self._weigh_lack(one, nearness))
         if not nearness:
-            return Judgement(1.0, (Reason(NO_DOCUMENTS, "there is nothing to compare with"),))
-        matches = [self._match(one, place, cosine) for place, cosine in nearness.items()]
+            return Judgement(1.0, (Reason(NO_DOCUMENTS),))
+        matches = []
+        for place, cosine in nearness.items():
+            matches.append((yield from self._match(one, place, cosine)))
         best = _choose(matches)
-        reasons = [*self._find_absent(one), *best.conflicts]
+        absent = yield from self._find_absent(one)
+        reasons = [*absent, *best.conflicts]
         unsupported = 1.0 - best.support
         if one.traits.language != self.language:
             unsupported = min(unsupported, THRESHOLD / 2)
@@ -186,45 +259,48 @@ class Grounds:
             reasons = [_describe(best)]
         return Judgement(_scale(unsupported), tuple(reasons), self.sentences[best.place].traits.text)
 
-    def _judge_lack(self, one: Assertion, nearness: Iterable[int]) -> Judgement:
+    def _weigh_lack(self, one: Assertion, nearness: Iterable[int]) -> Steps[Judgement]:
         stems = one.traits.stems
         for place in nearness:
             sentence = self.sentences[place]
             if len(stems) >= _LACK_WORDS and all(find_stem(known, sentence.known) for known in stems):
-                reason = Reason(NOT_LACKING, "one sentence has all of its words")
+                reason = Reason(NOT_LACKING)
                 return Judgement(_LACK_SCORE, (reason,), sentence.traits.text)
+            yield
         return Judgement(0.0)
 
-    def _match(self, one: Assertion, place: int, cosine: float) -> _Match:
+    def _match(self, one: Assertion, place: int, cosine: float) -> Steps[_Match]:
         sentence = self.sentences[place]
         elsewhere = self._stems[sentence.document]
-        worths = {
-            known: max(_worth(known, sentence.known), _ELSEWHERE * (known in elsewhere)) for known in one.traits.stems
-        }
+        worths: dict[str, float] = {}
+        for known in one.traits.stems:
+            worths[known] = max(_worth(known, sentence.known), _ELSEWHERE * (known in elsewhere))
+            yield
         covered = (sum(worths.values()) + FIGURE * _count_figures(one, sentence)) / max(one.weight, 1.0)
         near = min(max((cosine - _FAR_COSINE) / (_NEAR_COSINE - _FAR_COSINE), 0.0), 1.0)
         missing = tuple(known for known, worth in worths.items() if not worth)
-        return _Match(place, _COVERED * covered + _NEAR * near, tuple(_find_conflicts(one, sentence)), missing)
+        conflicts = yield from _find_conflicts(one, sentence)
+        return _Match(place, _COVERED * covered + _NEAR * near, tuple(conflicts), missing)
 
-    def _find_absent(self, one: Assertion) -> Iterator[Reason]:
+    def _find_absent(self, one: Assertion) -> Steps[list[Reason]]:
         """Figures and names that occur nowhere."""
+        found: list[Reason] = []
         for figure in one.figures:
-            written = one.traits.text[figure.start : figure.end].strip()
-            if self._ledger.has(figure):
-                continue
-            if self._ledger.has_value(figure):
-                yield Reason(OTHER_UNIT, f"{written}: the number occurs, but not of that")
-            else:
-                yield Reason(NO_NUMBER, f"{written} occurs in no document")
-        for code in sorted(one.traits.codes - self._codes - self._words):
-            yield Reason(NO_NUMBER, f"{code} occurs in no document")
+            if not self._ledger.has(figure):
+                kind = OTHER_UNIT if self._ledger.has_value(figure) else NO_NUMBER
+                found.append(Reason(kind, one.traits.text[figure.start : figure.end].strip()))
+            yield
+        unknown = [code for code in sorted(one.traits.codes) if code not in self._codes and code not in self._words]
+        found += [Reason(NO_NUMBER, code) for code in unknown]
         if one.traits.calendar.days - self._days:
-            yield Reason(OTHER_DAY, "this weekday occurs in no document")
+            found.append(Reason(OTHER_DAY))
         if one.traits.months - self._months:
-            yield Reason(OTHER_MONTH, "this month occurs in no document")
+            found.append(Reason(OTHER_MONTH))
         for name in one.names if one.traits.language == self.language else ():
             if not self._knows_name(name):
-                yield Reason(NO_NAME, f"{name} occurs in no document")
+                found.append(Reason(NO_NAME, name))
+            yield
+        return found
 
     def _knows_name(self, name: str) -> bool:
         if name.isupper() and name in self._initials:  # `WHO`, where the document writes it out
@@ -242,8 +318,8 @@ def _choose(matches: Sequence[_Match]) -> _Match:
 
 def _describe(best: _Match) -> Reason:
     if best.missing:
-        return Reason(NOWHERE, f"the nearest document has nothing about: {', '.join(best.missing[:5])}")
-    return Reason(NOWHERE, "its words occur, but in no sentence that means nearly the same")
+        return Reason(NOWHERE, f"nothing there about {', '.join(best.missing[:5])}")
+    return Reason(NOWHERE)
 
 
 def _scale(unsupported: float) -> float:
@@ -270,21 +346,24 @@ def _count_figures(one: Assertion, sentence: Sentence) -> int:
 # --- What contradicts -----------------------------------------------------------------------------------------
 
 
-def _find_conflicts(one: Assertion, sentence: Sentence) -> Iterator[Reason]:
+def _find_conflicts(one: Assertion, sentence: Sentence) -> Steps[list[Reason]]:
     """In what a sentence contradicts an assertion, if they speak of the same thing."""
     mine, theirs = one.traits, sentence.traits
     days, other = mine.calendar, theirs.calendar
+    found: list[Reason] = []
+    yield from sentence.read_clauses()  # slow the first time
     # `daily except Mondays` and `not on Mondays` agree
     is_barred = mine.denials.is_odd and bool(days.days) and days.days <= other.barred
     if _has_other_day(mine, sentence) and not is_barred:
-        yield Reason(OTHER_DAY, "the nearest sentence names another weekday")
+        found.append(Reason(OTHER_DAY))
+    yield
     if mine.months and theirs.months and not mine.months <= theirs.months:
-        yield Reason(OTHER_MONTH, "the nearest sentence names another month")
+        found.append(Reason(OTHER_MONTH))
     if days.periods and other.periods and not days.periods & other.periods:
-        yield Reason(OTHER_PERIOD, "the nearest sentence names another period")
+        found.append(Reason(OTHER_PERIOD))
     if not is_barred:
-        yield from _find_contradiction(mine, sentence)
-    yield from _find_generalised(mine, theirs)
+        found += yield from _find_contradiction(mine, sentence)
+    return [*found, *_find_generalised(mine, theirs)]
 
 
 def _has_other_day(mine: Traits, sentence: Sentence) -> bool:
@@ -315,26 +394,32 @@ def _find_generalised(mine: Traits, theirs: Traits) -> Iterator[Reason]:
     some, noun = speaks_of_some(theirs.text), find_every_noun(mine.plain)
     is_other = len(noun) >= _MIN_NOUN_CHARS and not _worth(stem(noun), theirs.stems)
     if some or is_other:
-        yield Reason(TOO_GENERAL, f"it says {every}, the nearest sentence {some or 'speaks of others'}")
+        yield Reason(TOO_GENERAL, f"{every} instead of {some}" if some else every)
 
 
-def _find_contradiction(mine: Traits, sentence: Sentence) -> Iterator[Reason]:
+def _find_contradiction(mine: Traits, sentence: Sentence) -> Steps[list[Reason]]:
     """Denials and opposites, in the clause that is most like the assertion; all such clauses must disagree."""
-    if sentence.clauses.excepted.intersection(mine.stems):
-        return  # what holds for the others need not hold for these
+    clauses = sentence.clauses
+    if clauses.excepted.intersection(mine.stems):
+        return []  # what holds for the others need not hold for these
     denying = _find_denying_clause(mine, sentence)
+    yield
     if denying is not None and (mine.denials.is_odd or not mine.denials.times):
-        if not mine.denials.is_odd:
-            yield Reason(DENIED, "the nearest sentence denies it")
-        return
-    rated = [(_overlap(mine, clause), clause) for clause in sentence.clauses.each]
+        return [] if mine.denials.is_odd else [Reason(DENIED)]
+    rated: list[tuple[float, Traits]] = []
+    for clause in clauses.each:
+        rated.append((_overlap(mine, clause), clause))
+        yield
     best = max(overlap for overlap, _ in rated)
     if best < _MIN_OVERLAP:
-        return
-    reasons = [_contradict(mine, clause, sentence) for overlap, clause in rated if overlap == best]
+        return []
+    reasons = []
+    for overlap, clause in rated:
+        if overlap == best:
+            reasons.append(_contradict(mine, clause, sentence))
+            yield
     told = [reason for reason in reasons if reason is not None]
-    if len(told) == len(reasons):
-        yield told[0]
+    return told[:1] if len(told) == len(reasons) else []
 
 
 def _find_denying_clause(mine: Traits, sentence: Sentence) -> Traits | None:
@@ -360,8 +445,8 @@ def _contradict(mine: Traits, clause: Traits, sentence: Sentence) -> Reason | No
     if is_denied == (opposite is not None) or (is_denied and not is_rejected and not _deny_the_same(mine, clause)):
         return None
     if opposite:
-        return Reason(OPPOSITE, f"it says {opposite[0]}, the nearest sentence {opposite[1]}")
-    return Reason(DENIED, "the nearest sentence denies it, or it denies that sentence")
+        return Reason(OPPOSITE, f"{opposite[0]} instead of {opposite[1]}")
+    return Reason(DENIED)
 
 
 def _deny_the_same(mine: Traits, clause: Traits) -> bool:

@@ -15,6 +15,7 @@ from lockgate.core.values import Detection
 
 MASK_CHARACTER = "█"
 _MAX_LABEL_CHARS = 40
+_MIN_QUOTE_CHARS = 3  # of a found text that its kind must not repeat
 _NAMELESS = "MASKED"
 _MAX_NAMES = 10_000
 _MAX_VALUE_CHARS = 4096
@@ -23,7 +24,6 @@ _WORDS = (
     "kestrel", "alder", "marten", "hazel", "plover", "rowan", "swift", "linden", "wren", "poplar", "ibis", "spruce",
     "stork", "laurel", "tern", "myrtle", "crane", "acacia", "egret", "cypress", "robin", "larch", "bittern", "elder",
 )  # fmt: skip
-_PEOPLE = frozenset({"PERSON", "NAME", "PERSON_NAME", "PER"})
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_WORD = re.compile(r"[^A-Z0-9]+")
 
@@ -49,9 +49,9 @@ def label(found: Detection) -> str:
     kind = found.detection[: _MAX_LABEL_CHARS * 2]
     words = _NO_WORD.sub("_", _CAMEL.sub("_", kind).upper()).strip("_").removesuffix("_ADDRESS")
     words = words[:_MAX_LABEL_CHARS].strip("_") or _NAMELESS
-    if found.text and any(_squeeze(found.text) in _squeeze(name) for name in (found.detection, words)):
-        return _NAMELESS
-    return words
+    value, name = _squeeze(found.text), _squeeze(found.detection)
+    is_quoted = value and (value in name or value in _squeeze(words))
+    return _NAMELESS if is_quoted or (len(name) >= _MIN_QUOTE_CHARS and name in value) else words
 
 
 def _squeeze(text: str) -> str:
@@ -75,11 +75,11 @@ class Pseudonyms:
     def name(self, found: Detection) -> str:
         """The name for what was found; its kind alone, where there are too many names or the value has no end."""
         value = found.text
-        if value in self._values:  # a name of ours came back, as from a model that was given it
-            return value
         known = self._names.get(value)
         if known is not None:
             return known
+        if value in self._values:  # a name of ours came back, as from a model that was given it
+            return value
         kind = label(found)
         if len(self._names) >= _MAX_NAMES or not 0 < len(value) <= _MAX_VALUE_CHARS:
             return f"[{kind}]"
@@ -95,15 +95,15 @@ class Pseudonyms:
             turn, at = divmod(place, len(_WORDS))
             word = _WORDS[at] + (str(turn + 1) if turn else "")
             name = _dress(kind, word)
-            if name not in self._values and hidden not in word and word not in hidden:
+            if name not in self._values and name not in self._names and hidden not in word and word not in hidden:
                 return name
             place += 1
 
 
 def _dress(kind: str, word: str) -> str:
     if "EMAIL" in kind or "E_MAIL" in kind:
-        return f"{word}@example.com"
-    return word.capitalize() if kind in _PEOPLE else f"{kind.lower().replace('_', '-')}-{word}"
+        return f"{word}@masked.invalid"
+    return f"{kind.lower().replace('_', '-')}-{word}"
 
 
 class Masker:
@@ -156,6 +156,21 @@ class Masker:
 
     def _go_on(self, length: int) -> str:
         return MASK_CHARACTER * length if self._with is MaskWith.BLOCK else ""
+
+
+def clip_mask(mask: Mask, start: int, end: int) -> Mask:
+    """The part of a mask that lies there; what it says is said where it begins, blocks everywhere."""
+    low, high = max(mask.start, start), min(mask.end, end)
+    if not mask.text.strip(MASK_CHARACTER):
+        return Mask(low, high, MASK_CHARACTER * (high - low))
+    return Mask(low, high, mask.text if low == mask.start else "")
+
+
+def mask_part(start: int, text: str, masks: Sequence[Mask]) -> str:
+    """A part of a text, which starts there, with the masks of the whole."""
+    end = start + len(text)
+    own = [clip_mask(one, start, end) for one in masks if one.start < end and one.end > start]
+    return apply_masks(start, text, own)
 
 
 def apply_masks(start: int, text: str, masks: Sequence[Mask]) -> str:

@@ -14,6 +14,8 @@ from lockgate.errors import InvalidRequest
 READ_ROLES = frozenset({"user", "assistant", "system"})
 TOOL_ROLES = frozenset({"tool", "function"})
 
+_BETWEEN_MESSAGES = "\n\n"
+
 
 def check_last_content(messages: Sequence[Mapping[str, Any]]) -> None:
     """The last message has a text to read."""
@@ -66,6 +68,20 @@ def all_text_of(message: Mapping[str, Any], between: str = "") -> str:
         return text_of(message)
     texts = [part.get("text") for part in content if isinstance(part, dict)] if is_read(message.get("role")) else []
     return between.join([text for text in texts if isinstance(text, str) and text])
+
+
+def join_texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int, int]]]:
+    """The texts of all messages that are read, joined; and of each its message, where it starts and where it ends."""
+    parts: list[str] = []
+    read: list[tuple[int, int, int]] = []
+    start = 0
+    for at, message in enumerate(messages):
+        text = all_text_of(message, "\n")
+        if text:
+            read.append((at, start, start + len(text)))
+            parts.append(text)
+            start += len(text) + len(_BETWEEN_MESSAGES)
+    return _BETWEEN_MESSAGES.join(parts), read
 
 
 def with_text(message: Mapping[str, Any], text: str) -> dict[str, Any]:

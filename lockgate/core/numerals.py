@@ -74,15 +74,18 @@ class Amount(NamedTuple):
 class Ledger:
     """All amounts of a text, to be asked whether another text's amounts are among them."""
 
-    __slots__ = ("_bare", "_hours", "_kinds", "_minutes", "_quantities", "_values")
+    __slots__ = ("_bare", "_hours", "_minutes", "_quantities", "_values")
 
     def __init__(self, amounts: Iterable[Amount]) -> None:
         self._values: set[float] = set()
         self._bare: set[float] = set()
-        self._quantities: set[tuple[str, float]] = set()
-        self._kinds: set[str] = set()
+        self._quantities: dict[str, set[float]] = {}
         self._minutes: set[int] = set()
         self._hours: set[float] = set()
+        self.enter(amounts)
+
+    def enter(self, amounts: Iterable[Amount]) -> None:
+        """Adds the amounts of more text."""
         for one in amounts:
             self._enter(one)
 
@@ -93,8 +96,8 @@ class Ledger:
             return
         self._values.update(one.values)
         if one.unit is not None:
-            self._kinds.add(one.unit.kind)
-            self._quantities.update(_list_quantities(one.unit, one.values))
+            for kind, size in _list_quantities(one.unit, one.values):
+                self._quantities.setdefault(kind, set()).add(size)
         else:
             self._bare.update(one.values)
 
@@ -103,10 +106,10 @@ class Ledger:
         if one.minutes:
             return not self._minutes.isdisjoint(one.minutes) or any(value in self._bare for value in one.values)
         if one.unit is None:
-            known = self._values | self._hours if one.is_clock else self._values
-            return any(_is_near(one, known, value) for value in one.values)
+            several = (self._values, self._hours) if one.is_clock else (self._values,)
+            return any(_is_near(one, known, value) for known in several for value in one.values)
         sizes = [_round(value * one.unit.factor) for value in one.values]
-        here = {size for kind, size in self._quantities if kind == one.unit.kind}
+        here = self._quantities.get(one.unit.kind, set())
         return any(_is_near(one, here, size) for size in sizes) or any(
             _is_near(one, self._bare, value) for value in one.values
         )
@@ -114,10 +117,6 @@ class Ledger:
     def has_value(self, one: Amount) -> bool:
         """Whether the bare number is among these, whatever its unit."""
         return any(value in self._values or value in self._hours for value in one.values)
-
-    def has_kind(self, one: Amount) -> bool:
-        """Whether anything of the same kind is among these: lengths, prices, times of day."""
-        return bool(self._minutes) if one.minutes else one.unit is not None and one.unit.kind in self._kinds
 
 
 def _list_quantities(unit: Unit, values: Iterable[float]) -> Iterator[tuple[str, float]]:

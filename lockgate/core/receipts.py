@@ -102,7 +102,7 @@ class Receipt:
             account.solid[part] += _count_solid(text)
 
     def note_failure(self, detector_id: str, *, ends: bool = False) -> None:
-        """The detector failed, and the text goes on without it. `ends`: only because this is shadow."""
+        """The detector failed. `ends`: that ends the request, or would if this were not shadow."""
         self._accounts.setdefault(detector_id, _Account()).has_failed = True
         if ends:
             self.note_action(Outcome.FAILED)

@@ -70,6 +70,9 @@ class Detection(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
 
+UNANSWERED: Final[list[Detection]] = []  # known by identity: a detector has said nothing about a text
+
+
 class Conversation(NamedTuple):
     """A chat as a reviewer reads it: its messages and the tools that were offered, in the caller's own words."""
 

@@ -39,6 +39,7 @@ class DocumentAction(IntEnum):
     DROP = 2
 
 
+_MIN_QUOTE_CHARS = 3
 _FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
 _AS_TEXT = {
     DocumentAction.FLAG: Action.ANNOTATE,
@@ -48,17 +49,26 @@ _AS_TEXT = {
 
 
 class Measures(NamedTuple):
-    """What becomes of findings in one part of a request: one action for all detectors, and others for some."""
+    """What becomes of findings in one part of a request: one action for all detectors, and others for some.
+
+    `own` are the detectors of the policy, if it is one. Whatever else a request names only annotates what has left in
+    the clear: a caller's own pattern could ask a masked text letter by letter.
+    """
 
     action: Action = Action.ANNOTATE
     actions: Mapping[str, Action] = MappingProxyType({})
     mask_with: MaskWith = MaskWith.BLOCK
     fallback: str = ""
     is_shadow: bool = False
+    own: frozenset[str] | None = None
 
     def of(self, detector_id: str) -> Action:
         """What a finding of this detector calls for."""
-        return self.actions.get(detector_id, self.action)
+        return self.actions.get(detector_id, self.action) if self.trusts(detector_id) else Action.ANNOTATE
+
+    def trusts(self, detector_id: str) -> bool:
+        """Whether a finding of this detector may be told though its text is hidden."""
+        return self.own is None or detector_id in self.own
 
     def strictest(self, detector_ids: Iterable[str]) -> Action:
         """The strictest that findings of these detectors could call for."""
@@ -119,7 +129,7 @@ class Judge:
         if self._tells_all or not (detections or self._masker.is_open or self._is_blocked):
             return Verdict(text, tuple(detections), kept=len(text))
         if self._is_blocked:
-            return Verdict("", _tell(detections, start, "", ()), is_blocked=True)
+            return Verdict("", self._tell(detections, start, "", ()), is_blocked=True)
         return self._apply(start, text, detections)
 
     def _note(self, detections: Sequence[Detection]) -> None:
@@ -133,11 +143,23 @@ class Judge:
             self._is_blocked = True
             kept = text[: self._find_end(start, ending)]
             masks = _cut(masks, start + len(kept))
-        told = _tell(detections, start, kept, masks)
+        told = self._tell(detections, start, kept, masks)
         left = apply_masks(start, kept, masks)
         if ending:
             left += self._measures.fallback
         return Verdict(left, told, bool(ending), len(kept), tuple(masks))
+
+    def _tell(
+        self, detections: Sequence[Detection], start: int, left: str, masks: Sequence[Mask]
+    ) -> tuple[Detection, ...]:
+        """The findings; what one found is hidden unless it has left, in the text that starts at `start`."""
+        told = []
+        for one in detections:
+            if _has_left(one, start, left, masks):
+                told.append(one)
+            elif self._measures.trusts(one.detector_id):
+                told.append(hide(one))
+        return tuple(told)
 
     def _select(self, detections: Sequence[Detection], mildest: Action, strictest: Action) -> list[Detection]:
         """The findings whose action lies between these."""
@@ -168,11 +190,6 @@ def _shorten(mask: Mask, end: int) -> Mask:
     return Mask(mask.start, end, mask.text[: end - mask.start] if is_blocks else mask.text)
 
 
-def _tell(detections: Sequence[Detection], start: int, left: str, masks: Sequence[Mask]) -> tuple[Detection, ...]:
-    """The findings; what one found is hidden unless it has left, in the text that starts at `start`."""
-    return tuple([one if _has_left(one, start, left, masks) else hide(one) for one in detections])
-
-
 def _has_left(found: Detection, start: int, left: str, masks: Sequence[Mask]) -> bool:
     place = found.start - start
     if place < 0 or not found.text or left[place : found.end - start] != found.text:
@@ -189,7 +206,22 @@ def hide(found: Detection) -> Detection:
     if metadata:
         metadata = {key: value for key, value in metadata.items() if key not in _FREE_WORDS}
         metadata = _hide_word(metadata, found.text.casefold()) if found.text else metadata
-    return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata)
+    kinds = {
+        key: _hide_word(value, found.text.casefold())
+        for key, value in _list_kinds(found).items()
+        if _may_quote(found.text)
+    }
+    return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata, **kinds)
+
+
+def _list_kinds(found: Detection) -> dict[str, str]:
+    """What a detector calls its finding, by which it may repeat it."""
+    return {"detection": found.detection, "detection_type": found.detection_type}
+
+
+def _may_quote(word: str) -> bool:
+    """Whether a name that has this in it quotes it; a letter or two are in many names."""
+    return len(word) >= _MIN_QUOTE_CHARS
 
 
 def _hide_word(value: Any, word: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -197,7 +229,8 @@ def _hide_word(value: Any, word: str) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, str):
         return MASK_CHARACTER * len(value) if word in value.casefold() else value
     if isinstance(value, Mapping):
-        return {key: _hide_word(item, word) for key, item in value.items()}
+        names = {key: _hide_word(key, word) if _may_quote(word) else key for key in value}
+        return {names[key]: _hide_word(item, word) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_hide_word(item, word) for item in value]
     return value

@@ -32,7 +32,7 @@ MAX_DOCUMENTS: Final = 256
 MAX_DOCUMENTS_CHARS: Final = 131_072
 MAX_SENTENCES: Final = 512
 MAX_SENTENCE_CHARS: Final = 1_000
-NEAREST_CHARS: Final = 200
+BEST_CHARS: Final = 200
 _MAX_REASONS = 8
 _MAX_KEPT = 2  # of one request; mostly all claims are compared with the same documents
 
@@ -168,16 +168,15 @@ def _judge_all(book: Book, plans: Sequence[Plan], vectors: Sequence[Vector]) -> 
 
 
 def _tell(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detection:
-    """The finding. What quotes the text or the documents is evidence, which is taken away where the text is hidden."""
+    """The finding. `reasons` and `best` quote text and documents; where the text is hidden, they are taken away."""
     told = [one for one in sorted(judged, key=lambda one: -one.score) if one.score >= MIN_SCORE]
-    reasons = list(dict.fromkeys(reason for one in told for reason in one.reasons))[:_MAX_REASONS]
-    evidence: list[Mapping[str, Any]] = [{"name": reason.kind, "value": reason.detail} for reason in reasons]
+    reasons = dict.fromkeys(str(reason) for one in told for reason in one.reasons)
+    metadata: dict[str, Any] = {"reasons": list(reasons)[:_MAX_REASONS]}
     if worst.nearest:
-        evidence.append({"name": "nearest sentence", "value": worst.nearest[:NEAREST_CHARS]})
-    metadata: dict[str, Any] = {"reasons": list(dict.fromkeys(reason.kind for reason in reasons))}
+        metadata["best"] = worst.nearest[:BEST_CHARS]
     if not book.is_whole:
         metadata["documents_cut"] = True
-    return Detection(0, 0, "", "Ungrounded", NAME, worst.score, evidence=tuple(evidence), metadata=metadata)
+    return Detection(0, 0, "", "Ungrounded", NAME, worst.score, metadata=metadata)
 
 
 @in_house

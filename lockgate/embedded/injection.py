@@ -15,7 +15,6 @@ import asyncio
 import json
 import math
 import re
-import unicodedata
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,12 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.core.values import Detection
 from lockgate.embedded.glossing import Interpreter, load_interpreter
 from lockgate.embedded.injection_rules import RULES
+from lockgate.embedded.letters import make_plain
 from lockgate.embedded.onnx_session import load_model, open_session
 from lockgate.embedded.plain_text import Rule, RuleTable
 from lockgate.embedded.pooling import ModelPool, open_pool
 from lockgate.embedded.scanning import Params
 from lockgate.embedded.weights import PROMPT_INJECTION
-from lockgate.embedded.windows import LOOKBEHIND_CHARS, MAX_WORD_CHARS, Cutter, Window, WindowReading
+from lockgate.embedded.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
 from lockgate.embedded.wordpiece import WordPieces
 from lockgate.interfaces import Headers, House, in_house
 
@@ -76,24 +76,26 @@ class InjectionModel:
 
     def _tokenize(self, word: str) -> list[int]:
         """The pieces of a word; long lines of one mark are shortened, for the model has not seen any."""
-        if not word.isascii():
-            word = unicodedata.normalize("NFKC", word)
-        return self._pieces.encode(_RUNS.sub(r"\1\1\1", word), MAX_WORD_CHARS + 2)[1:-1]
+        return self._pieces.list_pieces(_RUNS.sub(r"\1\1\1", make_plain(word)))
 
     def _classify(self, window: Window) -> float:
-        import numpy as np
-
         if len(_LETTER.findall(window.text)) < MIN_LETTERS:
             return 0.0
         told = self._interpreter.tell(window.text)
         tokens = self._tokenize_all(told.text) if told.is_gloss else window.tokens
-        ids = np.array([[self._first, *tokens, self._last]], np.int64)
-        (logits,) = self._session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
-        logit = float(logits[0][0]) - (0.0 if told.is_english else FOREIGN_LOGIT)
+        logit = max(self._run_model(tokens[at : at + MAX_TOKENS]) for at in range(0, len(tokens) or 1, MAX_TOKENS))
+        logit -= 0.0 if told.is_english else FOREIGN_LOGIT
         return 1.0 / (1.0 + math.exp(-logit / TEMPERATURE))
 
+    def _run_model(self, tokens: Sequence[int]) -> float:
+        import numpy as np
+
+        ids = np.array([[self._first, *tokens, self._last]], np.int64)
+        (logits,) = self._session.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+        return float(logits[0][0])
+
     def _tokenize_all(self, text: str) -> list[int]:
-        return [token for word in text.split() for token in self._tokenize(word)][:MAX_TOKENS]
+        return [token for word in text.split() for token in self._tokenize(word)]
 
 
 def load_injection_model(weights: Path) -> InjectionModel:

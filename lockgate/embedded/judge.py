@@ -16,7 +16,7 @@ from lockgate.core.judging import MAX_REPLY_CHARS, Example, Ruling, build_task, 
 from lockgate.core.values import Detection, Excerpt, Message
 from lockgate.embedded.scanning import Params, shown
 from lockgate.errors import BrokeProtocol, LockgateError, TimedOut, Unavailable, UpstreamError
-from lockgate.interfaces import Headers, House, in_house
+from lockgate.interfaces import Headers, House, Model, in_house
 from lockgate.telemetry import Event, calling_aside, describe_exception, log_event
 
 NAME = "llm_judge"  # also the type of what it finds
@@ -58,31 +58,34 @@ class LlmJudge:
         return JudgeReading(self, _read_text(given, "criteria", MAX_CRITERIA_CHARS, self.manner.criteria))
 
     async def rule(self, criteria: str, text: str) -> Ruling:
-        """The ruling on a text; raises UpstreamError where there is none."""
+        """The ruling on a text; raises UpstreamError where there is none in time. Waiting for a turn counts."""
         task = build_task(criteria, text, self.manner.examples)
-        async with self._permits:
-            reply = await self._ask(task)
+        model = self._find_model()
+        until = asyncio.get_running_loop().time() + self.manner.timeout_s
+        with _blaming(self.manner.model):
+            async with asyncio.timeout_at(until), self._permits:
+                with calling_aside(until):
+                    reply = await self._ask(model, task)
         ruling = read_ruling(reply)
         if ruling is None:
             raise BrokeProtocol(NAME, f"the reply of model `{self.manner.model}` is no ruling")
         return ruling
 
-    async def _ask(self, task: Sequence[Message]) -> str:
-        """What the model says, up to a length at which it is no ruling any more."""
-        manner = self.manner
-        params = {"temperature": 0, "max_tokens": manner.max_tokens, "stream": False}
-        until = asyncio.get_running_loop().time() + manner.timeout_s
-        reply = ""
+    def _find_model(self) -> Model:
         try:
-            model = self._house.find_model(manner.model)
+            return self._house.find_model(self.manner.model)
         except KeyError:
-            raise Unavailable(NAME, f"the judge's model `{manner.model}` is not configured") from None
-        with calling_aside(until), _blaming(manner.model):
-            async with asyncio.timeout_at(until), aclosing(model.generate(task, params)) as said:
-                async for burst in said:
-                    reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
-                    if len(reply) > MAX_REPLY_CHARS:
-                        break
+            raise Unavailable(NAME, f"the judge's model `{self.manner.model}` is not configured") from None
+
+    async def _ask(self, model: Model, task: Sequence[Message]) -> str:
+        """What the model says, up to a length at which it is no ruling any more."""
+        params = {"temperature": 0, "max_tokens": self.manner.max_tokens, "stream": False}
+        reply = ""
+        async with aclosing(model.generate(task, params)) as said:
+            async for burst in said:
+                reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
+                if len(reply) > MAX_REPLY_CHARS:
+                    break
         return reply
 
 

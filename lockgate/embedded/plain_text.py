@@ -10,9 +10,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from lockgate.embedded.letters import Letters
 from lockgate.embedded.scanning import PatternTable
-
-MAX_KEPT_LETTERS = 20_000
 
 _UNSEEN = frozenset({"Mn", "Cf", "Cc", "Cs"})
 _LOOKALIKES = str.maketrans(
@@ -20,16 +19,6 @@ _LOOKALIKES = str.maketrans(
     "abekmhopctyxijsdabeiknoptux",
 )
 _SPELLED = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ı": "i"} | dict.fromkeys("‘’‛´`ʼ", "'")
-
-
-class _Letters(dict[int, str]):
-    """What each code point becomes, found out when it is first met; a text cannot make the table grow for ever."""
-
-    def __missing__(self, code: int) -> str:
-        found = _spell(chr(code))
-        if len(self) < MAX_KEPT_LETTERS:
-            self[code] = found
-        return found
 
 
 def _spell(letter: str) -> str:
@@ -44,7 +33,7 @@ class PlainText:
     """Turns text into its plain form; keeps what it has learned of letters."""
 
     def __init__(self) -> None:
-        self._letters = _Letters()
+        self._letters = Letters(_spell)
 
     def fold(self, text: str) -> bytes:
         """The plain form; letters of other scripts are question marks."""

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from lockgate.embedded.letters import make_plain
+
 UNKNOWN = 0
 MIN_KNOWN = 0.75
 """So large a share of known words makes a text readable; or half of them, where small English words are among them."""
@@ -22,6 +24,7 @@ _LONG_RUN = re.compile(r"(.)\1{2,}")
 _APOSTROPHES = str.maketrans(dict.fromkeys("‘’‛´`ʼ", "'"))
 _DIGITS_AS_LETTERS = str.maketrans("013457", "oieast")
 _MARKS_AS_LETTERS = str.maketrans("@$!", "asi")
+_MARKS = re.compile("[@$!]")
 _MASKED = re.compile(r"[^\W_]+[@$!][^\W_]+")
 
 _ENGLISH = (
@@ -55,9 +58,9 @@ class KnownWords:
     def tokenize(self, text: str) -> list[int]:
         """A number per word; 0 for one that is not known."""
         if not text.isascii():
-            text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
+            text = make_plain(text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
             text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
-        if _MASKED.search(text):
+        if _MARKS.search(text):
             text = _MASKED.sub(lambda match: self._unmask(match[0]), text)
         return [self._find(match[0]) for match in _WORD.finditer(text.lower())]
 

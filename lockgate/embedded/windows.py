@@ -3,11 +3,13 @@
 
 This module decides where a window begins and ends: at words, never more tokens than the model takes, and what the end
 of one has seen the next sees again, so that a sentence is whole in one of them. A text that fits is one window without
-its outer white space. It refuses to know what a token is, and what a model finds.
+its outer white space. Every token is in a window, each window comes further than the one before, and the work grows
+with the text only. It refuses to know what a token is, and what a model finds.
 """
 
 import asyncio
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,11 +17,15 @@ from lockgate.core.values import Detection, Excerpt
 from lockgate.embedded.pooling import ModelPool
 from lockgate.embedded.scanning import at_most
 
-INLINE_CHARS = 4_000
+INLINE_CHARS = 2_000
 """More text than this is cut in a thread: about a millisecond of work."""
+LONGER_LETTERS = 8
+"""So many times dearer is text with letters that stand for several: one may be four words."""
 
 LOOKBEHIND_CHARS = 128
 MAX_WORD_CHARS = 40
+MAX_WINDOW_WORDS = 512  # of those without a token any number would fit
+MAX_OVERLAP_WORDS = MAX_WINDOW_WORDS // 4
 # What stands between white space. Longer stretches, addresses or scripts without spaces, are cut anywhere.
 _WORD = re.compile(rf"\S{{1,{MAX_WORD_CHARS}}}")
 
@@ -35,8 +41,16 @@ class Window(NamedTuple):
     tokens: tuple[int, ...]
 
 
+class _Word(NamedTuple):
+    """A word with its tokens, or with some of them if it has more than a window takes."""
+
+    start: int
+    end: int
+    tokens: Sequence[int]
+
+
 class Cutter(NamedTuple):
-    """How a model's texts are cut: `tokenize` turns a word into its tokens, fewer than `max_tokens`."""
+    """How a model's texts are cut: `tokenize` turns a word into its tokens, however many."""
 
     tokenize: Callable[[str], Sequence[int]]
     max_tokens: int
@@ -44,26 +58,48 @@ class Cutter(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Window]:
         """The windows of a text, in order; none if it is all white space."""
-        words = [(match.start(), match.end(), self.tokenize(match[0])) for match in _WORD.finditer(text)]
+        words = list(self._list_words(text))
         begin = 0
         while begin < len(words):
-            end, count = begin, 0
-            while end < len(words) and count + len(words[end][2]) <= self.max_tokens:
-                count += len(words[end][2])
-                end += 1
-            start, stop = words[begin][0], words[end - 1][1]
-            tokens = tuple(token for word in words[begin:end] for token in word[2])
+            end = self._fill(words, begin)
+            start, stop = words[begin].start, words[end - 1].end
+            tokens = tuple(token for word in words[begin:end] for token in word.tokens)
             yield Window(start, stop, text[start:stop], tokens)
             if end == len(words):
                 return
             begin = self._step_back(words, begin, end)
 
-    def _step_back(self, words: Sequence[tuple[int, int, Sequence[int]]], begin: int, end: int) -> int:
-        count = 0
-        while end - 1 > begin and count + len(words[end - 1][2]) <= self.overlap_tokens:
-            end -= 1
-            count += len(words[end][2])
+    def _list_words(self, text: str) -> Iterator[_Word]:
+        for match in _WORD.finditer(text):
+            tokens = self.tokenize(match[0])
+            for at in range(0, len(tokens) or 1, self.max_tokens):
+                yield _Word(match.start(), match.end(), tokens[at : at + self.max_tokens])
+
+    def _fill(self, words: Sequence[_Word], begin: int) -> int:
+        """Where a window ends that begins there: behind one word at least, for each fits alone."""
+        room, last = self.max_tokens, min(len(words), begin + MAX_WINDOW_WORDS)
+        end = begin
+        while end < last and len(words[end].tokens) <= room:
+            room -= len(words[end].tokens)
+            end += 1
         return end
+
+    def _step_back(self, words: Sequence[_Word], begin: int, end: int) -> int:
+        """Where the window after begins: so far back only that the next word finds room in it."""
+        room = min(self.overlap_tokens, self.max_tokens - len(words[end].tokens))
+        first = max(begin + 1, end - MAX_OVERLAP_WORDS)
+        while end > first and len(words[end - 1].tokens) <= room:
+            end -= 1
+            room -= len(words[end].tokens)
+        return end
+
+
+def _is_quick(excerpts: Sequence[Excerpt]) -> bool:
+    chars = sum(len(excerpt.before) + len(excerpt.text) for excerpt in excerpts)
+    if chars > INLINE_CHARS or chars * LONGER_LETTERS <= INLINE_CHARS:
+        return chars <= INLINE_CHARS
+    texts = [text for excerpt in excerpts for text in excerpt]
+    return all(text.isascii() or unicodedata.is_normalized("NFKC", text) for text in texts)
 
 
 class WindowReading(Generic[Result]):
@@ -84,10 +120,10 @@ class WindowReading(Generic[Result]):
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
         """The findings of each excerpt."""
-        if sum(len(excerpt.before) + len(excerpt.text) for excerpt in excerpts) > INLINE_CHARS:
-            windows = await asyncio.to_thread(self._cut_all, excerpts)
-        else:
+        if _is_quick(excerpts):
             windows = self._cut_all(excerpts)
+        else:
+            windows = await asyncio.to_thread(self._cut_all, excerpts)
         results = iter(await self._pool.ask([one for several in windows for one in several], self))
         return [
             at_most(self._tell_all(excerpt, several, results))

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from lockgate.embedded.letters import Letters
+
 MAX_WORD_CHARS = 100  # longer words are unknown, as in the tokenizer that the models were trained with
-MAX_KEPT_LETTERS = 20_000
 
 _CONTROLS = frozenset({"Cc", "Cf", "Co", "Cs"})
 
@@ -27,16 +28,6 @@ _CJK_BLOCKS = (
     (0x2B820, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
-
-
-class _Letters(dict[int, str]):
-    """What each code point becomes, found out when it is first met; a text cannot make the table grow for ever."""
-
-    def __missing__(self, code: int) -> str:
-        found = _spell(chr(code))
-        if len(self) < MAX_KEPT_LETTERS:
-            self[code] = found
-        return found
 
 
 def _spell(letter: str) -> str:
@@ -64,7 +55,7 @@ class WordPieces:
     """A vocabulary, and the cutting of text by it."""
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
-        self._letters = _Letters()
+        self._letters = Letters(_spell)
         self._ids = {piece: number for number, piece in enumerate(vocabulary)}
         try:
             self._unknown, self._start, self._end = (self._ids[mark] for mark in ("[UNK]", "[CLS]", "[SEP]"))
@@ -85,6 +76,10 @@ class WordPieces:
             if len(found) >= max_tokens - 1:
                 break
         return [*found[: max_tokens - 1], self._end]
+
+    def list_pieces(self, text: str) -> list[int]:
+        """The numbers of a text, all of them and without marks."""
+        return [piece for word in text.translate(self._letters).split() for piece in self._cut(word)]
 
     def _cut(self, word: str) -> list[int]:
         whole = self._ids.get(word)

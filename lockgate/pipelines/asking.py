@@ -87,7 +87,7 @@ async def attend(spoken: Spoken) -> AsyncIterator[Speech]:
     except CheckFailed as error:
         if facts.receipt is not None:
             facts.receipt.note_failure(error.part, ends=True)
-            observe_policy(facts.receipt)
         raise
-    if facts.receipt is not None:
-        observe_policy(facts.receipt)
+    finally:
+        if facts.receipt is not None:
+            observe_policy(facts.receipt)

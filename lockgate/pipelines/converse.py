@@ -124,7 +124,8 @@ class _Turn:
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
         self._prepare_until = 0.0
-        self._question = ""  # as it may be remembered
+        self._question = ""
+        self._may_remember = False  # not what nobody has read yet
         self._editor, self._account = ask.editor, ask.account
         self._sent = ask.sent
         self._guarding = Guarding()
@@ -238,6 +239,7 @@ class _Turn:
         if checked is None:
             return False
         self._take(checked)
+        self._may_remember = True
         return True
 
     def _list_texts(self) -> list[str]:
@@ -385,7 +387,8 @@ class _Turn:
         if self._is_over or key is None or isinstance(error, RequestError):
             return
         reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
-        turn = AbortedTurn(self._question, said, reason, self.facts.label, self._ask.request_id)
+        question = self._question if self._may_remember else ""
+        turn = AbortedTurn(question, said, reason, self.facts.label, self._ask.request_id)
         await see_through(self._note_aborted(key, turn))
 
     async def _note_aborted(self, key: SessionKey, turn: AbortedTurn) -> None:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from typing import Any, NamedTuple
 
 from lockgate.core.lanes import LanePlan
-from lockgate.core.masks import Pseudonyms
+from lockgate.core.masks import Mask, Pseudonyms
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame, Generation
 from lockgate.core.verdicts import Action, Measures, judge_whole
@@ -23,6 +23,7 @@ from lockgate.pipelines.early import take_first
 from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
 from lockgate.pipelines.guards import ActiveGuard
 
+WithPrompt = Callable[[str, Sequence[Mask]], Generation]  # of the prompt as it may go on, and what was masked in it
 ToFrames = Callable[[dict[str, Any]], Iterable[Frame]]
 
 
@@ -65,7 +66,7 @@ class Order(NamedTuple):
     guards: Sequence[ActiveGuard]
     plan: LanePlan
     to_frames: ToFrames
-    with_prompt: Callable[[str], Generation] | None = None
+    with_prompt: WithPrompt | None = None
 
 
 class Answer(NamedTuple):
@@ -86,6 +87,7 @@ class _Checked(NamedTuple):
     text: str | None
     told: Sequence[Detection] = ()
     raw: Sequence[Detection] = ()
+    masks: Sequence[Mask] = ()
 
 
 @asynccontextmanager
@@ -101,7 +103,7 @@ async def open_answer(order: Order) -> AsyncIterator[Answer]:
         yield await _refuse(order, checked)
         return
     if checked.text != prompt.text and order.with_prompt is not None:
-        generation = order.with_prompt(checked.text)
+        generation = order.with_prompt(checked.text, checked.masks)
     async with _open_releases(order, generation) as releases:
         yield Answer(releases, checked.told, raw=checked.raw)
 
@@ -151,7 +153,7 @@ async def _check(order: Order) -> _Checked:
     verdict = judge_whole(prompt.text, found, prompt.measures, prompt.names)
     if verdict.is_blocked or (verdict.masks and order.with_prompt is None):
         return _Checked(None, verdict.detections, found)
-    return _Checked(verdict.text, verdict.detections, found)
+    return _Checked(verdict.text, verdict.detections, found, verdict.masks)
 
 
 async def _refuse(order: Order, checked: _Checked) -> Answer:

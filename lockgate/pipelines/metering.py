@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from lockgate.core.masks import Pseudonyms
 from lockgate.core.receipts import Part, Receipt
-from lockgate.core.values import TEXT_CONTENTS, Claim, Detection, Excerpt, Subject
+from lockgate.core.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.core.verdicts import Measures
-from lockgate.errors import LockgateError, RequestError, UpstreamError
+from lockgate.errors import BrokeProtocol, LockgateError, RequestError, UpstreamError
 from lockgate.interfaces import Chunker, Reading, Review
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.pipelines.together import run_together
@@ -146,6 +146,8 @@ class _Metered(NamedTuple):
         started = perf_counter()
         with _naming(self.detector_id):
             found = await self.reading.read(excerpts)
+            if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
+                raise BrokeProtocol(self.detector_id, f"detector `{self.detector_id}`: too few answers")
         texts = [excerpt.text for excerpt in excerpts]
         self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
         return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from lockgate.core.masks import MASK_CHARACTER, Mask, apply_masks
+from lockgate.core.masks import mask_part
 from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Inspected, Retrieval, Status
 from lockgate.core.values import Detection, Document
@@ -160,25 +160,13 @@ async def _inspect(document: Document, inspection: Inspection) -> tuple[Document
 
 
 def _split(document: Document, verdict: Verdict) -> tuple[str, str]:
-    """Title and text as they may be used. A mask that lies in both is written in the title."""
+    """Title and text as they may be used, nothing of one that may not. A mask that lies in both is in the title."""
     if verdict.is_blocked:
         return "", ""
     if not verdict.masks:
         return document.title, document.text
     shift = len(read_text(document)) - len(document.text)
-    of_title = [one for one in verdict.masks if one.start < len(document.title)]
-    of_text = [one for one in verdict.masks if one.end > shift]
-    title = apply_masks(0, document.title, [_clip(one, 0, len(document.title)) for one in of_title])
-    text = apply_masks(shift, document.text, [_clip(one, shift, shift + len(document.text)) for one in of_text])
-    return title, text
-
-
-def _clip(mask: Mask, start: int, end: int) -> Mask:
-    """The part of a mask that lies there; what it says is said where it begins, blocks everywhere."""
-    low, high = max(mask.start, start), min(mask.end, end)
-    if not mask.text.strip(MASK_CHARACTER):
-        return Mask(low, high, MASK_CHARACTER * (high - low))
-    return Mask(low, high, mask.text if low == mask.start else "")
+    return mask_part(0, document.title, verdict.masks), mask_part(shift, document.text, verdict.masks)
 
 
 def _move(found: Detection, shift: int) -> Detection:

@@ -18,6 +18,7 @@ from lockgate.core.values import (
     TEXT_CONTENTS,
     TEXT_CONTEXT_DOC,
     TEXT_GENERATION,
+    UNANSWERED,
     Claim,
     Conversation,
     Detection,
@@ -165,11 +166,11 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
 
 
 def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
-    """The findings of each text; lists that the answer lacks are empty, lists beyond the texts are ignored."""
+    """The findings of each text; a list that the answer lacks is UNANSWERED, lists beyond the texts are ignored."""
     lists = _decode_contents(body)
     found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
     while len(found) < len(texts):
-        found.append([])
+        found.append(UNANSWERED)
     return found
 
 

@@ -139,6 +139,7 @@ class Asked(NamedTuple):
     output: DetectorMap
     policy: str | None = None
     masks: Masks = ()
+    read: Sequence[tuple[int, int, int]] = ()  # under a policy: messages that are read, each with start and end
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:

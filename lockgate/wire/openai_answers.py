@@ -25,7 +25,7 @@ from lockgate.wire.openai import (
     warn,
 )
 from lockgate.wire.openai_calls import CallReader, CallText, list_call_texts, with_texts
-from lockgate.wire.openai_deltas import CALLS_LANE, CONTENT, CONTENT_LANE, EVENT_KEYS, list_lane_texts, list_unread_keys
+from lockgate.wire.openai_deltas import CALL_KEYS, CALLS_LANE, CONTENT, CONTENT_LANE, EVENT_KEYS, list_lane_texts, list_unread_keys
 from lockgate.wire.receipts import NO_ACCOUNT
 
 FILTERED = "content_filter"
@@ -57,7 +57,7 @@ class ChatDialect:
 
     def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
         """Texts of its calls."""
-        return list_call_texts(_part(choice, "message")) if CALLS_LANE in lanes else ()
+        return list_call_texts(_part(choice, "message"), is_whole=True) if CALLS_LANE in lanes else ()
 
     def replace_texts(
         self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
@@ -65,12 +65,13 @@ class ChatDialect:
         """The choice of a whole answer with these texts, and nothing that could tell those that it had."""
         message = _part(choice, "message")
         spoken = {field: text for field, text in texts.items() if "/" not in field}
-        told = {"role": message.get("role", "assistant"), "content": message.get("content"), **spoken}
+        told = {"role": message.get("role", "assistant"), "content": None if message.get("content") is None else ""}
         if is_blocked:
-            return {"message": told}
-        kept = list_unread_keys(lanes) | {"tool_call_id", "name"}
-        told |= {key: message[key] for key in message if key in kept}
-        return {"message": told | (with_texts(message, texts, hides=True) if CALLS_LANE in lanes else {})}
+            return {"message": told | spoken}
+        kept = (list_unread_keys(lanes) - (CALL_KEYS if CALLS_LANE in lanes else set())) | {"tool_call_id", "name"}
+        told |= {key: message[key] for key in message if key in kept} | spoken
+        calls = with_texts(message, texts, hides=True, is_whole=True) if CALLS_LANE in lanes else {}
+        return {"message": told | calls}
 
     def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
         """What reviewers read of a choice of a whole answer."""
@@ -373,5 +374,8 @@ def input_entries(asked: Asked, found: Sequence[Detection]) -> list[dict[str, An
     """What was found in the prompt."""
     if not found:
         return []
+    if asked.read:
+        of_messages = [(at, start, [one for one in found if start <= one.start < end]) for at, start, end in asked.read]
+        return [{"message_index": at, "results": to_results(own, -start)} for at, start, own in of_messages if own]
     place = len(asked.messages) - 1 if "messages" in asked.body else 0
     return [{"message_index": place, "results": to_results(found)}]

@@ -55,18 +55,23 @@ def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield {TOOL_CALLS: [{**call, "index": place}]}
 
 
-def list_call_texts(message: Mapping[str, Any]) -> Iterable[CallText]:
-    """The texts of the calls in a message or a delta; of a call that only tells its name the text is empty."""
+def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[CallText]:
+    """The texts of the calls in a message or a delta; of a call that only tells its name the text is empty.
+
+    In a whole message a call's place is that in the list, whatever it says.
+    """
     single = message.get(FUNCTION_CALL)
     if isinstance(single, Mapping):
         yield CallText(None, "", "arguments", _as_text(single.get("arguments")))
-    for place, call in _list_calls(message):
+    for place, call in _list_calls(message, is_whole=is_whole):
         kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
         for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
             yield CallText(place, kind, key, _as_text((call.get(kind) or {}).get(key)))
 
 
-def with_texts(message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool) -> dict[str, Any]:
+def with_texts(
+    message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool, is_whole: bool = False
+) -> dict[str, Any]:
     """The calls of a message with other texts, by field; of a call without one the text is empty.
 
     `hides`: what is not known of a call may tell what its text no longer does, so it is left out.
@@ -77,7 +82,7 @@ def with_texts(message: Mapping[str, Any], texts: Mapping[str, str], *, hides: b
         field = CallText(None, *_FUNCTION, "").field
         told[FUNCTION_CALL] = {**_keep_known(single, hides), "arguments": texts.get(field, "")}
     if isinstance(message.get(TOOL_CALLS), list):
-        told[TOOL_CALLS] = [_with_text(call, place, texts, hides) for place, call in _list_calls(message)]
+        told[TOOL_CALLS] = [_with_text(call, place, texts, hides) for place, call in _list_calls(message, is_whole=is_whole)]
     return told
 
 
@@ -96,13 +101,13 @@ def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
     return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
 
 
-def _list_calls(message: Mapping[str, Any]) -> Iterable[tuple[int, Mapping[str, Any]]]:
+def _list_calls(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """The calls with their places; one that does not tell its place has that in the list."""
     calls = message.get(TOOL_CALLS)
     for at, call in enumerate(calls if isinstance(calls, list) else ()):
         if isinstance(call, Mapping):
             place = call.get("index")
-            yield place if type(place) is int else at, call
+            yield place if type(place) is int and not is_whole else at, call
 
 
 def _as_text(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -95,7 +95,7 @@ def merge_text_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     return merged if any(merged.values()) else None
 
 
-def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str] = CALL_KEYS) -> dict[str, Any]:
+def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str]) -> dict[str, Any]:
     """The choice of a message without text, and without all that may tell of a text that must not be seen."""
     kept = {key: choice.get(key) for key in ("index", "finish_reason", "stop_reason")}
     if "delta" not in choice:

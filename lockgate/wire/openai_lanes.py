@@ -2,12 +2,14 @@
 """Streams of completions under a policy: every text of a choice is a lane of its own, from its first to its last word.
 
 `LaneEvents` holds text until it is read. A lane ends only with the stream, so that nothing hides between two pieces of
-one text that others stand between; each lane leaves as fast as it is read, in the model's own order. The messages that
-end a choice wait for the end of the stream: the last event bears the receipt. Decides nothing about findings.
+one text that others stand between; each lane leaves as fast as it is read. Only calls wait for each other, and for the
+content that was said before them: clients take a call for complete when the next one begins. The messages that end a
+choice wait for the end of the stream: the last event bears the receipt. Decides nothing about findings.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame
@@ -36,6 +38,14 @@ _ENDING = ("finish_reason", "stop_reason")
 _SPOKEN = REASONING_KEYS | CALL_KEYS | {REFUSAL}  # what a model says besides content
 
 
+class _Turn(NamedTuple):
+    """A call whose turn it is, or will be: once so much content has left. Until then what leaves of it waits."""
+
+    lane: int
+    after: int
+    waiting: list[Release]
+
+
 class LaneEvents(GuardedEvents):
     """One event for each release; what carries no text is passed on in its place in the content."""
 
@@ -54,6 +64,9 @@ class LaneEvents(GuardedEvents):
         self._is_simple = self._is_simple and self._reads_content
         self._by_field: dict[tuple[int, str], Segment] = {}
         self._calls: dict[int, CallReader] = {}  # by lane
+        self._turns: dict[int, _Turn] = {}  # the same
+        self._queues: dict[int, deque[_Turn]] = {}  # by choice: calls that are not over, in their order
+        self._heard: dict[int, int] = {}  # by choice: how much of the content has left
         self._endings: dict[int, dict[str, Any]] = {}  # by choice
 
     def _encode(self, event: Mapping[str, Any]) -> bytes:
@@ -77,9 +90,11 @@ class LaneEvents(GuardedEvents):
     def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
-        own = self._keep_ending(index, own, has_text=bool(text))
+        whole = own = self._keep_ending(index, own, has_text=bool(text))
+        calls: Sequence[dict[str, Any]] = ()
         if known.is_read:
-            own = self._add_others(frames, number, index, own)
+            self._add_others(frames, number, index, own)
+            own, calls = self._take_calls(own)
         if text and known.is_read and self._reads_content:
             own = self._add_unread(frames, number, index, own)
             known.base = own = self._with_unsaid(known, own)
@@ -90,6 +105,8 @@ class LaneEvents(GuardedEvents):
         elif choice_of(own).get("logprobs") and self._kept is None:
             self._hold(1)
             known.unsaid.append(own)
+        for call in calls:
+            self._add_call(frames, number, index, call, whole)
         if known.unsaid and index in self._endings:
             self._endings[index] = self._with_unsaid(known, self._endings[index])
 
@@ -105,20 +122,20 @@ class LaneEvents(GuardedEvents):
         rest = {key: value for key, value in own.items() if key != "usage"}
         return rest | {"choices": [{**choice, **dict.fromkeys(_ENDING)}]}
 
-    def _add_others(self, frames: list[Frame], number: int, index: int, own: dict[str, Any]) -> dict[str, Any]:
-        """The frames of texts besides the content; the message without those of calls."""
+    def _add_others(self, frames: list[Frame], number: int, index: int, own: dict[str, Any]) -> None:
+        """The frames of texts besides content and calls."""
+        delta = choice_of(own).get("delta")
+        for field, words in list_lane_texts(delta, self._lanes) if isinstance(delta, dict) else ():
+            frames.append(self._speak(number, index, field, words))
+
+    def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
+        """The message without the calls that are read, and these."""
         choice = choice_of(own)
         delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            return own
-        for field, words in list_lane_texts(delta, self._lanes):
-            frames.append(self._speak(number, index, field, words))
-        if not (self._reads_calls and any(delta.get(key) for key in CALL_KEYS)):
-            return own
-        for call in split_calls(delta):
-            self._add_call(frames, number, index, call, own)
+        if not (self._reads_calls and isinstance(delta, dict) and any(delta.get(key) for key in CALL_KEYS)):
+            return own, ()
         rest = {key: value for key, value in delta.items() if key not in CALL_KEYS}
-        return {**own, "choices": [{**choice, "delta": rest}]}
+        return {**own, "choices": [{**choice, "delta": rest}]}, list(split_calls(delta))
 
     def _add_call(
         self, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
@@ -130,7 +147,10 @@ class LaneEvents(GuardedEvents):
         known.base = known.base or _with_delta(own, {})
         for text in list_call_texts(call):
             segment = self._segment(index, text.field)
-            reader = self._calls.setdefault(segment.lane, CallReader(text))
+            reader = self._calls.get(segment.lane)
+            if reader is None:
+                reader = self._calls[segment.lane] = CallReader(text)
+                self._queue_up(segment)
             if named is not None:
                 frames.append(Frame(number, "", segment.lane, named))
                 named = None
@@ -172,19 +192,53 @@ class LaneEvents(GuardedEvents):
                 self._choices[index].segments.append(segment)
         return segment
 
+    def _queue_up(self, segment: Segment) -> None:
+        content = self._by_field.get((segment.choice, CONTENT))
+        turn = self._turns[segment.lane] = _Turn(segment.lane, content.received if content is not None else 0, [])
+        self._queues.setdefault(segment.choice, deque()).append(turn)
+
     # Releases into events.
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
-        """The events of a release."""
+        """The events of a release, and of those that waited for it."""
         segment = self._segments[release.choice]
         is_blocked = verdict is not None and verdict.is_blocked
         said = release.text.removesuffix(self._fallback) if is_blocked else release.text
         call = self._calls.get(segment.lane)
         if call is not None:
             said = call.release(release, verdict, said)
+        release = release._replace(text=said)
         if is_blocked:
-            return self._cut_off(segment, release._replace(text=said))
-        return self._write(segment, release._replace(text=said))
+            return self._cut_off(segment, release._replace(text="") if self._is_waiting(segment) else release)
+        if call is not None:
+            return self._take_turn(segment, release)
+        written = self._write(segment, release)
+        if segment.field == CONTENT:
+            self._heard[segment.choice] = release.end
+            written += self._take_turns(segment.choice)
+        return written
+
+    def _take_turn(self, segment: Segment, release: Release) -> bytes:
+        """A release of a call leaves when it is its turn."""
+        self._hold(len(release.text) + 1)
+        self._turns[segment.lane].waiting.append(release)
+        return self._take_turns(segment.choice)
+
+    def _take_turns(self, index: int) -> bytes:
+        """Write what waits of the call whose turn it is; when that is over, of the next."""
+        parts: list[bytes] = []
+        queue = self._queues.get(index)
+        while queue and queue[0].after <= self._heard.get(index, 0):
+            turn = queue[0]
+            for release in turn.waiting:
+                self._hold(-len(release.text) - 1)
+                parts.append(self._write(self._segments[turn.lane], release))
+            is_over = bool(turn.waiting) and turn.waiting[-1].is_final
+            turn.waiting.clear()
+            if not is_over:
+                break
+            queue.popleft()
+        return b"".join(parts)
 
     def _note_trailing(self, release: Release) -> tuple[Detection, ...]:
         segment = self._segments[release.choice]
@@ -212,6 +266,13 @@ class LaneEvents(GuardedEvents):
                 choice["delta"].pop(segment.field, None)
             choice["delta"][CONTENT] = self._fallback
         return self._encode(event)
+
+    def _is_waiting(self, segment: Segment) -> bool:
+        """Whether this is a call whose turn has not come."""
+        turn = self._turns.get(segment.lane)
+        return turn is not None and (
+            turn is not self._queues[segment.choice][0] or turn.after > self._heard.get(segment.choice, 0)
+        )
 
     def _rest(self) -> list[dict[str, Any]]:
         if self.is_blocked:

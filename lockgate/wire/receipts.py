@@ -99,9 +99,9 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
     }
 
 
-def encode_receipt(receipt: Receipt, chain: FrameChain | None = None) -> str:
+def encode_receipt(receipt: Receipt) -> str:
     """The receipt as JSON that gRPC metadata can carry: printable ASCII, in one line."""
-    return json.dumps(build_receipt(receipt, chain), separators=(",", ":")).replace("\x7f", "\\u007f")
+    return json.dumps(build_receipt(receipt), separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 class Account(NamedTuple):

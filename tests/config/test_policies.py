@@ -272,7 +272,8 @@ def test_the_page_shows_what_each_action_does() -> None:
     found = [Detection(text.index(word), text.index(word) + len(word), word, "Keyword", "keyword", 1.0)]
     table = page.split("The client reads")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.+)` \|$", table, re.MULTILINE))
-    measures = [PolicySettings("p", on_output=action).measures("output") for action in Action]
+    found = [one._replace(detector_id="words") for one in found]
+    measures = [PolicySettings("p", output={"words": {}}, on_output=one).measures("output") for one in Action]
     shown = {one.action.name.lower(): judge_whole(text, found, one).text for one in measures}
     assert rows == shown
 

@@ -68,7 +68,9 @@ def test_the_mode_is_one_of_two_words(loader: Loader, word: str, *, is_shadow: b
 def test_masks_are_written_in_one_of_three_ways(loader: Loader, way: MaskWith) -> None:
     policy = _policy(loader, f"output: {{pii: {{}}}}, on_finding: mask, mask_with: {way.value}")
     assert policy.mask_with is way
-    assert policy.measures("output") == Measures(Action.MASK, {}, way, "This answer was withheld.")
+    assert policy.measures("output") == Measures(
+        Action.MASK, {}, way, "This answer was withheld.", own=frozenset({"pii"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_detectors_own_word_counts_more_than_that_of_all(loader: Loader) -> No
     )
     policy = _policy(loader, keys)
     assert policy.measures("output") == Measures(
-        Action.BLOCK, {"pii": Action.ANNOTATE}, fallback="This answer was withheld."
+        Action.BLOCK, {"pii": Action.ANNOTATE}, fallback="This answer was withheld.", own=frozenset({"pii", "more"})
     )
     assert policy.measures("grounding").of("context") is Action.STOP
     assert policy.actions() == {"output": "block", "grounding": "block"}
@@ -217,7 +219,8 @@ def test_what_reports_at_the_end_is_refused_where_it_was_told_to_act(loader: Loa
 
 def test_a_word_of_its_own_frees_a_detector_that_reports_at_the_end(loader: Loader) -> None:
     keys = "grounding: {context: {on_finding: annotate}}, on_finding: {grounding: mask}"
-    loader.load(f"{DETECTORS}policies: {{p: {{{keys}}}}}\ngrounding: trail")
+    policy = loader.load(f"{DETECTORS}policies: {{p: {{{keys}}}}}\ngrounding: trail").policies["p"]
+    assert policy.measures("grounding").of("context") is Action.ANNOTATE
 
 
 # Warnings.

@@ -407,6 +407,24 @@ async def test_who_stays_gets_its_part_when_others_leave_during_a_shared_request
         assert goes.cancelled()
 
 
+async def test_closing_ends_whoever_waits_and_nobody_is_asked_any_more() -> None:
+    scanner = Scanner()
+    async with busy(scanner, batch_wait_ms=50.0, batch_contents=2) as (_, client, alone):
+        asked = [read(client, "asked") for _ in range(2)]
+        await until(lambda: len(scanner.shared) == 1)
+        waiting = [read(client, "waits")]
+        await asyncio.sleep(0)
+        before = asyncio.all_tasks()
+        await client.close()
+        late = read(client, "late")
+        outcomes: list[Any] = await asyncio.gather(*asked, *waiting, late, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [Unavailable] * 4
+        alone[0].cancel()  # the end of a call sends nothing either
+        await asyncio.sleep(0.1)
+        assert not {task for task in asyncio.all_tasks() - before if "_ask" in repr(task)}
+        assert len(scanner.shared) == 1
+
+
 async def test_the_number_of_lanes_is_bounded_and_empty_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "MAX_LANES", 4)
     scanner = Scanner()

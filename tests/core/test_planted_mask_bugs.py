@@ -112,6 +112,24 @@ def a_mask_takes_the_space_behind_it_too(monkeypatch: pytest.MonkeyPatch) -> Non
     _plant(monkeypatch, lengthen)
 
 
+@BUGS.caught_by(test_masks.test_the_parts_of_a_masked_text_join_to_it)
+def a_mask_is_written_in_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clip(mask: Mask, start: int, end: int) -> Mask:
+        return Mask(max(mask.start, start), min(mask.end, end), mask.text)
+
+    monkeypatch.setattr(masks, "clip_mask", clip)
+
+
+@BUGS.caught_by(test_masks.test_the_parts_of_a_masked_text_join_to_it)
+def a_mask_that_began_before_a_part_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = masks.mask_part
+
+    def mask_part(start: int, text: str, found: Sequence[Mask]) -> str:
+        return honest(start, text, [one for one in found if one.start >= start])
+
+    monkeypatch.setattr(test_masks, "mask_part", mask_part)
+
+
 @BUGS.caught_by(test_masks.test_masks_are_remembered_no_longer_than_they_last)
 def masks_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Masker.mask

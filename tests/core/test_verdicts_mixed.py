@@ -135,7 +135,10 @@ def test_a_finding_whose_text_has_just_left_tells_it(case: Case, how: Measures) 
 @given(mixed(), measures())
 def test_every_finding_is_told_once_with_its_place_kind_and_score(case: Case, how: Measures) -> None:
     for (_, _, found), verdict in zip(case.releases(), _judge(case, how)[0], strict=True):
-        assert [one[:2] + one[3:7] for one in verdict.detections] == [one[:2] + one[3:7] for one in found]
+        assert [one[:2] + one[4:7] for one in verdict.detections] == [one[:2] + one[4:7] for one in found]
+        for told, one in zip(verdict.detections, found, strict=True):
+            quotes = len(one.text) >= 3 and one.text.casefold() in one.detection.casefold()
+            assert told.detection == one.detection or (quotes and set(told.detection) == {MASK_CHARACTER})
         assert [len(one.text) for one in verdict.detections] == [len(one.text) for one in found]
         assert all((one.metadata or {})["n"] == 1 for one in verdict.detections)
 
@@ -160,3 +163,18 @@ def test_where_a_text_ends_in_a_mask_the_mask_is_written_and_nothing_of_the_text
         how = Measures(Action.ANNOTATE, {"a": Action.MASK, "b": Action.STOP}, way, FALLBACK)
         verdict = judge_whole("a secret b", found, how)
         assert (verdict.text, verdict.kept, verdict.is_blocked) == (expected, 5, True)
+
+
+def test_a_callers_own_pattern_learns_nothing_of_what_is_hidden() -> None:
+    """Who names a detector besides a policy is told only of what has left in the clear, and changes nothing."""
+    how = Measures(Action.MASK, own=frozenset({"pii"}))
+    address = Detection(5, 14, "ana@x.org", "Email", "pii", 0.9, "pii")
+    letters = [
+        Detection(at, at + 1, letter, f"is-{letter}", "regex", 1.0, "mine") for at, letter in enumerate("Mail ana@")
+    ]
+    verdict = judge_whole("Mail ana@x.org", [address, *letters], how)
+    assert verdict.text == "Mail █████████"
+    assert [one.detector_id for one in verdict.detections] == ["pii", *["mine"] * 5]
+    assert judge_whole("Mail ana@x.org", letters, how).text == "Mail ana@x.org"
+    blocked = judge_whole("Mail ana@x.org", [address, *letters], how._replace(action=Action.BLOCK))
+    assert [one.detector_id for one in blocked.detections] == ["pii"]

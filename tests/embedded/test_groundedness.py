@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.core.grounds import NO_NUMBER, OTHER_DAY, Grounds
+from lockgate.core.grounds import NO_NUMBER, OTHER_DAY, Grounds, Judgement
 from lockgate.core.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detection, Excerpt
 from lockgate.core.verdicts import hide
 from lockgate.embedded import groundedness
 from lockgate.embedded.chunkers import open_sentence_chunker
 from lockgate.embedded.groundedness import (
+    BEST_CHARS,
     MAX_CLAIM_CHARS,
     MAX_DOCUMENTS_CHARS,
     MAX_SENTENCES,
-    NEAREST_CHARS,
     Book,
     GroundednessDetector,
     GroundednessReview,
@@ -102,28 +102,27 @@ async def test_with_the_real_embedder_what_is_said_passes_and_what_is_not_is_rep
 
 async def test_a_finding_says_why_and_shows_the_nearest_sentence() -> None:
     (found,) = await compare("Members may borrow up to twelve books.")
-    assert found._replace(score=0.0, evidence=()) == Detection(
-        0, 0, "", "Ungrounded", "groundedness", 0.0, metadata={"reasons": [NO_NUMBER]}
-    )
+    metadata = {
+        "reasons": ["a number occurs in no document: twelve"],
+        "best": "Members may borrow up to eight books for four weeks.",
+    }
+    assert found._replace(score=0.0) == Detection(0, 0, "", "Ungrounded", "groundedness", 0.0, metadata=metadata)
     assert 0.5 < found.score <= 1.0
-    assert found.evidence == (
-        {"name": NO_NUMBER, "value": "twelve occurs in no document"},
-        {"name": "nearest sentence", "value": "Members may borrow up to eight books for four weeks."},
-    )
 
 
 async def test_a_finding_that_is_hidden_quotes_neither_the_text_nor_the_documents() -> None:
     text = "The secret code is 4711 and Zanzibar knows it."
     (found,) = await compare(text)
     hidden = hide(found._replace(start=0, end=len(text), text=text))
-    assert not any(word in str(hidden) for word in ("4711", "Zanzibar", "library"))
-    assert hidden.metadata == found.metadata
+    for word in ("4711", "Zanzibar", "library"):
+        assert word in str(found)
+        assert word not in str(hidden)
 
 
 async def test_of_several_sentences_the_weakest_counts_and_all_reasons_are_told() -> None:
     text = "Late books cost 20 cents per day. Members may borrow up to twelve books. It stays closed on Saturdays."
     (found,) = await compare(text)
-    assert (found.metadata or {})["reasons"] == [NO_NUMBER, OTHER_DAY]
+    assert (found.metadata or {})["reasons"] == [f"{NO_NUMBER}: twelve", OTHER_DAY]
     assert await compare("Late books cost 20 cents per day. On Sundays it stays closed.") == ()
 
 
@@ -143,7 +142,7 @@ async def test_without_documents_a_claim_is_reported() -> None:
 
 async def test_a_long_nearest_sentence_is_cut() -> None:
     (found,) = await compare("The tea costs 7 euros.", ("tea " * 200 + "costs 8 euros.",))
-    assert len(found.evidence[-1]["value"]) == NEAREST_CHARS
+    assert len((found.metadata or {})["best"]) == BEST_CHARS
 
 
 # --- What is refused ------------------------------------------------------------------------------------------
@@ -200,7 +199,12 @@ async def test_an_embedder_that_fails_fails_the_review() -> None:
 
 async def test_documents_are_read_and_embedded_once_for_all_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
-    monkeypatch.setattr(groundedness, "Grounds", lambda documents: read.append(documents) or Grounds(documents))
+
+    def watch(documents: Sequence[Sequence[str]]) -> Grounds:
+        read.append(documents)
+        return Grounds(documents)
+
+    monkeypatch.setattr(groundedness, "Grounds", watch)
     embedder = SlowEmbedder()
     asked = review(embedder)
     claims = [f"Members may borrow {count} books." for count in range(30, 36)]
@@ -240,7 +244,7 @@ async def test_words_are_read_in_threads(monkeypatch: pytest.MonkeyPatch) -> Non
             seen.add(threading.get_ident())
             return super().plan(text)
 
-        def judge(self, plan: groundedness.Plan, vector: Sequence[float]) -> groundedness.Judgement:
+        def judge(self, plan: groundedness.Plan, vector: Sequence[float]) -> Judgement:
             seen.add(threading.get_ident())
             return super().judge(plan, vector)
 
@@ -256,7 +260,7 @@ async def test_too_many_documents_are_cut_alike_and_the_finding_says_so() -> Non
     assert not book.is_whole
     assert len(book.grounds.sentences) == MAX_SENTENCES
     assert {one.document for one in book.grounds.sentences} == set(range(201))
-    (found,) = await review().review(Claim("The tea costs 7 euros.", "docs", many))
+    (found,) = await review().review(Claim("The tea costs 7.50 euros.", "docs", many))
     assert (found.metadata or {})["documents_cut"] is True
     assert Book(LIBRARY).is_whole
 

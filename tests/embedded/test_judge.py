@@ -272,6 +272,18 @@ async def test_a_model_that_is_too_slow_is_stopped() -> None:
     assert (model.stopped, model.open) == (1, 0)
 
 
+async def test_waiting_for_a_turn_is_a_part_of_the_time() -> None:
+    model = JudgingModel(by_word(), pause_s=10)
+    async with judging(model, timeout_s=0.1, max_open=1) as judge:
+        began = asyncio.get_running_loop().time()
+        texts = [Excerpt(str(number)) for number in range(8)]
+        outcomes = await asyncio.gather(*[judge.accept({}, ()).read([one]) for one in texts], return_exceptions=True)
+        assert asyncio.get_running_loop().time() - began < 0.5
+        assert [type(one) for one in outcomes] == [TimedOut] * 8
+        assert model.open == 0
+        assert await asyncio.wait_for(_judge_quickly(judge, model), 5) == [[]]  # the permit is back
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "words"),
     [

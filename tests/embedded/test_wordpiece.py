@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.embedded.wordpiece import MAX_KEPT_LETTERS, MAX_WORD_CHARS, WordPieces, load_vocabulary
+from lockgate.embedded.letters import MAX_KEPT_LETTERS
+from lockgate.embedded.wordpiece import MAX_WORD_CHARS, WordPieces, load_vocabulary
 
 SMALL = WordPieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "ab", "##a", "##b", "##ab", ",", "$"])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lockgate.core.masks import Mask
 from lockgate.core.values import Frame, Generation
 from lockgate.core.verdicts import Action, Measures
 from lockgate.errors import Unavailable
@@ -141,7 +142,8 @@ async def test_a_client_that_leaves_a_completion_leaves_nothing_behind(turns: in
 async def test_a_prompt_that_is_masked_goes_on_masked() -> None:
     backend, detector = ScriptedBackend(BURSTS), ScriptedDetector(find_word("bad"))
     asked = order(backend, detector, measures=Measures(Action.MASK), is_speculative=False)
-    text, answer = await hear(asked._replace(with_prompt=lambda prompt: Generation(prompt, {})))
+    text, answer = await hear(asked._replace(with_prompt=lambda prompt, masks: Generation(prompt, {"masks": masks})))
+    assert backend.requests[0].body["masks"] == (Mask(2, 5, "███"),)
     assert (text, [one.model for one in backend.requests]) == ("It is 8033.", ["a ███ prompt"])
     assert [one.text for one in answer.found] == ["███"]
 

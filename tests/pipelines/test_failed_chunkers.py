@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lockgate.core.batching import Ask, Reader
+from lockgate.core.lanes import Lane, LanePlan
 from lockgate.core.receipts import Part
-from lockgate.core.release import Strategy
-from lockgate.core.values import Chunk, Frame
+from lockgate.core.release import Release, Strategy
+from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import BrokeProtocol, LockgateError, Unavailable
 from lockgate.interfaces import Chunker
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
@@ -57,11 +59,8 @@ def build_guards(meter: Meter, broken: Chunker, *, passes: bool) -> list[ActiveG
 async def say(guards: list[ActiveGuard], *, is_whole: bool, strategy: Strategy = Strategy.FRONTIER) -> str:
     plan = plan_lanes(guards, is_whole=is_whole, strategy=strategy)
     pieces = [TEXT] if is_whole else [TEXT[at : at + 3] for at in range(0, len(TEXT), 3)]
-    said = []
     async with open_guarded_stream(ScriptedModel(pieces).generate((), {}), guards, plan) as releases:
-        async for release in releases:
-            said.append(release.text)
-    return "".join(said)
+        return "".join([release.text async for release in releases])
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -105,3 +104,15 @@ async def test_one_who_is_not_excused_ends_the_text(fault: str) -> None:
     assert isinstance(caught.value, Unavailable | BrokeProtocol)
     assert not said
     assert not meter.excused
+
+
+async def test_what_was_cut_before_the_failure_is_still_read_before_it_leaves() -> None:
+    lane = Lane(LanePlan((Reader("pii", "c", 0.5, 0, True),)))
+    lane.receive(Frame(0, "mail ana@x.org now. more "))
+    lane.take_feed("c")
+    [asked] = lane.place("c", Chunk(0, 20, "mail ana@x.org now. "))
+    assert lane.pass_over("c") == []
+    assert isinstance(asked, Ask)
+    [release] = lane.answer(asked, [[Detection(5, 14, "ana@x.org", "Email", "pii", 0.9)]])[:1]
+    assert isinstance(release, Release)
+    assert (release.text[:20], [one.start for one in release.detections]) == ("mail ana@x.org now. ", [5])

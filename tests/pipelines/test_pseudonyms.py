@@ -19,7 +19,7 @@ NAMES = ("ana@x.org", "bo@x.org")
 
 
 def find_names(text: str) -> list[Detection]:
-    found = [(text.find(name), name) for name in (*NAMES, "heron@example.com")]
+    found = [(text.find(name), name) for name in (*NAMES, "heron@masked.invalid")]
     return [Detection(at, at + len(name), name, "EmailAddress", "pii", 1.0) for at, name in found if at >= 0]
 
 
@@ -46,9 +46,9 @@ NOTE = Document("Of bo@x.org", "Write to ana@x.org.", 0.9)
         (MaskWith.LABEL, "[EMAIL]", "[EMAIL]", {}),
         (
             MaskWith.PSEUDONYM,
-            "heron@example.com",
-            "maple@example.com",
-            {"heron@example.com": "ana@x.org", "maple@example.com": "bo@x.org"},
+            "heron@masked.invalid",
+            "maple@masked.invalid",
+            {"heron@masked.invalid": "ana@x.org", "maple@masked.invalid": "bo@x.org"},
         ),
     ],
 )
@@ -67,17 +67,17 @@ async def test_the_same_value_has_the_same_name_in_prompt_documents_and_answer(
 
 
 async def test_a_name_that_the_model_repeats_is_not_renamed() -> None:
-    model = RecordingModel(["It is heron@exa", "mple.com."])
+    model = RecordingModel(["It is heron@mas", "ked.invalid."])
     steps, outcome = await run(ask(model, prompt="Who is ana@x.org?", guarding=hide(MaskWith.PSEUDONYM)))
-    assert text_of(steps) == "It is heron@example.com."
-    assert outcome.pseudonyms == {"heron@example.com": "ana@x.org"}
+    assert text_of(steps) == "It is heron@masked.invalid."
+    assert outcome.pseudonyms == {"heron@masked.invalid": "ana@x.org"}
 
 
 async def test_names_begin_anew_with_each_request() -> None:
     guarding = hide(MaskWith.PSEUDONYM)
     for name in NAMES:
         _, outcome = await run(ask(ScriptedModel(["Yes."]), prompt=f"Who is {name}?", guarding=guarding))
-        assert outcome.pseudonyms == {"heron@example.com": name}
+        assert outcome.pseudonyms == {"heron@masked.invalid": name}
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -89,9 +89,9 @@ async def test_a_turn_is_remembered_with_names_and_its_mapping_is_only_told(*, i
     alone = ModelSpeaker(ScriptedModel(said), lambda: guarding, agent.gate)
     for speaker in (alone, agent):
         pieces, facts = await converse(speaker, asked)
-        assert "".join(pieces) == "Ask heron@example.com or maple@example.com."
-        assert facts.pseudonyms == {"heron@example.com": "ana@x.org", "maple@example.com": "bo@x.org"}
-    assert await turns_of(store) == [("I am heron@example.com", "Ask heron@example.com or maple@example.com.")]
+        assert "".join(pieces) == "Ask heron@masked.invalid or maple@masked.invalid."
+        assert facts.pseudonyms == {"heron@masked.invalid": "ana@x.org", "maple@masked.invalid": "bo@x.org"}
+    assert await turns_of(store) == [("I am heron@masked.invalid", "Ask heron@masked.invalid or maple@masked.invalid.")]
     assert "x.org" not in str(await store.read_session(KEY))
 
 

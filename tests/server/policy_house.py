@@ -39,7 +39,8 @@ openai:
 generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {generation}}}}}
 models:
   main: {{ollama: {{url: "http://127.0.0.1:{model}", model: m}}, expose: true}}
-  safe: {{ollama: {{url: "http://127.0.0.1:{model}", model: m}}, expose: true, policy: masked}}
+  alone: {{ollama: {{url: "http://127.0.0.1:{model}", model: alone}}, expose: true}}
+  safe: {{ollama: {{url: "http://127.0.0.1:{model}", model: alone}}, expose: true, policy: masked}}
 sources: {{docs: {{embedded: "tests.server.policy_house:open_docs"}}}}
 agents:
   default: {{main: main, sources: [docs], policy: {agent_policy}}}
@@ -94,6 +95,7 @@ class Voice:
         says = deltas or PIECES
         self.deltas: list[dict[str, Any]] = [{"content": one} if isinstance(one, str) else dict(one) for one in says]
         self.finish = finish
+        self.whole_message: dict[str, Any] | None = None  # in place of what the deltas come to
         self.waits = waits  # once everything is said, until whoever listens is gone
         self.asked: list[dict[str, Any]] = []
         self.is_asked = asyncio.Event()
@@ -115,8 +117,9 @@ class Voice:
         """One request."""
         body = exchange.received.json if exchange.received.body else {}
         is_stream = bool(body.get("stream"))
-        if exchange.received.path == "/api/chat" and not is_stream:  # what an agent asks for itself
-            await exchange.answer(json.dumps({"message": {"content": "gates"}, "done": True}).encode())
+        if exchange.received.path == "/api/chat" and not is_stream:
+            said = "".join(self.contents) if body["model"] == "alone" else "gates"  # what an agent asks for itself
+            await exchange.answer(json.dumps({"message": {"content": said}, "done": True}).encode())
             return
         self.asked.append(body)
         self.is_asked.set()
@@ -166,7 +169,7 @@ class Voice:
             joined = "".join(call["function"].get("arguments", "") for call in calls)
             call = {key: value for key, value in calls[0].items() if key != "index"}
             message["tool_calls"] = [call | {"function": {**call["function"], "arguments": joined}}]
-        told = {"message": message} if is_chat else {"text": message["content"]}
+        told = {"message": self.whole_message or message} if is_chat else {"text": message["content"]}
         return {**BASE, "choices": [{"index": 0, **told, "finish_reason": self.finish}], "usage": None}
 
     async def generate(self, _message: Any, _context: Context) -> Any:
@@ -195,7 +198,7 @@ async def open_house(
     *,
     agent_policy: str = "masked",
     more: str = "",
-    patience: float = 5,
+    patience: int = 5,
     **environ: str,
 ) -> AsyncIterator[House]:
     """A gateway with all of this; `far` is the detector that is called over the network."""

@@ -96,10 +96,16 @@ async def test_a_policy_behind_the_name_guards_what_is_passed_on(extra: str) -> 
     assert list(peer.received[0].json) == ["stream", "model", "messages"]
 
 
-async def test_a_request_that_names_a_policy_keeps_it_and_its_model() -> None:
+async def test_a_policy_that_is_named_twice_is_the_same_one_or_refused() -> None:
     async with before(reply_json(ANSWER), POLICIES) as (port, peer):
-        await ask(port, CHAT, chat_body(False, detectors={"policy": "masked"}) | {"model": "m@masked"})
-    assert peer.received[0].json["model"] == "m@masked"
+        answer = await ask(port, CHAT, chat_body(False, detectors={"policy": "masked"}) | {"model": "m@masked"})
+        other = await ask(port, CHAT, chat_body(False, detectors={"policy": "other"}) | {"model": "m@masked"})
+    assert answer.json()["choices"][0]["message"]["content"] == "One is ████."
+    assert (other.status, other.json()["details"]) == (
+        422,
+        "`model` names policy `masked`, `detectors` names `other`: name one",
+    )
+    assert [received.json["model"] for received in peer.received] == ["m"]
 
 
 async def test_each_side_has_its_own_limit() -> None:

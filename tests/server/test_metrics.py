@@ -174,7 +174,7 @@ async def test_a_question_whose_detector_fails_is_logged_and_counted_like_any_ot
     for section in ("input", "documents", "output"):
         async with open_space({"docs": [("t", "x", 0.5)], "llm": "x"}) as space:
             events = await collect(server.api_port, chat_request(space, "docs", detectors={section: {"lost": {}}}))
-        assert events[-1] == ("error", {"message": "The text could not be checked: `calling` failed"})
+        assert events[-1] == ("error", {"message": "The text could not be checked: `lost` failed"})
     after = await read_metrics(server)
     assert count(after, path, "200") == count(before, path, "200") + 3
     assert take(after, "open_requests") == 0

@@ -98,7 +98,6 @@ def flagged(result: dict[str, Any]) -> list[str]:
     [
         ({"policy": "strict"}, "strict"),
         ({"policy": "strict", "model": "omni-moderation-latest"}, "omni-moderation-latest"),
-        ({"policy": "strict", "model": "mails"}, "mails"),
         ({"model": "strict"}, "strict"),
         ({"model": "omni-moderation-latest@strict"}, "omni-moderation-latest@strict"),
     ],
@@ -134,8 +133,11 @@ async def test_without_a_policy_there_is_no_answer() -> None:
             )
             error = {"message": words, "type": "invalid_request_error", "param": None, "code": 404}
             assert (answer.status, answer.json()) == (404, {"code": 404, "details": words, "error": error})
-        answer = await here.post(TEXT, policy="unknown", model="strict")
+        answer = await here.post(TEXT, policy="unknown")
         assert (answer.status, answer.json()["details"]) == (404, "policy `unknown` not found")
+        answer = await here.post(TEXT, policy="strict", model="mails")
+        words = "`model` names policy `mails`, `policy` names `strict`: name one"
+        assert (answer.status, answer.json()["details"]) == (400, words)
         answer = await here.post(TEXT, policy="chats")
         assert answer.status == 400
         assert answer.json()["details"] == (

@@ -244,7 +244,7 @@ async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_bein
         answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
     events = ended_well(events_of(answer))
     assert [event["choices"][0]["delta"].get("content") for event in events] == [WITHHELD, None]
-    for word in (b"reasoning", b"Hm.", b"Ah.", b"tool_calls"):
+    for word in (b"reasoning_content", b"Hm.", b"Ah.", b"tool_calls"):
         assert word not in answer.body
     assert (text_in(events), finishes(CHAT, events)) == (WITHHELD, ["content_filter"])
     check_hidden(answer)

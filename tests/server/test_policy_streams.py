@@ -10,7 +10,7 @@ import pytest
 
 from tests.contracts.http_peers import Exchange
 from tests.server.endings import ended_badly, ended_well
-from tests.server.gateways import BASE, events_of
+from tests.server.gateways import events_of
 from tests.server.http_client import Answer, call
 from tests.server.policy_house import (
     MAIL,
@@ -66,11 +66,11 @@ async def test_what_is_found_is_masked_in_prompt_and_answer_alike(
         events = read(answer, is_stream=is_stream)
         if mask is None:
             mask = house.voice.prompt.removeprefix("Is ").removesuffix(" right?")
-            assert mask.endswith("@example.com")
+            assert mask.endswith("@masked.invalid")
         assert house.voice.prompt == ASKED.replace(MAIL, mask)
     assert said_in(events) == SAID.replace(MAIL, mask)
     for part in (b"ana@", b"exam", b"ple.org"):
-        assert part not in answer.body.replace(b"@example.com", b"")
+        assert part not in answer.body.replace(b"@masked.invalid", b"")
     assert b"pseudonyms" not in answer.body
     receipt = events[-1]["receipt"]
     assert (receipt["outcome"], receipt["mode"], receipt["covered"]) == ("masked", "enforce", True)
@@ -230,10 +230,7 @@ async def test_hundreds_of_tool_calls_are_no_reason_to_stop(is_stream: bool) -> 
         for place in range(300)
     ]
     voice = Voice({"tool_calls": calls[:150]}, {"tool_calls": calls[150:]})
-    voice._write_whole = lambda _: {  # type: ignore[method-assign]
-        **BASE,
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": calls}}],
-    }
+    voice.whole_message = {"role": "assistant", "content": None, "tool_calls": calls}
     async with open_house(voice) as house:
         events = read(await post(house.port, CHAT, chat("every", stream=is_stream)), is_stream=is_stream)
     spoken_by: dict[int, str] = {}
@@ -399,7 +396,7 @@ async def test_a_model_may_have_a_policy_of_its_own(is_stream: bool) -> None:
             answer = await post(house.port, CHAT, chat(model=model, stream=is_stream))
             assert b"receipt" not in answer.body
             assert said_in(events_or(answer)) == SAID
-        assert {one["model"] for one in house.voice.asked} == {"guarded", "m"}
+        assert {one["model"] for one in house.voice.asked} == {"guarded", "m", "alone"}
 
 
 async def test_a_policy_for_every_model_behind_us_holds_where_none_has_its_own() -> None:
@@ -418,6 +415,19 @@ async def test_an_agent_that_has_a_policy_cannot_be_asked_under_another() -> Non
                 "agent `default` has policy `masked`: a request cannot name another",
             )
         assert house.voice.asked == []
+
+
+async def test_under_fms_no_policy_comes_from_anywhere() -> None:
+    async with open_house(LOCKGATE_COMPAT="fms") as house:
+        body = chat(model="guarded")
+        for path in ("/api/v2/chat/completions-detection",):
+            answer = await post(house.port, path, body, x_lockgate_receipt="true", x_lockgate_mapping="true")
+            events = ended_well(events_of(answer))
+            assert spoken(events) == SAID
+            assert b"receipt" not in answer.body
+        assert (await post(house.port, f"/masked{CHAT}", body)).status == 404
+        refused = await post(house.port, "/api/v2/chat/completions-detection", chat("masked"))
+        assert refused.status == 422
 
 
 # Early checks.

@@ -261,7 +261,13 @@ CITED = {
         {"path": "x/y", "start": 12, "end": 15, "is_retrieved": False},
     ]
 }
-WARNED = ["UNSUITABLE_INPUT", "UNSUITABLE_DOCUMENTS", "UNSUITABLE_OUTPUT", "DETECTOR_FAILED", "DETECTOR_FAILED_IN_SHADOW"]
+WARNED = [
+    "UNSUITABLE_INPUT",
+    "UNSUITABLE_DOCUMENTS",
+    "UNSUITABLE_OUTPUT",
+    "DETECTOR_FAILED",
+    "DETECTOR_FAILED_IN_SHADOW",
+]
 
 
 def test_a_whole_answer_has_exactly_the_agreed_keys_in_their_order() -> None:
@@ -312,6 +318,7 @@ def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
         "mode": "enforce",
         "outcome": "released",
         "covered": True,
+        "lanes": ["content"],
         "released": {"prompt": 3, "documents": 0, "answer": 0},
         "detectors": [
             {

@@ -169,6 +169,42 @@ def test_a_call_is_named_once_and_before_its_arguments(seed: int, lanes: frozens
 
 
 @each_seed
+@given(seeds)
+def test_calls_come_one_after_the_other_behind_the_content_that_was_said_before(seed: int) -> None:
+    """Clients take a call for complete when the next one begins, and the text when the first does."""
+    world, told = told_by(seed, Manners())
+    said, left = list_calls(world.messages), list_calls(told.events)
+    assert [(index, field) for index, field, _ in left] == [(index, field) for index, field, _ in said]
+    for (_, _, before), (_, _, heard) in zip(said, left, strict=True):
+        assert heard >= before
+    latest: dict[int, str] = {}
+    seen: set[tuple[int, str]] = set()
+    for choice in [choice for event in told.events for choice in event["choices"]]:
+        for name in list_call_names(choice["delta"]):
+            assert latest.get(choice["index"]) == name or (choice["index"], name) not in seen
+            latest[choice["index"]] = name
+            seen.add((choice["index"], name))
+
+
+def list_calls(events: list[Any]) -> list[tuple[int, str, int]]:
+    """The calls of each choice in their order, where they begin and how much of its content came before."""
+    content: dict[int, int] = {}
+    calls: dict[tuple[int, str], int] = {}
+    for event in events:
+        for choice in event["choices"]:
+            index = choice["index"]
+            content[index] = content.get(index, 0) + len(choice["delta"].get("content") or "")
+            for name in list_call_names(choice["delta"]):
+                calls.setdefault((index, name), content[index])
+    return sorted([(*key, before) for key, before in calls.items()], key=lambda one: one[0])
+
+
+def list_call_names(delta: Any) -> list[str]:
+    names = ["the call"] if delta.get("function_call") else []
+    return names + [f"call {call['index']}" for call in delta.get("tool_calls") or ()]
+
+
+@each_seed
 @given(seeds, lane_sets)
 def test_the_ends_come_last_and_the_very_last_event_bears_a_receipt_that_fits(seed: int, lanes: frozenset[str]) -> None:
     world, told = told_by(seed, Manners(lanes=lanes))

@@ -33,7 +33,7 @@ def a_text_ends_where_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LaneEvents, "_segment", segment)
 
 
-@BUGS.caught_by(laws.test_a_call_is_named_once_and_before_its_arguments)
+@BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
 def a_call_is_named_where_the_content_is(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = LaneEvents._add_call
 
@@ -48,6 +48,26 @@ def a_call_is_named_where_the_content_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(LaneEvents, "_add_call", add)
 
 
+@BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
+def a_call_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_turn(self: LaneEvents, segment: Segment, release: Release) -> bytes:
+        return self._write(segment, release)
+
+    monkeypatch.setattr(LaneEvents, "_take_turn", take_turn)
+
+
+@BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
+def a_call_does_not_wait_for_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = LaneEvents._queue_up
+
+    def queue_up(self: LaneEvents, segment: Segment) -> None:
+        honest(self, segment)
+        turn = self._turns[segment.lane] = self._turns[segment.lane]._replace(after=0)
+        self._queues[segment.choice][-1] = turn
+
+    monkeypatch.setattr(LaneEvents, "_queue_up", queue_up)
+
+
 @BUGS.caught_by(
     laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event,
     laws.test_every_text_leaves_as_it_was_said_but_for_its_masks,
@@ -57,6 +77,20 @@ def what_names_a_call_has_its_arguments_too(monkeypatch: pytest.MonkeyPatch) -> 
         return {key: value for key, value in message.items() if key in ("tool_calls", "function_call")}
 
     monkeypatch.setattr(openai_lanes, "with_texts", with_texts)
+
+
+@BUGS.caught_by(laws.test_a_call_is_named_once_and_before_its_arguments)
+def a_call_is_named_behind_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = LaneEvents._add_call
+
+    def add(
+        self: LaneEvents, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
+    ) -> None:
+        before = len(frames)
+        honest(self, frames, number, index, call, own)
+        frames[before:] = frames[before:][::-1]
+
+    monkeypatch.setattr(LaneEvents, "_add_call", add)
 
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)

@@ -19,7 +19,7 @@ from lockgate.core.verdicts import Action, Judge, Measures, Verdict, hide
 from lockgate.errors import InvalidRequest, LockgateError, UpstreamError
 from lockgate.interfaces import Backend, Headers
 from lockgate.pipelines.detect import Slice, review_all
-from lockgate.pipelines.generate import Answer, Order, Prompt, open_answer
+from lockgate.pipelines.generate import Answer, Order, Prompt, WithPrompt, open_answer
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Rules, check_thresholds, choose, excuse
 from lockgate.pipelines.metering import Meter
@@ -109,7 +109,8 @@ class Job(NamedTuple):
     masks: Masks
     block: Callable[[Sequence[Detection], int, list[dict[str, str]]], bytes]
     warn: Callable[[str, str], dict[str, str]]  # of a code and words
-    with_prompt: Callable[[str], Generation] | None = None
+    with_prompt: WithPrompt | None = None
+    slices: Sequence[Slice] = ()  # the parts of the text that are read, where the masks do not name them
 
 
 class Answering:
@@ -217,8 +218,8 @@ class Answering:
 
     async def _carry_out(self, exchange: Exchange, job: Job) -> None:
         plan, policy, measures = job.plan, job.plan.policy, job.plan.policy.measures("input")
-        slices = cut_masks(job.text, job.masks)
-        masks_prompt = any(measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents)
+        slices = job.slices or cut_masks(job.text, job.masks)
+        masks_prompt = not measures.is_shadow and any(measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents)
         prompt = Prompt(
             job.text,
             slices,

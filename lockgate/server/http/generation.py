@@ -116,7 +116,7 @@ class GenerationRoutes:
             wanted.masks,
             block=lambda found, tokens, warnings: _block(plan, found, tokens, warnings, is_stream=is_stream),
             warn=lambda code, words: {"id": code, "message": words},
-            with_prompt=lambda masked: generation._replace(body=wanted.body | {"text": masked}),
+            with_prompt=lambda masked, _: generation._replace(body=wanted.body | {"text": masked}),
         )
 
 

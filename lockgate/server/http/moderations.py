@@ -85,10 +85,11 @@ class ModerationRoutes:
 
     def _find_policy(self, asked: Moderated, in_path: str | None) -> PolicySettings:
         """The policy of the path, of the body, of the model's name, or of the settings."""
-        said = asked.policy
-        if said is None:
-            names = (asked.model, asked.model.rpartition("@")[2])
-            said = next((one for one in names if one in self._policies), None)
+        names = (asked.model, asked.model.rpartition("@")[2])
+        by_model = next((one for one in names if one in self._policies), None)
+        said = asked.policy if asked.policy is not None else by_model
+        if by_model not in (None, said):
+            raise InvalidRequest(f"`model` names policy `{by_model}`, `policy` names `{said}`: name one", status=400)
         if in_path is not None and said not in (None, in_path):
             raise InvalidRequest(f"the path names policy `{in_path}`, the request `{said}`: name one", status=400)
         name = next((one for one in (in_path, said, self._default) if one is not None), None)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions with detections, under our names and under those that clients know."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lockgate.assembly import Gateway
 from lockgate.core.lanes import LanePlan
-from lockgate.core.messages import all_text_of, check_last_content, check_last_role, text_of, with_text
+from lockgate.core.masks import Mask, mask_part
+from lockgate.core.messages import check_last_content, check_last_role, join_texts, text_of, with_text
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Backend
+from lockgate.pipelines.detect import Slice
 from lockgate.server.http.answering import Answering, Job, Plan
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import Exchange
@@ -61,8 +63,10 @@ class OpenAIRoutes:
         has_input = bool(asked.input or policy.input)
         if has_input:
             check_last_content(asked.messages)
-        last = asked.messages[-1]
-        text = all_text_of(last, "\n") if policy.name else text_of(last) if has_input else ""
+        text = text_of(asked.messages[-1]) if has_input else ""
+        if has_input and policy.name:
+            text, read = join_texts(asked.messages)
+            asked = asked._replace(read=read)
 
         def check_role() -> None:
             if has_input:
@@ -121,7 +125,8 @@ class OpenAIRoutes:
             asked.masks,
             block=lambda found, tokens, warnings: self._block(dialect, asked, plan, (found, tokens), warnings),
             warn=wire.warn,
-            with_prompt=lambda masked: generation._replace(body=_with_prompt(asked, masked)),
+            with_prompt=lambda masked, masks: generation._replace(body=_with_prompt(asked, text, masked, masks)),
+            slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
         )
         await answering.carry_out(exchange, job)
 
@@ -187,8 +192,15 @@ class OpenAIRoutes:
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
 
 
-def _with_prompt(asked: wire.Asked, text: str) -> dict[str, object]:
-    """The body that goes upstream, with another text in place of the one that was read."""
+def _with_prompt(asked: wire.Asked, text: str, masked: str, masks: Sequence[Mask]) -> dict[str, object]:
+    """The body that goes upstream, with what may go on in place of the text that was read."""
     if "messages" not in asked.body:
-        return asked.body | {"prompt": text}
-    return asked.body | {"messages": [*asked.messages[:-1], with_text(asked.messages[-1], text)]}
+        return asked.body | {"prompt": masked}
+    messages = list(asked.messages)
+    if not asked.read:
+        return asked.body | {"messages": [*messages[:-1], with_text(messages[-1], masked)]}
+    for at, start, end in asked.read:
+        part = mask_part(start, text[start:end], masks)
+        if part != text[start:end]:
+            messages[at] = with_text(messages[at], part)
+    return asked.body | {"messages": messages}

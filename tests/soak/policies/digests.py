@@ -40,6 +40,9 @@ def list_texts(event: dict[str, Any]) -> Iterator[Text]:
         for key in _SPOKEN:
             if delta.get(key):
                 yield Text(prefix + key, delta, key)
+        for key in ("name", "arguments"):
+            if (delta.get("function_call") or {}).get(key):
+                yield Text(f"{prefix}function_call/{key}", delta["function_call"], key)
         for call in delta.get("tool_calls") or ():
             for kind, keys in _CALLED:
                 inner = call.get(kind) or {}

@@ -43,10 +43,10 @@ class Part(NamedTuple):
 
 
 def is_read(lane: Lane, policy: Policy) -> bool:
-    """Whether the policy reads the lane. A text that is no chat has only one, which is always read."""
-    if lane.field == "text":
+    """Whether the policy reads the lane. Of a text that is no chat the only one is always read, and so is a prompt."""
+    if lane.field in ("text", "prompt"):
         return True
-    if lane.field.startswith("tool_calls/"):
+    if lane.field.startswith(("tool_calls/", "function_call/")):
         return "tool_arguments" in policy.lanes
     return ("reasoning" if lane.field == "reasoning_content" else "content") in policy.lanes
 

@@ -123,11 +123,10 @@ def tell_findings() -> Change:
 
 def forget_names() -> Change:
     """The same value has another name each time."""
-    honest, is_time = masks.Pseudonyms.name, _every(3)
+    honest = masks.Pseudonyms.name
 
     def name(self: masks.Pseudonyms, found: Any) -> str:
-        if is_time():
-            self._names.pop(found.text, None)
+        self._names.pop(found.text, None)
         return honest(self, found)
 
     return masks.Pseudonyms, "name", name
@@ -210,7 +209,7 @@ VARIANTS = {
     "escapes not decoded": Variant(read_escapes_as_they_are, frozenset({"leak"})),
     "reasoning unread": Variant(leave_reasoning, _SHOWN),
     "findings told": Variant(tell_findings, frozenset({"leak"})),
-    "names forgotten": Variant(forget_names, frozenset({"names"})),
+    "names forgotten": Variant(forget_names, frozenset({"names", "mask"})),
     "frame not in the digest": Variant(forget_a_frame, frozenset({"digest"})),
     "lanes not in the digest": Variant(forget_lanes, frozenset({"digest"})),
     "receipt not at the end": Variant(tell_the_receipt_early, frozenset({"receipt"})),

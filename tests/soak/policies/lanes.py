@@ -19,7 +19,7 @@ PLAIN, JSON = "plain", "json"
 _STOPS = (". ", ". ", "! ", "? ", ".\n\n")
 _EMOJI = ("😀", "👩‍👩‍👧", "🇫🇷", "é", "茶", "\t", '"', "\\", "/")
 _WRAPPINGS = (("", ""), ("", ""), ("[", "]"), ('{"a": ', "}"), ('[true, {"b":null,"c":[', "]}]"))
-_MOST_SINGLE = 160  # characters of a lane that is sent one by one
+_MOST_SINGLE = 120  # characters of a lane that is sent one by one
 
 
 class Slot(NamedTuple):
@@ -68,6 +68,15 @@ class Lane:
         return "".join([run.raw for run in self.runs])
 
     @property
+    def is_json(self) -> bool:
+        """Whether it is JSON from its first to its last character."""
+        try:
+            json.loads(self.raw)
+        except ValueError:
+            return False
+        return True
+
+    @property
     def pieces(self) -> list[str]:
         """What the model says at a time."""
         raw, ends = self.raw, [*self.cuts, len(self.raw)]
@@ -98,7 +107,7 @@ class _Writer:
 
     def add(self, plain: str, raw: str | None = None, kind: str = TEXT) -> None:
         raw = plain if raw is None else raw
-        if plain:
+        if raw:
             self.runs.append(Run(plain, raw, kind))
             self._plain += len(plain)
             self._raw += len(raw)
@@ -128,7 +137,7 @@ def _draw_cuts(rng: random.Random, size: int, needed: set[int]) -> tuple[int, ..
     if style == "single" and size <= _MOST_SINGLE:
         cuts = set(range(1, size))
     elif style != "needed":
-        largest, at = rng.choice((5, 12, 12, 30, 80)), 0
+        largest, at = rng.choice((6, 15, 15, 30, 80)), 0
         while (at := at + rng.randint(1, largest)) < size:
             cuts.add(at)
     return tuple(sorted(cuts))
@@ -138,31 +147,31 @@ def draw_text(rng: random.Random, words: Vocabulary, slots: Sequence[Slot], choi
     """Sentences with these marks, each between plain words."""
     writer = _Writer(rng, words)
     waiting = list(slots)
-    sentences = max(rng.randint(1, 4), rng.randint(1, len(waiting) + 1))
+    sentences = max(rng.randint(1, 2), rng.randint(1, len(waiting) + 1))
     for number in range(sentences):
-        some = len(waiting) if number == sentences - 1 else rng.randint(0, len(waiting))
-        _add_sentence(writer, waiting[:some])
+        is_last = number == sentences - 1
+        some = len(waiting) if is_last else rng.randint(0, len(waiting))
+        _add_sentence(writer, waiting[:some], is_last=is_last)
         del waiting[:some]
     return writer.build(choice, field)
 
 
-def _add_sentence(writer: _Writer, slots: Sequence[Slot]) -> None:
+def _add_sentence(writer: _Writer, slots: Sequence[Slot], *, is_last: bool) -> None:
+    """A sentence; a mark may be its first word and its last, and the last one may have no end."""
     rng, words = writer.rng, writer.words
     if not slots and rng.random() < 0.1:
         writer.add(words.signs() + "。")
         return
     first = words.plain()
-    writer.add(first[0].upper() + first[1:])
+    writer.add(first[0].upper() + first[1:] + " " if not slots or rng.random() < 0.8 else "")
     for slot in slots:
-        writer.add(" ")
         writer.add_mark(slot, PLAIN)
-        writer.add(rng.choice(("", "", "", ",", ";")) + " " + words.plain())
-    for _ in range(rng.randint(1, 5)):
-        writer.add(" " + words.plain())
-    if slots and rng.random() < 0.2:  # a mark may be the last word too
+        writer.add(rng.choice(("", "", "", ",", ";")) + " " + words.plain() + " ")
+    writer.add(" ".join(words.plain() for _ in range(rng.randint(1, 3))))
+    if slots and rng.random() < 0.2:
         writer.add(" ")
         writer.add_mark(Slot(rng.choice(slots).mark), PLAIN)
-    writer.add(rng.choice(_STOPS))
+    writer.add("" if is_last and rng.random() < 0.3 else rng.choice(_STOPS))
 
 
 def draw_arguments(rng: random.Random, words: Vocabulary, slots: Sequence[Slot], choice: int, field: str) -> Lane:
@@ -171,7 +180,7 @@ def draw_arguments(rng: random.Random, words: Vocabulary, slots: Sequence[Slot],
     share = rng.choice((0.0, 0.0, 0.05, 0.3))
     gap = rng.choice(("", "", " ", "\n "))
     writer.add("{", kind=STRUCTURE)
-    members: list[Slot | None] = [*slots, *[None] * rng.randint(0, 3)]
+    members: list[Slot | None] = [*slots, *[None] * rng.randint(0, 2)]
     rng.shuffle(members)
     for number, slot in enumerate(members):
         writer.add(gap, kind=STRUCTURE)
@@ -180,7 +189,13 @@ def draw_arguments(rng: random.Random, words: Vocabulary, slots: Sequence[Slot],
         writer.add(":" + gap, kind=STRUCTURE)
         _add_value(writer, None if is_key else slot, share)
         writer.add("," if number < len(members) - 1 else "", kind=STRUCTURE)
-    writer.add(gap + "}", kind=STRUCTURE)
+    if rng.random() < 0.1:  # the model was cut off, perhaps inside an escape, which then stands for no character
+        writer.add("," + gap, kind=STRUCTURE)
+        writer.add('"', kind=STRUCTURE)
+        _add_words(writer, 1, share)
+        writer.add("", rng.choice(("", "\\", "\\u", "\\u00", "\\ud83d", "\\ud83d\\u")), kind=STRUCTURE)
+    else:
+        writer.add(gap + "}", kind=STRUCTURE)
     return writer.build(choice, field)
 
 
@@ -201,12 +216,12 @@ def _add_value(writer: _Writer, slot: Slot | None, share: float) -> None:
 def _add_string(writer: _Writer, slot: Slot | None, share: float) -> None:
     rng = writer.rng
     writer.add('"', kind=STRUCTURE)
-    _add_words(writer, rng.randint(1, 3), share)
+    _add_words(writer, rng.randint(1, 2), share)
     if slot is not None:
         writer.add(" ")
         writer.add_mark(slot, JSON)
         writer.add(" ")
-        _add_words(writer, rng.randint(1, 3), share)
+        _add_words(writer, 1, share)
     writer.add('"', kind=STRUCTURE)
 
 
@@ -217,8 +232,3 @@ def _add_words(writer: _Writer, count: int, share: float) -> None:
         said.insert(rng.randint(0, count), rng.choice(_EMOJI))
     for one in " ".join(said) + rng.choice(("", "", ".", ". Bo")):
         writer.add(one, write_character(rng, one, share))
-
-
-def read_back(lane: Lane) -> object:
-    """The arguments as whoever calls the tool reads them; keys may occur twice."""
-    return json.loads(lane.raw, object_pairs_hook=list)

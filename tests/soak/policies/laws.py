@@ -6,7 +6,7 @@ The judge knows the plan and what the client heard. What must arrive it builds f
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.soak.policies.digests import Events, find_accepted, list_texts, verify, verify_as_server
@@ -20,7 +20,7 @@ from tests.soak.policies.expected import (
     list_masks,
 )
 from tests.soak.policies.lanes import Lane
-from tests.soak.policies.plans import USAGE, Plan
+from tests.soak.policies.plans import OLD_CALL, OLD_PLACE, USAGE, Plan
 from tests.soak.streams.client import Heard
 from tests.soak.streams.laws import Violation
 
@@ -43,23 +43,24 @@ def require(holds: bool, law: str, words: str) -> None:
         raise Broken(law, words)
 
 
-def judge(plan: Plan, heard: Heard) -> list[Violation]:
+class Played(NamedTuple):
+    """A stream that was played: what arrived, and the prompt that the model was given."""
+
+    plan: Plan
+    heard: Heard
+    prompt: str
+
+
+def judge(played: Played) -> list[Violation]:
     """Everything that is wrong with a stream."""
+    plan = played.plan
     violations: list[Violation] = []
     try:
-        events = read_events(heard)
+        events = read_events(played.heard, fails=plan.fails)
     except Broken as broken:
         return [Violation(broken.law, plan.id, broken.words)]
-    looking = _Judge(plan, events)
-    for look in (
-        looking.look_at_lanes,
-        looking.look_at_calls,
-        looking.look_at_ends,
-        looking.look_at_findings,
-        looking.look_at_receipt,
-        looking.look_for_leaks,
-        looking.tamper,
-    ):
+    looking = _Judge(played, events)
+    for look in looking.looks_at_failure() if plan.fails else looking.looks():
         try:
             look()
         except Broken as broken:
@@ -69,16 +70,17 @@ def judge(plan: Plan, heard: Heard) -> list[Violation]:
     return violations
 
 
-def read_events(heard: Heard) -> Events:
-    """The events of an answer that ended as it must, without the mark at its end."""
+def read_events(heard: Heard, *, fails: bool = False) -> Events:
+    """The events of an answer that ended as it must, without the mark at its end and the error that may be due."""
     require(heard.end != "late", "ends", f"the stream hangs after {len(heard.events)} events")
     require(heard.status == 200, "ends", f"HTTP status {heard.status}: {heard.rest[:300]!r}")
-    told = [event.name for event in heard.events if event.name]
-    require(not told, "error", f"events {told}: {heard.events[-2:]}")
+    told = [place for place, event in enumerate(heard.events) if event.name]
+    wanted = [len(heard.events) - 2] if fails else []
+    require(told == wanted, "error", f"events with names at {told}, not {wanted}: {heard.events[-2:]}")
     ends = [place for place, event in enumerate(heard.events) if event.text == "[DONE]"]
     require(ends == [len(heard.events) - 1], "done", f"[DONE] at {ends} of {len(heard.events)} events")
     require(heard.end == "complete" and not heard.rest, "done", f"behind it: {heard.end} {heard.rest[:100]!r}")
-    return [json.loads(event.text) for event in heard.events[:-1]]
+    return [json.loads(event.text) for event in heard.events[:-1] if not event.name]
 
 
 class Entry(NamedTuple):
@@ -91,12 +93,39 @@ class Entry(NamedTuple):
 
 
 class _Judge:
-    def __init__(self, plan: Plan, events: Events) -> None:
+    def __init__(self, played: Played, events: Events) -> None:
+        plan = played.plan
         self._plan = plan
+        self._prompt = played.prompt
         self._policy = plan.policy
         self._events = events
         self._lanes = {f"{lane.choice}/{lane.field}": lane for lane in plan.lanes}
         self._texts = gather_texts(events)
+
+    def looks(self) -> Sequence[Callable[[], None]]:
+        """All laws of a stream that came to its end."""
+        return (
+            self.look_at_lanes,
+            self.look_at_calls,
+            self.look_at_ends,
+            self.look_at_findings,
+            self.look_at_receipt,
+            self.look_for_leaks,
+            self.tamper,
+        )
+
+    def looks_at_failure(self) -> Sequence[Callable[[], None]]:
+        """Those of one that a detector's failure has ended."""
+        return self.look_at_beginnings, self.look_for_leaks
+
+    def look_at_beginnings(self) -> None:
+        """Of each lane arrives a beginning of what may, and there is no receipt."""
+        for name, text in self._texts.items():
+            if name in self._lanes:
+                whole = "".join([part.text or "" for part in build_parts(self._lanes[name], self._policy)])
+                require(whole.startswith(text), "text", f"{name}: {text[-80:]!r} of {whole!r}")
+        receipts = [event for event in self._events if "receipt" in event]
+        require(not receipts, "receipt", f"there is one though a detector failed: {receipts}")
 
     def look_at_lanes(self) -> None:
         """Of each lane arrives what may, and nothing else."""
@@ -105,18 +134,22 @@ class _Judge:
         require((told is not None) == asks_names, "names", f"asked for names: {asks_names}, told: {told}")
         known = _invert(told) if told is not None else None
         used: dict[str, str] = {}
-        for name, lane in self._lanes.items():
-            found = compare(build_parts(lane, self._policy), self._texts.get(name, ""), known)
+        texts = {**self._texts, "prompt": self._prompt}
+        for name, lane in [*self._lanes.items(), ("prompt", self._plan.prompt)][: len(self._plan.texts)]:
+            found = compare(build_parts(lane, self._policy), texts.get(name, ""), known)
             if isinstance(found, tuple):
-                raise Broken(found[0], f"{name} under {self._policy.name}: {found[1]}")
+                raise Broken(
+                    found[0] if lane is not self._plan.prompt else "prompt",
+                    f"{name} under {self._policy.name}: {found[1]}",
+                )
             for value, made_up in found.items():
                 require(used.setdefault(value, made_up) == made_up, "names", f"{value!r} has two names")
-            if name.endswith("arguments"):
+            if name.endswith("arguments") and lane.is_json:
                 json.loads(self._texts.get(name, ""))
         require(len(set(used.values())) == len(used), "names", f"two values have one name: {used}")
         if known is not None:
             require(known == used, "names", f"told {known}, used {used}")
-        calls = {f"{call.choice}/tool_calls/{call.place}/name" for call in self._plan.calls}
+        calls = {f"{call.choice}/{call.lane}/name" for call in self._plan.calls}
         others = set(self._texts) - set(self._lanes) - calls
         require(not others, "text", f"lanes that nobody spoke in: {others}")
 
@@ -126,10 +159,13 @@ class _Judge:
         named: set[tuple[int, int]] = set()
         for event in self._events:
             for choice in event["choices"]:
-                for call in (choice.get("delta") or {}).get("tool_calls") or ():
+                delta = choice.get("delta") or {}
+                old = [{"index": OLD_PLACE, "type": OLD_CALL, **delta}] if delta.get(OLD_CALL) else []
+                for call in [*(delta.get("tool_calls") or ()), *old]:
                     place = choice["index"], call["index"]
-                    if "id" in call:
-                        told[*place, call["id"], call["type"], call[call["type"]]["name"]] += 1
+                    kind = call.get("type", "")
+                    if kind and call[kind].get("name"):
+                        told[*place, call.get("id", ""), kind, call[kind]["name"]] += 1
                         named.add(place)
                     require(place in named, "calls", f"call {place} says something before it is named")
         wanted = Counter((one.choice, one.place, one.id, one.kind, one.name) for one in self._plan.calls)
@@ -192,7 +228,7 @@ class _Judge:
         if self._policy.is_shadow:
             return
         said = "\0".join([one for event in self._events for one in _list_strings(event)])
-        for lane in self._plan.lanes:
+        for lane in self._plan.texts:
             plain = lane.plain
             for start, end in self.masks_of(lane):
                 leaked = find_leak(plain[start:end], said, self._plan)
@@ -210,23 +246,24 @@ class _Judge:
 def look_at_figures(plan: Plan, receipt: Mapping[str, Any]) -> None:
     """Who read how much, and what was done."""
     policy = plan.policy
-    read = [lane for lane in plan.lanes if is_read(lane, policy)]
+    read = [lane for lane in plan.texts if is_read(lane, policy)]
     found = [one for lane in read for one in list_findings(lane, policy)]
     outcome = "masked" if any(one.label for one in found) else "released"
-    size = sum(len(lane.plain) for lane in read)
+    prompt = {"prompt": len(plan.prompt.plain)} if policy.reads_prompt else {}
+    size = sum(len(lane.plain) for lane in read if lane is not plan.prompt)
     wanted = {
         "version": 1,
         "policy": policy.name,
         "mode": "shadow" if policy.is_shadow else "enforce",
         "outcome": outcome,
         "covered": True,
-        "released": {"prompt": 0, "documents": 0, "answer": size},
+        "released": {"prompt": 0, "documents": 0, "answer": size} | prompt,
     }
     told = {key: receipt[key] for key in wanted}
     require(told == wanted, "figures", f"{told} is not {wanted}")
     counts = Counter(one.detector for one in found)
     figures = {one["detector_id"]: (one["read"], one["findings"], one["covered"]) for one in receipt["detectors"]}
-    expected = {name: ({"answer": size}, counts[name], True) for name in policy.readers}
+    expected = {name: ({"answer": size} | prompt, counts[name], True) for name in policy.readers}
     require(figures == expected, "figures", f"{figures} is not {expected}")
 
 
@@ -245,14 +282,14 @@ def find_leak(value: str, said: str, plan: Plan) -> str:
     size = min(WINDOW, len(value))
     for at in range(len(value) - size + 1):
         piece = value[at : at + size]
-        if piece in said and not _is_said_in_the_clear(piece, plan):
+        if piece in said and not is_said_in_the_clear(piece, plan):
             return piece
     return ""
 
 
-def _is_said_in_the_clear(piece: str, plan: Plan) -> bool:
+def is_said_in_the_clear(piece: str, plan: Plan) -> bool:
     """Whether it is said where nothing is hidden: in a lane that nobody reads, or in a mark that nobody looks for."""
-    for lane in plan.lanes:
+    for lane in plan.texts:
         masks = list_masks(lane, plan.policy)
         borders = [0, *(at for mask in masks for at in (mask.start, mask.end)), len(lane.plain)]
         if any(piece in lane.plain[low:high] for low, high in zip(borders[::2], borders[1::2], strict=True)):

@@ -15,6 +15,7 @@ NAMES = ("bluebird", "größenwahn", "silberfuchs", "Quetzal", "zinnober")
 PHRASES = ("Operation Nightfall", "projekt mondlicht", "seven grey doors")
 CODE = re.compile(r"\bvq[a-z]+(?: [A-Z]{2}\d\d)?")  # what the distant detector of sentences looks for
 TAG = re.compile(r"\b(wq[a-z]{3})([a-z]*)\b")  # what the distant detector of words looks for: two findings that touch
+POISON = re.compile(r"\bpz([unet])[a-z]+\b")  # where the distant detector of sentences fails, and how
 NOTED = (r"\bmemo [a-z0-9.]+@", r"\bmemos\b")
 _SYLLABLES = (
     "ba",
@@ -80,6 +81,8 @@ def draw_catalogue(seed: int) -> tuple[Mark, ...]:
     for prefix, alphabet, size, label in _KEYS:
         text = prefix + _draw_key(rng, alphabet, size)
         add("key", text, Find(0, len(text), "keys", label))
+    block = _draw_block(rng)
+    add("key", block, Find(0, len(block), "keys", "MASKED"))  # its kind is a part of it, so the mask does not name it
     for name in NAMES:
         add("name", rng.choice((str, str.upper, str.lower, str.capitalize))(name) if name.isascii() else name)
     for phrase in PHRASES:
@@ -120,6 +123,12 @@ def _add_overlaps(rng: random.Random, add: Callable[..., None]) -> None:
         text, at = f"memo {mail}", mail.index("@") + 6
         add("memo-mail", text, Find(5, len(text), "pii", "EMAIL"), Find(0, at, "noted", ""))
     add("noted", "memos")
+
+
+def draw_poison(rng: random.Random) -> Mark:
+    """A word in which nothing is found, for the detector fails that reads it."""
+    text = "pz" + rng.choice("unet") + _draw_word(rng)
+    return Mark("poison", text, tuple(text), ())
 
 
 def _draw_word(rng: random.Random) -> str:
@@ -184,6 +193,12 @@ def _draw_key(rng: random.Random, alphabet: str, size: int) -> str:
         key = "".join(rng.choices(alphabet, k=size))
         if len(set(key)) >= _LEAST_DISTINCT and any(map(str.isdigit, key)):
             return key
+
+
+def _draw_block(rng: random.Random) -> str:
+    """A private key, over several lines."""
+    lines = ["-----BEGIN PRIVATE KEY-----", *("".join(rng.choices(_MIXED, k=40)) for _ in range(2))]
+    return "\n".join([*lines, "-----END PRIVATE KEY-----"])
 
 
 def _write(rng: random.Random, text: str) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.soak.policies.marks import CODE, TAG
+from tests.soak.policies.marks import CODE, POISON, TAG
 from tests.soak.policies.script import Packet
 from tests.soak.policies.settings import REMOTE
 from tests.soak.streams.peers import Books, HttpPeer, Request, listen
 
 _LONGEST_S = {"codes": 0.03, "tags": 0.01}
 _NOISE = {"start": 0, "end": 1, "text": "", "detection": "noise", "detection_type": "seen", "score": 0.2}
+_WRONG: dict[str, dict[str, Any]] = {"e": {"start": 9}, "t": {"start": "here"}}
 
 
 class Scripted(Protocol):
@@ -36,7 +37,9 @@ class Record:
 
     packets: list[Packet]
     due: int = -1
+    is_broken: bool = False
     requests: int = 0
+    prompt: str = ""
     due_at: float = 0.0
     done_at: float = 0.0
     closed_at: float = 0.0
@@ -53,9 +56,9 @@ class PolicyBooks(Books):
         self.shared = 0
         self.pace = 1.0  # how slow detectors are: 0 answers at once
 
-    def expect(self, plan: Scripted, packets: list[Packet], due: int = -1) -> Record:
-        """From now on the stream may be played."""
-        record = self.streams[plan.model] = Record(packets, due)
+    def expect(self, plan: Scripted, packets: list[Packet], due: int = -1, *, is_broken: bool = False) -> Record:
+        """From now on the stream may be played; a model that is broken breaks the connection at its end."""
+        record = self.streams[plan.model] = Record(packets, due, is_broken)
         return record
 
     def dismiss(self, plan: Scripted) -> None:
@@ -79,6 +82,7 @@ class TalePeer(HttpPeer):
             self.send_json(404, {"error": {"message": "who?"}})
             return
         self._record.requests += 1
+        self._record.prompt = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
         self._playing = asyncio.create_task(self._play(self._record))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -103,6 +107,8 @@ class TalePeer(HttpPeer):
         self._record = None
         record.done_at = time.monotonic()
         record.ended.set()
+        if record.is_broken:
+            self.reset()
 
 
 class EyePeer(HttpPeer):
@@ -132,7 +138,16 @@ class EyePeer(HttpPeer):
         super().connection_lost(error)
 
     def _reply(self, contents: list[str]) -> None:
-        self.send_json(200, [[*_SEE[self._name](text), _NOISE] for text in contents])
+        found = [[*_SEE[self._name](text), _NOISE] for text in contents]
+        poisons = [POISON.search(text) for text in contents if self._name == "codes"]
+        ways = [poison[1] if poison else "" for poison in poisons]
+        for place, way in enumerate(ways):  # in these only the answer for its own text is wrong
+            if way in _WRONG:
+                found[place] = [{**_NOISE, **_WRONG[way]}]
+        if "u" in ways:
+            self.send_json(503, {"code": 503, "message": "not today"})
+        else:
+            self.send_json(200, b'[[{"start": "here"' if "n" in ways else found)
 
 
 def see_codes(text: str) -> list[dict[str, Any]]:

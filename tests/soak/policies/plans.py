@@ -8,19 +8,22 @@ other, so that over a long run every mark is cut everywhere; those of the others
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tests.soak.policies.lanes import JSON, PLAIN, Lane, Slot, draw_arguments, draw_text
-from tests.soak.policies.marks import Mark, draw_catalogue
-from tests.soak.policies.settings import MASKING, MASKS, POLICIES, Policy
+from tests.soak.policies.marks import Mark, draw_catalogue, draw_poison
+from tests.soak.policies.settings import LANES, MASKING, MASKS, POLICIES, Policy
 from tests.soak.streams.words import Vocabulary
 
 USAGE = {"prompt_tokens": 9, "total_tokens": 49, "completion_tokens": 40}
 PERIOD, COVERING = 5, 2  # so many of so many streams cut marks at the places that are due
-_PLAIN_SLOTS, _JSON_SLOTS = 4, 6  # marks of each of those
+_PLAIN_SLOTS, _JSON_SLOTS = 4, 7  # marks of each of those
+OLD_CALL = "function_call"  # the one call of clients that know only one
+OLD_PLACE = -1
 _WAYS = ("path", "body", "model")
+_POISONED, _BROKEN = 0.15, 0.1  # of the streams that may fail
 _BASE = {"object": "chat.completion.chunk", "created": 1700000000}
 
 
@@ -32,6 +35,11 @@ class Call(NamedTuple):
     id: str
     kind: str
     name: str
+
+    @property
+    def lane(self) -> str:
+        """How receipts call it."""
+        return OLD_CALL if self.kind == OLD_CALL else f"tool_calls/{self.place}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,9 @@ class Plan:
     calls: tuple[Call, ...]
     finishes: tuple[str, ...]
     messages: tuple[dict[str, Any], ...]
+    prompt: Lane
+    is_poisoned: bool = False
+    is_broken: bool = False
     is_slow_reader: bool = False
     leave: None = None
 
@@ -63,6 +74,16 @@ class Plan:
         return f"tale-{self.number}"
 
     @property
+    def fails(self) -> bool:
+        """Whether the stream ends with an error: a detector fails, or the model breaks off."""
+        return self.is_poisoned or self.is_broken
+
+    @property
+    def texts(self) -> tuple[Lane, ...]:
+        """All lanes, and the prompt where it is read."""
+        return (*self.lanes, self.prompt) if self.policy.reads_prompt else self.lanes
+
+    @property
     def path(self) -> str:
         """Where the client asks."""
         if self.way == "body":
@@ -74,7 +95,8 @@ class Plan:
         """The body of the client's request."""
         model = f"{self.model}@{self.policy.name}" if self.way == "model" else self.model
         body: dict[str, Any] = {"model": model, "stream": True, "n": len(self.finishes)}
-        body |= {"messages": [{"role": "user", "content": "Go on."}]} if self.is_chat else {"prompt": "Go on."}
+        prompt = self.prompt.plain
+        body |= {"messages": [{"role": "user", "content": prompt}]} if self.is_chat else {"prompt": prompt}
         if self.way == "body":
             body["detectors"] = {"policy": self.policy.name}
         if self.wants_usage:
@@ -112,7 +134,16 @@ def draw_plan(number: int, seed: int, names: Sequence[str] = MASKING) -> Plan:
     policy = POLICIES[f"all-{rng.choice(MASKS)}" if is_due else rng.choice(names)]
     is_chat = is_due or rng.random() < 0.85
     plain, written = _draw_slots(rng, number, seed, is_due)
-    return _Drawing(rng, number, policy, is_chat).draw(plain, written)
+    fault = rng.random() if not is_due and _may_fail(policy) else 1.0
+    is_poisoned, is_broken = fault < _POISONED, _POISONED <= fault < _POISONED + _BROKEN
+    plain += [Slot(draw_poison(rng))] if is_poisoned else []
+    drawn = _Drawing(rng, number, policy, is_chat).draw(plain, written)
+    return replace(drawn, is_poisoned=is_poisoned, is_broken=is_broken)
+
+
+def _may_fail(policy: Policy) -> bool:
+    """Whether the detector that can fail reads everything; in a part of an answer made-up names cannot be checked."""
+    return "codes" in policy.readers and policy.lanes == LANES and policy.mask != "pseudonym" and not policy.is_shadow
 
 
 def _draw_slots(rng: random.Random, number: int, seed: int, is_due: bool) -> tuple[list[Slot], list[Slot]]:
@@ -143,7 +174,7 @@ class _Drawing:
 
     def draw(self, plain: Sequence[Slot], written: Sequence[Slot]) -> Plan:
         rng = self._rng
-        size = rng.choice((1, 1, 1, 2, 2, 3))
+        size = rng.choice((1, 1, 1, 1, 2, 3))
         self._add_texts(size, plain)
         if self._is_chat:
             self._add_calls(size, written)
@@ -164,8 +195,14 @@ class _Drawing:
             tuple(self._calls),
             finishes,
             self._draw_messages(finishes, wants_usage),
-            rng.random() < 0.03,
+            self._draw_prompt([*plain, *written]),
+            is_slow_reader=rng.random() < 0.03,
         )
+
+    def _draw_prompt(self, slots: Sequence[Slot]) -> Lane:
+        """Sentences; where they are read some of what the model is going to say is in them."""
+        marks = [slot.mark for slot in slots if slot.mark.finds] if self._policy.reads_prompt else []
+        return draw_text(self._rng, self._words, [Slot(one) for one in marks[: self._rng.randint(0, 3)]], -1, "prompt")
 
     def _add_texts(self, size: int, slots: Sequence[Slot]) -> None:
         """Each choice has content, some also reasoning or a refusal; the marks are dealt out among them."""
@@ -187,14 +224,19 @@ class _Drawing:
         count = max(rng.choice((0, 1, 1, 2)), min(1, len(slots)))
         for own in _deal(rng, slots, count):
             choice = rng.randrange(size)
-            place = sum(call.choice == choice for call in self._calls)
+            place = sum(call.choice == choice and call.kind != OLD_CALL for call in self._calls)
             kind = "custom" if not own and rng.random() < 0.5 else "function"
+            if rng.random() < 0.1 and all((call.choice, call.kind) != (choice, OLD_CALL) for call in self._calls):
+                kind = OLD_CALL
             call = Call(choice, place, f"call-{self._number}-{len(self._calls)}", kind, f"tool_{place}")
+            if kind == OLD_CALL:
+                call = call._replace(place=OLD_PLACE, id="")
             if kind == "custom":
                 marks = [Slot(rng.choice(slots).mark)] if slots else []
                 lane = draw_text(rng, self._words, marks, choice, f"tool_calls/{place}/input")
             else:
-                lane = draw_arguments(rng, self._words, own, choice, f"tool_calls/{place}/arguments")
+                field = "function_call/arguments" if kind == OLD_CALL else f"tool_calls/{place}/arguments"
+                lane = draw_arguments(rng, self._words, own, choice, field)
             self._calls.append(call)
             self._lanes.append(lane)
 
@@ -254,15 +296,24 @@ class _Drawing:
         return deltas
 
     def _list_deltas(self, lane: Lane) -> list[dict[str, Any]]:
+        if lane.field.startswith(OLD_CALL):
+            [call] = [one for one in self._calls if (one.choice, one.kind) == (lane.choice, OLD_CALL)]
+            first, *rest = lane.pieces
+            said: list[dict[str, Any]] = [
+                {"name": call.name, "arguments": first},
+                *({"arguments": one} for one in rest),
+            ]
+            return [{OLD_CALL: one} for one in said]
         if not lane.field.startswith("tool_calls/"):
             key = self._told.get((lane.choice, lane.field), lane.field)
             return [{key: piece} for piece in lane.pieces]
         _, place, key = lane.field.split("/")
-        call = next(one for one in self._calls if (one.choice, one.place) == (lane.choice, int(place)))
+        known = [one for one in self._calls if one.kind != OLD_CALL]
+        call = next(one for one in known if (one.choice, one.place) == (lane.choice, int(place)))
         pieces = lane.pieces if self._rng.random() < 0.5 else ["", *lane.pieces]
         told = [{"index": call.place, call.kind: {key: piece}} for piece in pieces]
-        first: dict[str, Any] = {"name": call.name, key: pieces[0]}
-        told[0] = {"index": call.place, "id": call.id, "type": call.kind, call.kind: first}
+        named: dict[str, Any] = {"name": call.name, key: pieces[0]}
+        told[0] = {"index": call.place, "id": call.id, "type": call.kind, call.kind: named}
         return [{"tool_calls": [one]} for one in told]
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from tests.soak.policies.client import listen_to
 from tests.soak.policies.expected import list_masks
 from tests.soak.policies.lanes import JSON, PLAIN
-from tests.soak.policies.laws import judge
+from tests.soak.policies.laws import Played, judge
 from tests.soak.policies.peers import PolicyBooks
 from tests.soak.policies.plans import Plan, count_needed, draw_plan, list_due
 from tests.soak.policies.script import write_script
 from tests.soak.policies.serving import APART, Place, ServedReport, open_server
 from tests.soak.policies.settings import MASKING
 from tests.soak.policies.stopping import Stopped, draw_stop, judge_stopped, play_stop
-from tests.soak.streams.client import Heard
 
 _STREAM_S = 0.3
 _SAY_EVERY_S = 5.0
@@ -50,7 +49,7 @@ class PolicyReport(ServedReport):
     `cut`: the places at which hidden marks were cut. `shared`: of the calls to detectors, how many had several texts.
     """
 
-    played: list[tuple[Plan, Heard]] = field(default_factory=list)
+    played: list[Played] = field(default_factory=list)
     stopped: list[Stopped] = field(default_factory=list)
     cut: set[Cut] = field(default_factory=set)
     hidden: int = 0
@@ -117,20 +116,21 @@ async def _play_all(
 
 
 async def _play_one(plan: Plan, books: PolicyBooks, port: int, report: PolicyReport) -> None:
-    record = books.expect(plan, write_script(plan, _STREAM_S))
+    record = books.expect(plan, write_script(plan, _STREAM_S), is_broken=plan.is_broken)
     heard = await listen_to(plan, port)
     books.dismiss(plan)
     report.claim(record.requests == 1, "services", f"{plan.id}: the model was asked {record.requests} times")
-    violations = judge(plan, heard)
+    played = Played(plan, heard, record.prompt)
+    violations = judge(played)
     report.streams += 1
     report.events += len(heard.events)
-    report.ends[heard.end] += 1
+    report.ends["failed" if plan.fails else heard.end] += 1
     report.violations += violations
     if not violations:
         report.cut |= list_cuts(plan)
         report.hidden += sum(len(list_masks(lane, plan.policy)) for lane in plan.lanes)
     if len(report.played) < _MOST_KEPT:
-        report.played.append((plan, heard))
+        report.played.append(played)
 
 
 def list_cuts(plan: Plan) -> set[Cut]:

@@ -22,6 +22,8 @@ def write_script(plan: Plan, longest_s: float) -> list[Packet]:
     """The whole answer of the model, within about so many seconds."""
     rng = random.Random(plan.seed)
     parts = [HEAD, *(write_event(rng, message) for message in plan.messages), chunk(b"data: [DONE]\n\n"), END]
+    if plan.is_broken:
+        parts = parts[: rng.randint(1, len(parts) - 3)]
     packets = _cut(rng, parts)
     pause_s = rng.uniform(0, longest_s) / len(packets)
     return [Packet(rng.uniform(0, 2 * pause_s) if rng.random() < 0.6 else 0.0, packet) for packet in packets]

@@ -2,6 +2,7 @@
 """The server of a run: in a process of its own, or in this one, where it may be broken. What it leaves is judged."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -48,6 +49,8 @@ async def open_server(
         if place.is_apart:
             port = await stack.enter_async_context(_open_apart(config, directory, report, seed))
         else:
+            logging.disable(logging.CRITICAL)  # what it would log is no part of what is printed here
+            stack.callback(logging.disable, logging.NOTSET)
             stack.enter_context(planted(place.variant))
             port = await stack.enter_async_context(gateway(config))
         yield books, port

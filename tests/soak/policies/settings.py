@@ -37,14 +37,15 @@ READERS = {
 }
 REMOTE = tuple(name for name, reader in READERS.items() if not reader.words)
 _NEAR = ("pii", "keys", "names", "phrases")
-_FAR = ("pii", "keys", "codes", "tags", "noted")
+_FAR = ("pii", "keys", "codes", "noted")
 _SOME = {
     "near": _NEAR,
     "far": _FAR,
-    "all": (*_NEAR, *_FAR[2:]),
+    "all": (*_NEAR, "codes", "tags", "noted"),
     "held": ("pii", "whole", "codes"),
     "words": ("names", "tags", "pii"),
 }
+_BOTH = ("pii", "keys", "names", "codes")
 _LANES = {"spoken": ("content",), "called": ("tool_arguments",), "thought": ("content", "reasoning")}
 
 
@@ -57,6 +58,7 @@ class Policy(NamedTuple):
     mask: str = "block"
     lanes: tuple[str, ...] = LANES
     is_shadow: bool = False
+    reads_prompt: bool = False
 
     @property
     def eyes(self) -> dict[str, list[str]]:
@@ -69,7 +71,8 @@ class Policy(NamedTuple):
     def write(self) -> str:
         """As a config file says it."""
         output = ", ".join(f"{name}: {{{'on_finding: annotate' * (name == 'noted')}}}" for name in self.readers)
-        keys = [f"output: {{{output}}}", f"on_finding: {self.action}", f"mask_with: {self.mask}"]
+        keys = [f"input: {{{output}}}"] * self.reads_prompt
+        keys += [f"output: {{{output}}}", f"on_finding: {self.action}", f"mask_with: {self.mask}"]
         keys += [f"lanes: [{', '.join(self.lanes)}]", f"fallback: {FALLBACK}"]
         keys += ["mode: shadow"] * self.is_shadow
         return f"  {self.name}: {{{', '.join(keys)}}}"
@@ -80,6 +83,7 @@ def _list_policies() -> dict[str, Policy]:
     found += [
         Policy(f"{name}-{mask}", _FAR, mask=mask, lanes=lanes) for name, lanes in _LANES.items() for mask in MASKS
     ]
+    found += [Policy(f"both-{mask}", _BOTH, mask=mask, reads_prompt=True) for mask in MASKS]
     found += [Policy(f"shadow-{mask}", _SOME["all"], mask=mask, is_shadow=True) for mask in MASKS]
     found += [Policy(f"{act}-{name}", _SOME[name], act) for act in ("stop", "block") for name in ("near", "far")]
     return {policy.name: policy for policy in found}

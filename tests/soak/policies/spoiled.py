@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.soak.policies.digests import Events, list_texts
 from tests.soak.policies.expected import BLOCK, list_masks
-from tests.soak.policies.laws import judge
+from tests.soak.policies.laws import Played, is_said_in_the_clear, judge
 from tests.soak.policies.plans import Plan
 from tests.soak.streams.client import Event, Heard
 
@@ -44,6 +44,7 @@ def show_a_beginning(plan: Plan, events: Events, _other: Events) -> bool:
 def tell_a_match(plan: Plan, events: Events, _other: Events) -> bool:
     """What is hidden stands somewhere else."""
     values = [mask.value for lane in plan.lanes for mask in list_masks(lane, plan.policy) if len(mask.value) > 7]
+    values = [value for value in values if not is_said_in_the_clear(value, plan)]
     if values:
         events[0]["note"] = f"it was {values[0]}"
     return bool(values)
@@ -146,20 +147,20 @@ VARIANTS: Mapping[str, tuple[Spoil, frozenset[str]]] = {
 }
 
 
-def find_unnoticed(played: Sequence[tuple[Plan, Heard]], most: int = 40) -> dict[str, str]:
-    """By variant, a stream in which the judge did not notice it; so many answers are spoiled in every way that fits."""
-    right = [(plan, heard) for plan, heard in played if not judge(plan, heard)][:most]
+def find_unnoticed(played: Sequence[Played], most: int = 15) -> dict[str, str]:
+    """By variant, a stream in which the judge did not notice it; in each way that many answers are spoiled."""
+    right = [one for one in played if not one.plan.fails and not judge(one)]
     unnoticed: dict[str, str] = {}
     for name, (spoil, laws) in VARIANTS.items():
         tried = 0
-        for number, (plan, heard) in enumerate(right):
-            events, other = _read(heard), _read(right[number - 1][1])
-            if number == 0 or not spoil(plan, events, other):
+        for number, (plan, heard, prompt) in enumerate(right):
+            events, other = _read(heard), _read(right[number - 1].heard)
+            if number == 0 or tried == most or not spoil(plan, events, other):
                 continue
             tried += 1
             told = [Event("", json.dumps(event), 0.0) for event in events]
             spoiled = replace(heard, events=[*told, heard.events[-1]])
-            if not laws & {violation.law for violation in judge(plan, spoiled)}:
+            if not laws & {violation.law for violation in judge(Played(plan, spoiled, prompt))}:
                 unnoticed[name] = plan.id
         if not tried:
             unnoticed[name] = "there was nothing to try it on"
