@@ -19,7 +19,7 @@ meaning is told by whoever asks.
 import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from lockgate.core.claims import FIGURE, Assertion, Traits
 from lockgate.core.contrary_words import (
@@ -77,11 +77,12 @@ _CLAUSE = re.compile(
 _EXCEPT = re.compile(r"\A\W*(?:except|excepto|salvo|außer|ausgenommen)\b", re.IGNORECASE)
 _PERIOD_LENGTHS: Final = ((1.0, "day"), (1.0, "week"), (1.0, "month"), (3.0, "month"), (1.0, "year"))
 
-type Steps[T] = Generator[None, None, T]
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
 """Work that may rest at every `yield`, and its result."""
 
 
-def run_through[T](steps: Steps[T]) -> T:
+def run_through(steps: Steps[T]) -> T:
     """The result of all steps, without a rest."""
     while True:
         try:

@@ -2,25 +2,24 @@
 """Whether a text says what the documents beside it say.
 
 This module decides how texts and documents become sentences, how much of them is read, which sentences are embedded,
-and how a judgement is told. What supports a claim is decided in `lockgate.core.grounds`. All work on words runs in
-threads, and the documents of a request are read and embedded once, however many claims are compared with them. It
-refuses to fetch documents: a `url` is not followed.
+and how a judgement is told. What supports a claim is decided in `lockgate.core.grounds`. All work on words is done in
+steps between which the event loop has its turn, and the documents of a request are read and embedded once, however many
+claims are compared with them. It refuses to fetch documents: a `url` is not followed.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from itertools import zip_longest
 from operator import mul
 from typing import Any, Final, NamedTuple
 
 from lockgate.core.claims import Assertion, read_claim
-from lockgate.core.grounds import Grounds, Judgement
-from lockgate.core.values import TEXT_CONTEXT_DOC, Claim, Detection, Subject
-from lockgate.embedded.chunkers import cut
+from lockgate.core.grounds import Grounds, Judgement, Steps
+from lockgate.core.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
 from lockgate.embedded.scanning import Params
 from lockgate.embedded.sentences import SentenceMachine, load_stop_judge
+from lockgate.embedded.slicing import run_in_slices
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.interfaces import Embedder, Headers, House, in_house
 
@@ -34,6 +33,7 @@ MAX_SENTENCES: Final = 512
 MAX_SENTENCE_CHARS: Final = 1_000
 BEST_CHARS: Final = 200
 _MAX_REASONS = 8
+_FED_CHARS = 1_000  # to the machine that finds sentences, in one step
 _MAX_KEPT = 2  # of one request; mostly all claims are compared with the same documents
 
 Vector = Sequence[float]
@@ -42,25 +42,45 @@ Vector = Sequence[float]
 class Book:
     """The documents of a request, read; the vectors of their sentences come when they are needed."""
 
-    def __init__(self, documents: Sequence[str]) -> None:
+    def __init__(self, documents: Sequence[str], grounds: Grounds, *, is_whole: bool) -> None:
         self.documents = documents  # kept, so that it stays the same object
-        texts, is_whole = _share_out(documents)
-        sentences = [_split(text) for text in texts]
-        chosen = _choose_sentences(sentences)
-        self.is_whole = is_whole and sum(map(len, chosen)) == sum(map(len, sentences))
-        self.grounds = Grounds(chosen)
+        self.grounds = grounds
+        self.is_whole = is_whole
         self.vectors: dict[int, Vector] = {}
 
-    def plan(self, text: str) -> "list[Plan]":
-        """What a text asserts, and the sentences that each assertion is compared with."""
-        language = self.grounds.language
-        asserted = [one for sentence in _split(text) for one in read_claim(sentence, language)]
-        return [Plan(one, tuple(self.grounds.find_candidates(one))) for one in asserted]
+    @classmethod
+    def read(cls, documents: Sequence[str]) -> "Steps[Book]":
+        """Reads as much of the documents as there is room for."""
+        texts, is_whole = _share_out(documents)
+        sentences: list[list[str]] = []
+        for text in texts:
+            several = yield from _split(text)
+            sentences.append(several)
+        chosen = _choose_sentences(sentences)
+        yield
+        grounds = yield from Grounds.read(chosen)
+        return cls(documents, grounds, is_whole=is_whole and sum(map(len, chosen)) == sum(map(len, sentences)))
 
-    def judge(self, plan: "Plan", vector: Vector) -> Judgement:
-        """How surely an assertion with this vector is not supported."""
-        vectors = self.vectors
-        return self.grounds.judge(plan.assertion, {at: sum(map(mul, vector, vectors[at])) for at in plan.places})
+    def plan(self, text: str) -> "Steps[list[Plan]]":
+        """What a text asserts, and the sentences that each assertion is compared with."""
+        sentences = yield from _split(text)
+        plans: list[Plan] = []
+        for sentence in sentences:
+            for one in read_claim(sentence, self.grounds.language):
+                yield
+                places = yield from self.grounds.seek_candidates(one)
+                plans.append(Plan(one, tuple(places)))
+            yield
+        return plans
+
+    def judge(self, plans: "Sequence[Plan]", vectors: Sequence[Vector]) -> Steps[list[Judgement]]:
+        """How surely each assertion, with its vector, is not supported."""
+        judged: list[Judgement] = []
+        for plan, vector in zip(plans, vectors, strict=True):
+            nearness = {at: sum(map(mul, vector, self.vectors[at])) for at in plan.places}
+            yield
+            judged.append((yield from self.grounds.weigh(plan.assertion, nearness)))
+        return judged
 
 
 class Plan(NamedTuple):
@@ -73,8 +93,9 @@ class Plan(NamedTuple):
 class GroundednessReview:
     """The comparisons of one request."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, turn: asyncio.Lock) -> None:
         self._embedder = embedder
+        self._turn = turn
         self._books: list[Book] = []
         self._lock = asyncio.Lock()
 
@@ -84,11 +105,11 @@ class GroundednessReview:
         if not claim.content.strip():
             return ()
         book = await self._open_book(claim.context)
-        plans = await asyncio.to_thread(book.plan, claim.content)
+        plans = await run_in_slices(book.plan(claim.content), self._turn)
         if not plans:
             return ()
         vectors = await self._embed(book, plans)
-        judged = await asyncio.to_thread(_judge_all, book, plans, vectors)
+        judged = await run_in_slices(book.judge(plans, vectors), self._turn)
         worst = max(judged, key=lambda one: one.score)
         return [_tell(worst, judged, book)] if worst.score >= MIN_SCORE else ()
 
@@ -98,7 +119,7 @@ class GroundednessReview:
             for known in self._books:
                 if known.documents is documents:
                     return known
-            book = await asyncio.to_thread(Book, documents)
+            book = await run_in_slices(Book.read(documents), self._turn)
             self._books = [*self._books[-_MAX_KEPT + 1 :], book]
             return book
 
@@ -119,10 +140,11 @@ class GroundednessDetector:
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
+        self._turn = asyncio.Lock()  # of all requests
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> GroundednessReview:
         Params.of_request(params, KNOWN)
-        return GroundednessReview(self._embedder)
+        return GroundednessReview(self._embedder, self._turn)
 
 
 def _check(subject: Subject) -> Claim:
@@ -146,25 +168,26 @@ def _share_out(documents: Sequence[str]) -> tuple[list[str], bool]:
     return [text[:room] for text in taken], False
 
 
-def _split(text: str) -> list[str]:
-    pieces = cut(SentenceMachine(MAX_SENTENCE_CHARS, load_stop_judge()), text)
-    return [plain for piece in pieces if (plain := piece.text.strip())]
+def _split(text: str) -> Steps[list[str]]:
+    machine = SentenceMachine(MAX_SENTENCE_CHARS, load_stop_judge())
+    chunks: list[Chunk] = []
+    for start in range(0, len(text), _FED_CHARS):
+        chunks += machine.feed(text[start : start + _FED_CHARS])
+        yield
+    chunks += machine.finish()
+    return [plain for chunk in chunks if (plain := chunk.text.strip())]
 
 
 def _choose_sentences(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
     """The first sentences of each document, in turns until there are enough."""
     counts = [0] * len(sentences)
     room = MAX_SENTENCES
-    for row in zip_longest(*sentences):
-        for at, text in enumerate(row):
-            if text is not None and room:
-                counts[at] += 1
-                room -= 1
+    open_ones = list(range(len(sentences)))
+    while room and (open_ones := [at for at in open_ones if counts[at] < len(sentences[at])]):
+        for at in open_ones[:room]:
+            counts[at] += 1
+        room -= min(room, len(open_ones))
     return [list(several[:count]) for several, count in zip(sentences, counts, strict=True)]
-
-
-def _judge_all(book: Book, plans: Sequence[Plan], vectors: Sequence[Vector]) -> list[Judgement]:
-    return [book.judge(plan, vector) for plan, vector in zip(plans, vectors, strict=True)]
 
 
 def _tell(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detection:

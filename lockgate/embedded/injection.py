@@ -79,7 +79,7 @@ class InjectionModel:
         return self._pieces.list_pieces(_RUNS.sub(r"\1\1\1", make_plain(word)))
 
     def _classify(self, window: Window) -> float:
-        if len(_LETTER.findall(window.text)) < MIN_LETTERS:
+        if len(_LETTER.findall(make_plain(window.text))) < MIN_LETTERS:
             return 0.0
         told = self._interpreter.tell(window.text)
         tokens = self._tokenize_all(told.text) if told.is_gloss else window.tokens

@@ -10,12 +10,14 @@ import asyncio
 import time
 from collections.abc import Generator
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeVar
 
 SLICE_S: Final = 0.002
 
+T = TypeVar("T")
 
-async def run_in_slices[T](steps: Generator[None, None, T], turn: asyncio.Lock) -> T:
+
+async def run_in_slices(steps: Generator[None, None, T], turn: asyncio.Lock) -> T:
     """What the steps return. The slices of all who hold the same turn follow each other, in the order of asking."""
     with closing(steps):
         while True:

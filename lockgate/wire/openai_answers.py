@@ -25,7 +25,15 @@ from lockgate.wire.openai import (
     warn,
 )
 from lockgate.wire.openai_calls import CallReader, CallText, list_call_texts, with_texts
-from lockgate.wire.openai_deltas import CALL_KEYS, CALLS_LANE, CONTENT, CONTENT_LANE, EVENT_KEYS, list_lane_texts, list_unread_keys
+from lockgate.wire.openai_deltas import (
+    CALL_KEYS,
+    CALLS_LANE,
+    CONTENT,
+    CONTENT_LANE,
+    EVENT_KEYS,
+    list_lane_texts,
+    list_unread_keys,
+)
 from lockgate.wire.receipts import NO_ACCOUNT
 
 FILTERED = "content_filter"

@@ -82,7 +82,9 @@ def with_texts(
         field = CallText(None, *_FUNCTION, "").field
         told[FUNCTION_CALL] = {**_keep_known(single, hides), "arguments": texts.get(field, "")}
     if isinstance(message.get(TOOL_CALLS), list):
-        told[TOOL_CALLS] = [_with_text(call, place, texts, hides) for place, call in _list_calls(message, is_whole=is_whole)]
+        told[TOOL_CALLS] = [
+            _with_text(call, place, texts, hides) for place, call in _list_calls(message, is_whole=is_whole)
+        ]
     return told
 
 

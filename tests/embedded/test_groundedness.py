@@ -2,13 +2,14 @@
 """The detector that compares a text with documents."""
 
 import asyncio
-import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from lockgate.core.grounds import NO_NUMBER, OTHER_DAY, Grounds, Judgement
+from lockgate.core.grounds import NO_NUMBER, OTHER_DAY, Grounds, Steps, run_through
 from lockgate.core.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detection, Excerpt
 from lockgate.core.verdicts import hide
 from lockgate.embedded import groundedness
@@ -24,12 +25,14 @@ from lockgate.embedded.groundedness import (
     open_groundedness_detector,
 )
 from lockgate.embedded.minilm import open_minilm
+from lockgate.embedded.sentences import load_stop_judge
 from lockgate.errors import ConfigError, InvalidRequest, Unavailable
 from lockgate.interfaces import Embedder, Model
 from lockgate.pipelines.guards import ActiveReview, Guard
 from lockgate.pipelines.metering import Basis, Chunking, ground
 from tests.embedders import BrokenEmbedder, TopicEmbedder
 
+T = TypeVar("T")
 LIBRARY = (
     "The city library opens at 9 am from Monday to Friday. On Sundays it stays closed. "
     "Members may borrow up to eight books for four weeks.",
@@ -200,18 +203,21 @@ async def test_an_embedder_that_fails_fails_the_review() -> None:
 async def test_documents_are_read_and_embedded_once_for_all_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    def watch(documents: Sequence[Sequence[str]]) -> Grounds:
-        read.append(documents)
-        return Grounds(documents)
+    class Watched(Grounds):
+        @classmethod
+        def read(cls, documents: Sequence[Sequence[str]]) -> Steps[Grounds]:
+            read.append(documents)
+            return Grounds.read(documents)
 
-    monkeypatch.setattr(groundedness, "Grounds", watch)
+    monkeypatch.setattr(groundedness, "Grounds", Watched)
     embedder = SlowEmbedder()
     asked = review(embedder)
     claims = [f"Members may borrow {count} books." for count in range(30, 36)]
     found = await asyncio.gather(*[asked.review(Claim(text, "docs", LIBRARY)) for text in claims])
     assert [len(one) for one in found] == [1] * 6
     assert len(read) == 1
-    assert sorted(embedder.asked) == sorted([*claims, *(one for text in LIBRARY for one in groundedness._split(text))])
+    sentences = [one for text in LIBRARY for one in run_through(groundedness._split(text))]
+    assert sorted(embedder.asked) == sorted([*claims, *sentences])
 
 
 async def test_other_documents_are_other_documents_and_few_are_kept() -> None:
@@ -232,41 +238,64 @@ async def test_a_review_that_is_given_up_does_not_stop_the_next() -> None:
     assert await asked.review(Claim("Members may borrow up to eight books.", "docs", LIBRARY)) == ()
 
 
-async def test_words_are_read_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[int] = set()
+PROSE = " ".join([*LIBRARY, "The annual fee is about 30 euros, and Helen Marsh, not Paul Ivers, runs it; see A-17. "])
+HOSTILE = {
+    "prose": PROSE,
+    "no end": PROSE.replace(". ", ", and ").replace(";", ","),
+    "figures": "12 euros 3.50 dollars 1,000 km 8:30 pm about 4 weeks 12.12.2020 ",
+    "clauses": "not on Mondays, except tea, ",
+    "words": " ".join(f"{chr(97 + one % 26) * 2}{one:03}{chr(97 + one % 7)}word" for one in range(700)) + " ",
+    "short": "Tea 5. A b. Dr. No? ",
+}
+LONGEST_STEP_S = 0.03  # some milliseconds, on a machine that does much else
 
-    class Watched(Book):
-        def __init__(self, documents: Sequence[str]) -> None:
-            seen.add(threading.get_ident())
-            super().__init__(documents)
 
-        def plan(self, text: str) -> list[groundedness.Plan]:
-            seen.add(threading.get_ident())
-            return super().plan(text)
+def run_timed(steps: Steps[T], spent_s: list[float]) -> T:
+    """The result of all steps; how long each kept a processor is added to `spent_s`."""
+    while True:
+        began = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            spent_s.append(time.thread_time() - began)
 
-        def judge(self, plan: groundedness.Plan, vector: Sequence[float]) -> Judgement:
-            seen.add(threading.get_ident())
-            return super().judge(plan, vector)
 
-    monkeypatch.setattr(groundedness, "Book", Watched)
-    assert await compare("Members may borrow up to twelve books.") != ()
-    assert seen
-    assert threading.get_ident() not in seen
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_step_keeps_the_loop_for_long_whatever_is_compared(kind: str) -> None:
+    text = (HOSTILE[kind] * (MAX_DOCUMENTS_CHARS // len(HOSTILE[kind]) + 1))[:MAX_DOCUMENTS_CHARS]
+    load_stop_judge()
+    spent_s: list[float] = []
+    book = run_timed(Book.read([text]), spent_s)
+    plans = run_timed(book.plan(text[333:2333]), spent_s)
+    book.vectors.update(dict.fromkeys(range(len(book.grounds.sentences)), [1.0] * 384))
+    run_timed(book.judge(plans, [[0.5 / 384] * 384 for _ in plans]), spent_s)
+    assert sorted(spent_s)[-3] < LONGEST_STEP_S  # two may have met a collection of garbage
+
+
+def test_many_documents_are_cut_in_rows_without_counting_all() -> None:
+    sentences = [["a"] * 60_000, *[["b"]] * 255]
+    began = time.thread_time()
+    chosen = groundedness._choose_sentences(sentences)
+    assert time.thread_time() - began < LONGEST_STEP_S
+    assert [len(several) for several in chosen] == [MAX_SENTENCES - 255, *[1] * 255]
 
 
 async def test_too_many_documents_are_cut_alike_and_the_finding_says_so() -> None:
     many = ["The tea costs 8 euros. " * 400, *(f"Shop {number} sells bread." for number in range(200))]
-    book = Book(many)
+    book = run_through(Book.read(many))
     assert not book.is_whole
     assert len(book.grounds.sentences) == MAX_SENTENCES
     assert {one.document for one in book.grounds.sentences} == set(range(201))
     (found,) = await review().review(Claim("The tea costs 7.50 euros.", "docs", many))
     assert (found.metadata or {})["documents_cut"] is True
-    assert Book(LIBRARY).is_whole
+    assert run_through(Book.read(LIBRARY)).is_whole
 
 
 def test_a_document_of_any_size_costs_no_more_than_the_room_there_is() -> None:
-    book = Book(["x" * (4 * MAX_DOCUMENTS_CHARS)])
+    book = run_through(Book.read(["x" * (4 * MAX_DOCUMENTS_CHARS)]))
     assert not book.is_whole
     assert sum(len(one.traits.text) for one in book.grounds.sentences) <= MAX_DOCUMENTS_CHARS
 

@@ -115,6 +115,14 @@ async def test_an_attack_in_a_long_document_is_found_where_it_stands(detector: I
         assert len(hit.text) < len(text) / 20
 
 
+async def test_no_odd_letters_keep_an_attack_from_the_model(detector: InjectionDetector) -> None:
+    circled = "".join(chr(0x24D0 + ord(one) - ord("a")) if one.islower() else one for one in ATTACK)
+    glued = "\u2049" * 25 + ATTACK.replace(" ", "\u2049")
+    for text in (circled, glued, "\ufdfa" * 20 + ATTACK):
+        (hits,) = await read(detector, text, patterns=False)
+        assert max((hit.score for hit in hits), default=0.0) >= THRESHOLD, text
+
+
 async def test_the_event_loop_goes_on_while_much_is_read(detector: InjectionDetector) -> None:
     task = asyncio.create_task(read(detector, *[CALM] * 40, CALM * 100))
     longest, before = 0.0, time.perf_counter()

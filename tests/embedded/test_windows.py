@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from lockgate.core.values import Excerpt
 from lockgate.embedded.letters import make_plain
-from lockgate.embedded.pooling import open_pool
+from lockgate.embedded.pooling import ModelPool, open_pool
 from lockgate.embedded.toxicity_words import KnownWords
-from lockgate.embedded.windows import MAX_WINDOW_WORDS, Cutter, WindowReading
+from lockgate.embedded.windows import MAX_WINDOW_WORDS, Cutter, Window, WindowReading
 from lockgate.embedded.wordpiece import WordPieces
 
 MAX, OVERLAP = 10, 3
@@ -139,6 +139,7 @@ async def test_what_takes_long_to_cut_is_not_cut_on_the_event_loop(text: str, is
         threads.add(threading.get_ident())
         return [len(word)]
 
+    pool: ModelPool[Window, int]
     async with open_pool(lambda windows: [0] * len(windows), name="none") as pool:
         await WindowReading(Cutter(tokenize, 60, 15), pool, lambda _, __: None).read([Excerpt(text)])
     assert (threads == {threading.get_ident()}) is is_here

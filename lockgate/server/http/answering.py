@@ -219,7 +219,9 @@ class Answering:
     async def _carry_out(self, exchange: Exchange, job: Job) -> None:
         plan, policy, measures = job.plan, job.plan.policy, job.plan.policy.measures("input")
         slices = job.slices or cut_masks(job.text, job.masks)
-        masks_prompt = not measures.is_shadow and any(measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents)
+        masks_prompt = not measures.is_shadow and any(
+            measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents
+        )
         prompt = Prompt(
             job.text,
             slices,

@@ -55,8 +55,12 @@ def list_findings(lane: Lane, policy: Policy) -> list[Told]:
     """What the detectors of the policy find in the lane."""
     if not is_read(lane, policy):
         return []
-    eyes = policy.eyes
-    return [Told(find.start, find.end, name, find.label) for find in lane.finds for name in eyes.get(find.eye, ())]
+    eyes, hides = policy.eyes, policy.action == "mask"
+    return [
+        Told(find.start, find.end, name, find.label if hides else "")
+        for find in lane.finds
+        for name in eyes.get(find.eye, ())
+    ]
 
 
 def list_masks(lane: Lane, policy: Policy) -> list[Mask]:

@@ -15,7 +15,7 @@ NAMES = ("bluebird", "größenwahn", "silberfuchs", "Quetzal", "zinnober")
 PHRASES = ("Operation Nightfall", "projekt mondlicht", "seven grey doors")
 CODE = re.compile(r"\bvq[a-z]+(?: [A-Z]{2}\d\d)?")  # what the distant detector of sentences looks for
 TAG = re.compile(r"\b(wq[a-z]{3})([a-z]*)\b")  # what the distant detector of words looks for: two findings that touch
-POISON = re.compile(r"\bpz([unet])[a-z]+\b")  # where the distant detector of sentences fails, and how
+POISON = re.compile(r"\bpz([unetc])[a-z]+\b")  # where the distant detector of sentences fails, and how
 NOTED = (r"\bmemo [a-z0-9.]+@", r"\bmemos\b")
 _SYLLABLES = (
     "ba",
@@ -127,7 +127,7 @@ def _add_overlaps(rng: random.Random, add: Callable[..., None]) -> None:
 
 def draw_poison(rng: random.Random) -> Mark:
     """A word in which nothing is found, for the detector fails that reads it."""
-    text = "pz" + rng.choice("unet") + _draw_word(rng)
+    text = "pz" + rng.choice("unetc") + _draw_word(rng)
     return Mark("poison", text, tuple(text), ())
 
 

@@ -83,6 +83,7 @@ def _list_policies() -> dict[str, Policy]:
     found += [
         Policy(f"{name}-{mask}", _FAR, mask=mask, lanes=lanes) for name, lanes in _LANES.items() for mask in MASKS
     ]
+    found += [Policy("told-all", _SOME["all"], "annotate"), Policy("told-words", _SOME["words"], "annotate")]
     found += [Policy(f"both-{mask}", _BOTH, mask=mask, reads_prompt=True) for mask in MASKS]
     found += [Policy(f"shadow-{mask}", _SOME["all"], mask=mask, is_shadow=True) for mask in MASKS]
     found += [Policy(f"{act}-{name}", _SOME[name], act) for act in ("stop", "block") for name in ("near", "far")]
@@ -90,9 +91,10 @@ def _list_policies() -> dict[str, Policy]:
 
 
 POLICIES = _list_policies()
-MASKING = tuple(name for name, one in POLICIES.items() if one.action == "mask" and not one.is_shadow)
+# Those that let every stream come to its end, masked or, under two of them, with what was found told beside it.
+MASKING = tuple(name for name, one in POLICIES.items() if one.action in ("mask", "annotate") and not one.is_shadow)
 SHADOWS = tuple(name for name, one in POLICIES.items() if one.is_shadow)
-ENDING = tuple(name for name, one in POLICIES.items() if one.action != "mask")
+ENDING = tuple(name for name, one in POLICIES.items() if one.action in ("stop", "block"))
 
 
 def write_config(ports: Mapping[str, int]) -> str:
