@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
 from lockgate.assembly import Gateway, open_gateway
+from lockgate.config.orchestrator_yaml import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Excerpt
 from lockgate.core.verdicts import keep
@@ -27,7 +28,6 @@ from lockgate.telemetry.log import SILENT, logger
 
 SETS = Path(__file__).parent / "labelled"
 LANGUAGES = ("en", "es", "de")
-THRESHOLD = 0.5  # what an embedded detector has if the settings say nothing
 GROUNDEDNESS, LANGUAGE, PII = "groundedness", "language", "pii"
 NAMES = ("prompt_injection", "toxicity", LANGUAGE, GROUNDEDNESS, PII, "secrets")
 # The set has telephone numbers as people of these countries write them.
@@ -110,13 +110,7 @@ async def _measure(effort: Effort) -> list[Row]:
 
 def _build_settings() -> Settings:
     detectors = {
-        name: DetectorSettings(
-            type=TEXT_CONTEXT_DOC if name == GROUNDEDNESS else TEXT_CONTENTS,
-            chunker_id="sentence",
-            default_threshold=THRESHOLD,
-            embedded=name,
-            options=OPTIONS.get(name, {}),
-        )
+        name: DetectorSettings(**embedded_defaults(name), embedded=name, options=OPTIONS.get(name, {}))
         for name in NAMES
     }
     data_dir = Path(os.environ.get("LOCKGATE_DATA_DIR", SETS.parents[1] / ".lockgate"))
@@ -214,7 +208,7 @@ def build_rows(name: str, outcomes: Sequence[Outcome]) -> list[Row]:
     for language in LANGUAGES:
         of_language = [one for one in outcomes if one.sample.language == language]
         rows += _rate(f"{name}, {language}, {len(of_language)} items", of_language)
-    rows.append(Row(f"{name}, default threshold", THRESHOLD, ""))
+    rows.append(Row(f"{name}, default threshold", embedded_defaults(name)["default_threshold"], ""))
     rows.append(Row(f"{name}, per chunk, p50", statistics.median(taken) * _MILLI if taken else 0.0, "ms"))
     return rows
 

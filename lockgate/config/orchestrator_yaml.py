@@ -28,7 +28,7 @@ from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHU
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
 # Of embedded detectors that have another one than 0.5, as measured on benchmarks/labelled.
-_THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8, "groundedness": 0.75}
+_THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8}
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 
@@ -133,7 +133,7 @@ class _Reader:
     def _read_detector(self, name: str, value: object) -> DetectorSettings | None:
         path = ("detectors", name)
         raw = self._draft.take_map(value, path)
-        defaults = _embedded_defaults(raw["embedded"]) if raw.get("embedded") is not None else {}
+        defaults = embedded_defaults(raw["embedded"]) if raw.get("embedded") is not None else {}
         special = ("service", "health_service")
         found = read_fields(self._draft, DetectorSettings, raw, path, special=special, defaults=defaults)
         self._check_one_way(raw, path, "detector")
@@ -226,7 +226,8 @@ class _Reader:
             self._draft.blame((*path, "service", "hostname"), message, check)
 
 
-def _embedded_defaults(embedded: object) -> dict[str, Any]:
+def embedded_defaults(embedded: object) -> dict[str, Any]:
+    """What a detector that runs here has where the settings say nothing."""
     chunker = WHOLE_TEXT_CHUNKER if embedded == "format" else "sentence"
     kind = TEXT_CONTEXT_DOC if embedded == "groundedness" else TEXT_CONTENTS
     return {"type": kind, "chunker_id": chunker, "default_threshold": _THRESHOLDS.get(str(embedded), 0.5)}

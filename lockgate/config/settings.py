@@ -142,7 +142,7 @@ class DetectorSettings:
     default_threshold: float = option(
         kinds.NUMBER,
         "lowest score reported when a request names none",
-        shown="required; embedded: 0.5 (`prompt_injection`, `toxicity`: 0.8; `groundedness`: 0.75)",
+        shown="required; embedded: 0.5 (`prompt_injection`, `toxicity`: 0.8)",
     )
     service: ServiceSettings | None = option(SERVICE, "a remote detector", None)
     health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
