@@ -15,7 +15,7 @@ from benchmarks.processes import open_relay, open_upstream
 from benchmarks.upstream import CHAT_PATH
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SECTIONS = ("agent", "chat", "content", "core", "grounded", "growth", "retrieval", "sharing", "stream")
+_SECTIONS = ("agent", "chat", "content", "core", "detectors", "grounded", "growth", "retrieval", "sharing", "stream")
 _ALL_MET, _MISSED = 0, 1
 
 

@@ -213,4 +213,4 @@ def test_no_phrase_meets_ordinary_pages() -> None:
     table = RuleTable(RULES)
     for path in sorted((ROOT / "docs").glob("*.md")):
         for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
-            assert table.meet(paragraph) == [], paragraph
+            assert paragraph.startswith("```console") or table.meet(paragraph) == [], paragraph  # examples may insult
