@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
-.PHONY: help install setup demo test lint format bench bench-peers soak protos lock clean
+.PHONY: help install setup demo test tests lint format bench bench-peers soak protos lock clean
 help:
 	@echo "make demo     watch a text pass the gate, then try the API (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests"
@@ -35,7 +35,11 @@ setup: $(STAMP)
 demo: setup
 	@$(BIN)/lockgate demo
 
-test: lint setup
+# Two at once: the types take a minute, and the first tests do not need that core.
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint tests
+
+tests: $(STAMP)
 	$(BIN)/pytest
 
 lint: $(STAMP)

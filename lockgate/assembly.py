@@ -253,7 +253,9 @@ class _Opener:
                             choose(guards, {name: params}, Rules(types=(guards[name].type,)))
                     except RequestError as error:
                         key = f"policies.{policy.name}.{section}.{name}"
-                        self.faults.append(ConfigError(error.message, source=self._settings.source, key=key))
+                        words = error.message.removeprefix(f"detector request failed for `{name}`: ")
+                        words += "; besides, a policy gives a detector `threshold`, `on_finding`, `on_detector_failure`"
+                        self.faults.append(ConfigError(words, source=self._settings.source, key=key))
 
     async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:  # noqa: ANN401
         """A client of a service, opened; it is also asked for the service's health."""

@@ -32,6 +32,11 @@ def find_factory(group: str, name: str) -> Any:  # noqa: ANN401 - the group says
         raise ConfigError(f"cannot load `{place.value}`: {error}", source="plugins", key=name) from error
 
 
+def is_known(group: str, name: str) -> bool:
+    """Whether a part of that name is installed; nothing is imported."""
+    return bool(entry_points(group=group, name=name))
+
+
 def locate(group: str, name: str) -> str:
     """Where a part would come from, in words for people; nothing is imported."""
     if ":" in name:

@@ -9,18 +9,20 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lockgate.assembly import Gateway, open_gateway
-from lockgate.config.settings import Settings
+from lockgate.config.orchestrator_yaml import embedded_defaults
+from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.lanes import Lanes
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import TEXT_CONTENTS, Detection, Frame
 from lockgate.errors import ConfigError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose_guards
-from lockgate.plugins import find_factory
+from lockgate.plugins import find_factory, is_known
 from lockgate.server.http.guardrails import CONTENT_PATH
 from lockgate.server.run import Bound
 from lockgate.wire.guardrails import encode_line
@@ -54,6 +56,7 @@ async def detect(
 ) -> bool:
     """Print what the detectors find; whether there was anything."""
     has_found = False
+    settings = _add_embedded(settings, requested)
     async with open_gateway(settings) as gateway:
         _check_local(settings, gateway, requested)
         guards = choose_guards(gateway.guards, requested, Rules())
@@ -64,6 +67,13 @@ async def detect(
                 has_found = has_found or bool(release.detections)
                 show(release)
     return has_found
+
+
+def _add_embedded(settings: Settings, requested: Iterable[str]) -> Settings:
+    """The settings with detectors that run here and are asked for by their own names, as they are by default."""
+    missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
+    added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
+    return replace(settings, detectors={**settings.detectors, **added}) if added else settings
 
 
 def _check_local(settings: Settings, gateway: Gateway, requested: Iterable[str]) -> None:

@@ -44,8 +44,8 @@ _decode_next = json.JSONDecoder().raw_decode
 _OTHERS = "the text, the order or the lane of at least one is another"
 _HOW_TO_SAVE = "Save the body as it comes: curl -sN ... -o FILE, without -i."
 _HOW_TO_GET = (
-    "Ask with detectors or a policy, and save the answer up to its end; where the receipt comes apart from the answer, "
-    "as in gRPC metadata, give it with --receipt."
+    "Ask with a policy, or with detectors and the header `X-Lockgate-Receipt: true`, and save the answer to its end; "
+    "where the receipt comes apart from the answer, as in gRPC metadata, give it with --receipt."
 )
 
 

@@ -154,6 +154,9 @@ def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
         elif policy not in found["policies"]:
             message = f"policy `{policy}` not found in section `policies`"
             draft.blame(path, message + kinds.suggest(policy, list(found["policies"])))
+        elif path[0] == "openai" and not (found["policies"][policy].input or found["policies"][policy].output):
+            reason = f"`{policy}` has no detectors of `input` or `output`"
+            draft.warn(f"{'.'.join(path)} guards nothing: {reason}, and completions have no documents")
 
 
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:

@@ -197,7 +197,7 @@ def _list_policies(settings: Settings) -> list[tuple[str, ...]]:
     for name, policy in settings.policies.items():
         told = describe_policy(policy)
         cells = [told.get(section, "-") for section in SECTION_TYPES]
-        users = ", ".join(_list_users(settings, name)) or "-"
+        users = ", ".join(list_users(settings, name)) or "-"
         rows.append((name, told["mode"], *cells, told["mask_with"], told["lanes"], users))
     return rows if settings.policies else []
 
@@ -217,12 +217,13 @@ def _describe_reader(policy: PolicySettings, section: str, name: str) -> str:
     return f"{name} ({policy.action(section, name)}{failing})"
 
 
-def _list_users(settings: Settings, policy: str) -> list[str]:
+def list_users(settings: Settings, policy: str) -> list[str]:
     """Whose requests are under the policy, if they name none."""
     users = [f"agent {name}" for name, one in settings.agents.items() if one.policy == policy]
     users += [f"model {name}" for name, one in settings.models.items() if one.policy == policy]
     named = settings.openai.policies if settings.openai is not None else {}
-    return users + [f"openai {name}" for name, one in named.items() if one == policy]
+    users += [f"openai {name}" for name, one in named.items() if one == policy]
+    return users + (["moderations"] if settings.moderation.policy == policy else [])
 
 
 def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lockgate._version import __version__
 from lockgate.assembly import Gateway, open_gateway
-from lockgate.config.report import describe_policy, without_effect
+from lockgate.config.report import describe_policy, list_users, without_effect
 from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
@@ -84,7 +84,8 @@ def _log_start(gateway: Gateway) -> None:
         told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
     log_event(Event.STARTED, logging.INFO, version=__version__, **told)
     for name, policy in settings.policies.items():
-        log_event(Event.POLICY, logging.INFO, policy=name, **describe_policy(policy))
+        users = ", ".join(list_users(settings, name)) or "none"
+        log_event(Event.POLICY, logging.INFO, policy=name, default_of=users, **describe_policy(policy))
 
 
 async def _check_health(gateway: Gateway) -> None:

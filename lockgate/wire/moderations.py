@@ -153,15 +153,25 @@ def build_result(
     scores = dict.fromkeys(CATEGORIES, 0.0)
     types: dict[str, list[str]] = {name: [] for name in CATEGORIES} | {name: ["text"] for name in looked_for}
     for one in found:
-        is_flagged = one.score >= thresholds[one.detector_id]
-        for name in name_categories(one.detection_type, one.detection):
-            flags[name] = flags.get(name, False) or is_flagged
-            scores[name] = max(scores.get(name, 0.0), float(one.score))
-            types[name] = ["text"]
+        for label, score in _list_labels(one):
+            is_flagged = score >= thresholds[one.detector_id]
+            for name in name_categories(one.detection_type, label):
+                flags[name] = flags.get(name, False) or is_flagged
+                scores[name] = max(scores.get(name, 0.0), score)
+                types[name] = ["text"]
     for name in types:
         flags.setdefault(name, False)
         scores.setdefault(name, 0.0)
     return ModerationResult(any(flags.values()), flags, scores, types)
+
+
+def _list_labels(one: Detection) -> list[tuple[str, float]]:
+    """What was found, and what else toxicity saw in the same text: a finding bears its strongest label alone."""
+    labels = [(one.detection, float(one.score))]
+    others = (one.metadata or {}).get("scores") if _TOXIC in one.detection_type else None
+    if isinstance(others, Mapping):
+        labels += [(name, float(score)) for name, score in others.items() if isinstance(score, int | float)]
+    return labels
 
 
 def encode_moderation(

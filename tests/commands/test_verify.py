@@ -168,7 +168,7 @@ def test_the_command_of_the_page_prints_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     sample = re.search(r"```text\n(data: .*?)\n```", PAGE, re.DOTALL)
-    shown = re.search(r"```console\n\$ lockgate (.*?)\n(.*?)```", PAGE, re.DOTALL)
+    shown = re.search(r"```console\n\$ .venv/bin/lockgate (.*?)\n(.*?)```", PAGE, re.DOTALL)
     assert sample
     assert shown
     (tmp_path / "answer.sse").write_text(sample[1] + "\n\n", encoding="utf-8")

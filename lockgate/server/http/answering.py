@@ -169,6 +169,8 @@ class Answering:
         meter = Meter(policy.name, is_shadow=policy.is_shadow, lanes=lanes)
         of_input = _watch(meter, excuse(of_input, partial(policy.passes, "input")), Part.PROMPT)
         of_output = _watch(meter, excuse(of_output, partial(policy.passes, "output")), Part.ANSWER)
+        for name in policy.grounding:  # nothing is retrieved here: it reads nothing, and that is told
+            meter.receipt.expect(name, Part.ANSWER)
         names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
         account = Account(meter.receipt, names)
         return Plan(policy, of_input, of_output, policy.measures("output"), meter, account)
