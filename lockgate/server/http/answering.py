@@ -280,8 +280,10 @@ class Answering:
         for choice, subject in job.border.subjects():
             found = await review_all(reviews, subject, self._max_open)
             _note(job.plan, found, job.plan.for_output, Part.ANSWER)
+            if job.plan.hides:  # who reads what the client does not see tells of it only if the policy named it
+                found = [hide(one) for one in found if job.plan.for_output.trusts(one.detector_id)]
             if not job.plan.is_shadow:
-                job.border.note_reviews(choice, [hide(one) for one in found] if job.plan.hides else found)
+                job.border.note_reviews(choice, found)
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:
