@@ -122,11 +122,13 @@ class Judge:
 
     def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
+        if not (detections or self._is_blocked or self._masker.is_open):  # as nearly always
+            return Verdict(text, (), False, len(text))
         if detections:
             self._note(detections)
         if self._measures.is_shadow:
             return Verdict(text, (), kept=len(text))
-        if self._tells_all or not (detections or self._masker.is_open or self._is_blocked):
+        if self._tells_all:
             return Verdict(text, tuple(detections), kept=len(text))
         if self._is_blocked:
             return Verdict("", self._tell(detections, start, "", ()), is_blocked=True)
