@@ -146,7 +146,11 @@ class DataSource(Protocol):
 
 
 class Model(Protocol):
-    """Generates text."""
+    """Generates text.
+
+    One that has a method `answer(grounds: Grounds, params)` is given question and documents where an answer is to rest
+    on documents, and writes its own prompt: small models need another. Else it behaves as `generate` does.
+    """
 
     def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]

@@ -59,7 +59,6 @@ ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     (OLLAMA_TEXT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
 )
 V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
-_NOT_YET_USED = ("server.allowed_hosts",)
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
 
@@ -104,26 +103,19 @@ def render_yaml(settings: Settings) -> str:
 def unserved(settings: Settings) -> list[str]:
     """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
     names = [f"models.{one.id}.embedded: {one.embedded}" for one in settings.models.values() if is_for_later(one)]
-    names += [f"server.{key}" for key in ("playground", "trace") if getattr(settings.server, key)]
     return names
 
 
 def without_effect(settings: Settings) -> list[str]:
     """Settings that were given and do nothing, or leave a detector without a word: nobody must think that they work."""
-    default = Settings()
-    given = [name for name in _NOT_YET_USED if _look_up(settings, name) != _look_up(default, name)]
+    server = settings.server
+    idle = [] if server.playground or server.trace or not server.allowed_hosts else ["server.allowed_hosts"]
+    idle += [] if server.playground or server.samples is None else ["server.samples"]
     mute = [name for name, part in settings.detectors.items() if part.default_threshold > 1]
     return [
-        *[f"`{name}` has no effect in this version" for name in given],
+        *[f"`{name}` has no effect without `server.playground`" for name in idle],
         *[f"`detectors.{name}.default_threshold` is above 1, which no score can reach" for name in mute],
     ]
-
-
-def _look_up(settings: Settings, path: str) -> object:
-    value: Any = settings
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def describe_streams(settings: Settings, detector: DetectorSettings) -> str:

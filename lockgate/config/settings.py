@@ -304,6 +304,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = option(
         kinds.TEXTS, "host names besides loopback for playground and trace", (), "[]"
     )
+    samples: Path | None = option(kinds.PATH, "sample questions of the playground, a YAML file", None)
     tls: ServerTlsSettings = option(Section(ServerTlsSettings), "TLS of the API port", ServerTlsSettings)
     workers: int = option(kinds.whole(1, 512), "processes that serve the API port", 1)
     shutdown_timeout_s: float | None = option(
@@ -398,6 +399,7 @@ class Settings:
     listeners: Listeners = Listeners(
         Listener("api", "127.0.0.1", 8033, False), Listener("health", "127.0.0.1", 8034, False)
     )
+    trace_token: Secret | None = None  # made anew at each start
     compat: Compat = option(kinds.choice("none", "fms"), "fms: follow the existing orchestrator to the letter", "none")
     release_strategy: ReleaseStrategy | None = option(
         kinds.choice("max_processed_index", "frontier"), "where held text is cut; null: by endpoint", None

@@ -68,6 +68,14 @@ def build_document(hit: Hit, score: float, similarity: float | None) -> Document
     return Document(hit.title, hit.text, score, metadata)
 
 
+def find_similarity(document: Document) -> float | None:
+    """How near in meaning a document is, where its source has told."""
+    told = (document.metadata or {}).get(SIMILARITY)
+    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+        return None
+    return float(told)
+
+
 def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) -> float:
     return sum(weight for spread, weight in zip(spreads, weights, strict=True) if key in spread.hits)
 

@@ -8,6 +8,7 @@ should stand, and what a model makes of them.
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from lockgate.core.values import Document, Message
 
@@ -58,6 +59,15 @@ _UNSEEN = re.compile(
 )
 # NUL ends a text for programs that are written in C, and a lone surrogate cannot be sent.
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class Grounds(NamedTuple):
+    """What an answer is to rest on. `has_sources`: documents were asked for, though there may be none."""
+
+    question: str
+    documents: Sequence[Document]
+    has_sources: bool
+    system_prompt: str | None = None
 
 
 def build_prompt(

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 from lockgate.core.answers import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.core.citations import CitationScanner
 from lockgate.core.lanes import LanePlan
-from lockgate.core.prompt import build_prompt, tell_lack
+from lockgate.core.prompt import Grounds, build_prompt, tell_lack
 from lockgate.core.receipts import Part
 from lockgate.core.release import Release
 from lockgate.core.retrieval import Retrieval, Status, merge_documents
-from lockgate.core.values import Frame, Message
-from lockgate.core.verdicts import Action, Judge, Measures, judge_whole
+from lockgate.core.trace import Trace
+from lockgate.core.values import Frame
+from lockgate.core.verdicts import Action, Judge, Measures, Verdict, judge_whole
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.interfaces import Model
 from lockgate.pipelines.detect import detect_contents
@@ -121,6 +122,7 @@ class Question(NamedTuple):
     system_prompt: str | None = None
     guarding: Guarding = Guarding()
     finds_citations: bool = False
+    trace: Trace | None = None  # where somebody may see what is held
 
 
 Tell = Callable[[Step], Awaitable[None]]
@@ -292,6 +294,8 @@ class _Run:
                 await self._wait()
                 continue
             outcome.ended.append(self._unheard.popleft())
+            if self._question.trace is not None:
+                self._question.trace.come(outcome.ended[-1])
             await self._tell(SourceEnded(outcome.ended[-1]))
 
     async def _wait(self) -> None:
@@ -319,18 +323,15 @@ class _Run:
 
     async def _generate(self) -> None:
         question, outcome = self._question, self.outcome
-        messages = build_prompt(
-            self._prompt,
-            outcome.documents,
-            has_sources=bool(question.sources),
-            system_prompt=question.system_prompt,
-        )
+        grounds = Grounds(self._prompt, outcome.documents, bool(question.sources), question.system_prompt)
         await self._tell(GenerationStarted())
         log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         began = self._clock()
         guards = self._choose_readers()
         speaker = _Speaker(question, outcome, self._meter)
-        async with open_guarded_stream(self._ask_model(messages, began), guards, question.plan(guards)) as releases:
+        source, plan = self._ask_model(grounds, began), question.plan(guards)
+        watch = None if question.trace is None else question.trace.watch
+        async with open_guarded_stream(source, guards, plan, watch) as releases:
             async for release in releases:
                 await self._hear_check()
                 if outcome.is_prompt_blocked:  # known before the timeout above can tell
@@ -360,15 +361,17 @@ class _Run:
             readers += ground(guarding.grounding, basis, holds=guarding.grounding_holds)
         return self._meter.watch(readers, Part.ANSWER) if readers else ()
 
-    async def _ask_model(self, messages: Sequence[Message], began: float) -> Source:
+    async def _ask_model(self, grounds: Grounds, began: float) -> Source:
         question = self._question
         until = min(began + question.limits.generation_s, self.deadline)
         try:
             with blaming_model():
-                frames = question.model().generate(messages, question.params)
+                frames = _speak(question.model(), grounds, question.params)
             async with aclosing(frames):
                 while (burst := await next_burst(frames, until)) is not None:
                     self._note_usage(burst)
+                    if question.trace is not None:
+                        question.trace.receive(burst)
                     yield burst
         except LockgateError as error:
             log_event(
@@ -396,12 +399,23 @@ class _Run:
             self.outcome.receipt.note_released(part, text)
 
 
+def _speak(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
+    """The model's answer, to the prompt that all models get or to its own."""
+    answer_by_itself: Callable[[Grounds, Mapping[str, Any]], Source] | None = getattr(model, "answer", None)
+    if answer_by_itself is not None:
+        return answer_by_itself(grounds, params)
+    question, documents, has_sources, system_prompt = grounds
+    messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)
+    return model.generate(messages, params)
+
+
 class _Speaker:
     """Judges the releases of one answer, notes what is said, and looks for citations in it."""
 
     def __init__(self, question: Question, outcome: Outcome, meter: Meter) -> None:
         self._outcome = outcome
         self._meter = meter
+        self._trace = question.trace
         guarding = question.guarding
         self._measures = guarding.for_output
         self._judge = Judge(guarding.for_output, meter.names) if guarding.is_on else None
@@ -412,6 +426,7 @@ class _Speaker:
     def judge(self, release: Release) -> Token | None:
         """What the client hears of a release."""
         text, detections = release.text, release.detections
+        verdict: Verdict | None = None
         if self._judge is not None:
             if detections:
                 self._meter.note_findings(detections, self._measures, Part.ANSWER)
@@ -420,6 +435,8 @@ class _Speaker:
             self._outcome.is_answer_blocked = verdict.is_blocked
             text, detections = verdict.text, verdict.detections
             self._outcome.found_in_answer += detections
+        if self._trace is not None:
+            self._trace.leave(release, verdict)
         if not text:
             return None
         if self._scanner is not None:

@@ -7,6 +7,7 @@ The API ports are served here or by workers; the health port always here, until 
 import asyncio
 import errno
 import logging
+import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple
 from lockgate._version import __version__
 from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.report import describe_policy, list_users, without_effect
-from lockgate.config.settings import Listener, Settings
+from lockgate.config.settings import Listener, Secret, Settings
+from lockgate.core.endpoints import TRACED_CHAT_PATH
 from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
@@ -47,12 +49,18 @@ Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 def serve(settings: Settings, then: Then | None = None) -> None:
     """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
     raise_file_limit()
+    settings = _make_token(settings)
     with (
         shared_metrics(settings.server.workers),
         open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(_serve(settings, then))
+
+
+def _make_token(settings: Settings) -> Settings:
+    """The settings with the token of this start, where there is a trace; workers get the same one."""
+    return replace(settings, trace_token=Secret(secrets.token_urlsafe(24))) if settings.server.trace else settings
 
 
 async def _serve(settings: Settings, then: Then | None) -> None:
@@ -83,6 +91,8 @@ def _log_start(gateway: Gateway) -> None:
     if gateway.agents:
         told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
     log_event(Event.STARTED, logging.INFO, version=__version__, **told)
+    if settings.trace_token is not None:  # said on purpose: whoever reads the log of a start may see what is held
+        log_event(Event.TRACE_OPEN, path=TRACED_CHAT_PATH, token=settings.trace_token.reveal())
     for name, policy in settings.policies.items():
         users = ", ".join(list_users(settings, name)) or "none"
         log_event(Event.POLICY, logging.INFO, policy=name, default_of=users, **describe_policy(policy))

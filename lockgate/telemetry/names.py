@@ -45,6 +45,7 @@ class Event(StrEnum):
     STOPPED = "stopped"
     STOPPING = "stopping"
     LISTENING = "listening"
+    TRACE_OPEN = "trace_open"
     PORT_LEFT_CLOSED = "port_left_closed"
     UNHEALTHY = "unhealthy"
     WORKER_STARTED = "worker_started"

@@ -106,7 +106,8 @@ class Client:
 
 def build_head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
     """The bytes of a request's head."""
-    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", *(f"{name}: {value}" for name, value in headers.items())]
+    headers = {"host": "127.0.0.1", **headers}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 

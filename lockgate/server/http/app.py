@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH, OLLAMA_PATHS, is_client_path
+from lockgate.core.endpoints import (
+    CHAT_PATH,
+    CHAT_STREAM_PATH,
+    OLLAMA_PATHS,
+    TRACED_CHAT_PATH,
+    is_client_path,
+    is_page_path,
+)
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.cors import Cors, answer_preflight
@@ -29,7 +36,7 @@ _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 # Answered however busy we are, neither counted nor logged.
 _LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/redoc", "/metrics", "/openapi.json"})
-_CORRELATED = frozenset({CHAT_PATH, CHAT_STREAM_PATH}) | _LIGHT
+_CORRELATED = frozenset({CHAT_PATH, CHAT_STREAM_PATH, TRACED_CHAT_PATH}) | _LIGHT
 
 
 class App:
@@ -53,7 +60,7 @@ class App:
         path = exchange.path
         exchange.encode_error = self._choose_encoder(path)
         methods = self._routes.get(path)
-        is_light = path in _LIGHT
+        is_light = path in _LIGHT or (methods is not None and is_page_path(path))
         route = None if methods is None else path
         is_counted = self._is_counted and not is_light
         request = start_request(exchange.method, path, route, exchange.header, is_counted=is_counted)
@@ -63,7 +70,7 @@ class App:
             request.correlation_id = exchange.correlation_id
         asked = self.cors.admit(exchange) if self.cors is not None else None
         if endpoint is not None:
-            await self._attend(endpoint, exchange)
+            await self._attend(endpoint, exchange, is_light=is_light)
         elif methods is None and self._is_under_unknown(path):
             words = f"policy `{path.split('/')[1]}` not found"
             await exchange.answer(HTTPStatus.NOT_FOUND, encode_client_error(HTTPStatus.NOT_FOUND, words), _JSON)
@@ -89,14 +96,15 @@ class App:
             return encode_client_error
         if path in OLLAMA_PATHS:
             return encode_ollama_error
-        return encode_chat_error if path.startswith(CHAT_PATH) else encode_error
+        is_chat = path.startswith(CHAT_PATH) or path == TRACED_CHAT_PATH
+        return encode_chat_error if is_chat else encode_error
 
-    async def _attend(self, endpoint: Endpoint, exchange: Exchange) -> None:
+    async def _attend(self, endpoint: Endpoint, exchange: Exchange, *, is_light: bool) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - every request has its task
         exchange.watch(task)
         try:
-            await self._admit(endpoint, exchange)
+            await self._admit(endpoint, exchange, is_light)
         except asyncio.CancelledError as error:
             if not exchange.has_left:  # the process ends now, whatever is under way
                 exchange.drop()
@@ -111,8 +119,8 @@ class App:
         if task.cancelling():
             task.uncancel()
 
-    async def _admit(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        if exchange.path in _LIGHT:
+    async def _admit(self, endpoint: Endpoint, exchange: Exchange, is_light: bool) -> None:
+        if is_light:
             await endpoint(exchange)
             return
         with self._callers.admit(exchange):

@@ -5,7 +5,7 @@ Decides what a request may ask for: how many sources, which detectors, under whi
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -85,12 +85,17 @@ class ChatRoutes:
         told = self._tell_about(exchange, request, question)
         await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
+        tracer = exchange.tracer
+
         async def tell(step: Step) -> None:
+            if tracer is not None:
+                await tracer.flush()
             await exchange.write(wire.encode_step(step, told))
             if isinstance(step, RetrievalStarted):
                 exchange.flush()  # before the work begins
 
-        outcome = await _carry_out(question, tell)
+        async with nullcontext() if tracer is None else tracer.open():
+            outcome = await _carry_out(question, tell)
         await exchange.write(wire.encode_done(outcome, told))
         await exchange.end()
 
@@ -138,6 +143,7 @@ class ChatRoutes:
             system_prompt=request.custom_system_prompt or None,
             guarding=await self._guard(exchange, request.detectors, request.model),
             finds_citations=request.citations,
+            trace=None if exchange.tracer is None else exchange.tracer.trace,
         )
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:

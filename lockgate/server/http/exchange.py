@@ -4,10 +4,12 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
 from uuid import uuid4
 
 from lockgate.core.sse import encode_event
+from lockgate.core.trace import Trace
 from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import UnreadableBody
 from lockgate.server.http.errors import ErrorReply
@@ -34,6 +36,20 @@ _NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
 TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
 
 
+class Tracing(Protocol):
+    """Who tells, between the events of an answer, what happens behind the gate."""
+
+    @property
+    def trace(self) -> Trace:
+        """Where it is noted."""
+
+    def open(self) -> AbstractAsyncContextManager[None]:
+        """While the answer is made."""
+
+    async def flush(self) -> None:
+        """What is noted up to now goes out."""
+
+
 class ClientLeft(Exception):
     """The client has gone; there is nobody to answer."""
 
@@ -43,13 +59,13 @@ class Exchange:
 
     `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
     passed on. `policy` is the one that the path names, if any. `correlation_id` is the client's name for the request,
-    or one of ours; empty until `correlate`.
+    or one of ours; empty until `correlate`. `tracer` tells what happens behind the gate, if somebody may see it.
     """
 
     __slots__ = (
         "_added", "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope",
         "_send", "caller", "correlation_id", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "policy",
-        "status", "withheld",
+        "status", "tracer", "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
@@ -71,6 +87,7 @@ class Exchange:
         self.correlation_id = ""
         self.key = b""
         self.policy: str | None = None
+        self.tracer: Tracing | None = None
         self.withheld = frozenset({KEY_HEADER})
 
     @property
@@ -95,6 +112,10 @@ class Exchange:
             if key == name:
                 return bytes(value)
         return b""
+
+    def headers(self, name: bytes) -> list[str]:
+        """All headers of that name as text."""
+        return [str(value, "latin-1") for key, value in self._scope["headers"] if key == name]
 
     def header(self, name: bytes) -> str:
         """The first header of that name as text, or nothing."""

@@ -16,7 +16,7 @@ from lockgate.core.endpoints import (
     is_client_path,
 )
 from lockgate.pipelines.generate import NoBackend
-from lockgate.server.http import agent, chat, generation, guardrails, moderations, openai
+from lockgate.server.http import agent, chat, generation, guardrails, moderations, openai, playground
 from lockgate.server.http.app import Endpoint, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
 from lockgate.server.http.exchange import Exchange
@@ -55,10 +55,19 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
         routes["/openapi.json"] = {"GET": openapi_document}
     if not gateway.is_fms:
         routes |= _list_policy_routes(gateway, routes)
+    routes |= _list_open_routes(gateway, answering)
     if gateway.settings.server.docs:
         routes["/openapi.json"] = {"GET": openapi_document}
         routes["/docs"] = routes["/redoc"] = {"GET": docs_page}
     return routes
+
+
+def _list_open_routes(gateway: Gateway, answering: chat.ChatRoutes) -> dict[str, dict[str, Endpoint]]:
+    """Playground and trace, where the settings ask for them."""
+    server = gateway.settings.server
+    page = playground.PlaygroundRoutes(gateway).list_routes() if server.playground else {}
+    trace = playground.TraceRoutes(gateway, answering.answer_stream).list_routes() if server.trace else {}
+    return page | trace
 
 
 def _list_policy_routes(gateway: Gateway, routes: Routes) -> dict[str, dict[str, Endpoint]]:

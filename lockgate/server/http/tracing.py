@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trace of an answer on its way to whoever may see text that is held: its notes go out between the answer's events.
+
+Decides who may: a request that shows the token of this start, to a host name that only this machine or the settings
+know. Refuses to know what is noted.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from lockgate.config.options import Secret
+from lockgate.core.trace import Trace
+from lockgate.errors import NotAllowed
+from lockgate.pipelines.together import run_group
+from lockgate.server.addresses import is_loopback
+from lockgate.server.http.exchange import Exchange
+from lockgate.wire.trace import encode_note
+
+TOKEN_HEADER = b"x-lockgate-trace"
+_PAUSE_S = 0.02  # in which notes gather: a person sees no more than fifty steps a second
+_WRONG_TOKEN = "the trace needs the token that this start printed, as X-Lockgate-Trace"  # noqa: S105 - words
+
+
+class HostRule:
+    """Which host names a request may be for: a page elsewhere must not reach us under a name of its own."""
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._allowed = frozenset(name.lower() for name in allowed)
+
+    def check(self, exchange: Exchange) -> None:
+        """Raises NotAllowed."""
+        hosts = [_cut_port(one.strip().lower()) for one in exchange.headers(b"host")]
+        if not hosts or not all(is_loopback(one) or one in self._allowed for one in hosts):
+            raise NotAllowed("this host name is not allowed here: add it to `server.allowed_hosts`")
+
+
+def _cut_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def check_token(exchange: Exchange, token: Secret | None) -> None:
+    """Raises NotAllowed unless the request shows the token."""
+    shown = exchange.raw_header(TOKEN_HEADER).strip()
+    exchange.withheld |= {TOKEN_HEADER}
+    if token is None or not hmac.compare_digest(shown, token.reveal().encode()):
+        raise NotAllowed(_WRONG_TOKEN)
+
+
+class Tracer:
+    """Writes the notes of one answer."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._moved = asyncio.Event()
+        self._turn = asyncio.Lock()  # notes stay in their order though two may write them
+        self.trace = Trace(time.monotonic, self._moved.set)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Notes go out while the answer is made, and at its end those that are left."""
+        async with run_group() as group:
+            group.create_task(self._pump())
+            yield
+        await self.flush()
+
+    async def flush(self) -> None:
+        """What is noted up to now goes out before anything else."""
+        async with self._turn:
+            for note in self.trace.take():
+                await self._exchange.write(encode_note(note))
+
+    async def _pump(self) -> None:
+        while True:
+            await self._moved.wait()
+            self._moved.clear()
+            await self.flush()
+            await asyncio.sleep(_PAUSE_S)
