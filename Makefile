@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
-.PHONY: help install setup demo test tests lint format bench bench-peers soak protos lock clean
+.PHONY: help install setup demo test tests lint format bench bench-peers soak docs screenshots protos lock clean
 help:
-	@echo "make demo     watch a text pass the gate, then try the API (Ctrl-C stops it)"
+	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests"
 	@echo "make install  only set up .venv;  make setup  also the weight files of the models that run here"
 	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
+	@echo "make docs     the documentation as a site, in site/"
+	@echo "make screenshots  the pictures of the playground anew, in docs/images/"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
 	@echo "make protos   renew the generated code of lockgate/wire/protos"
 
@@ -35,12 +37,11 @@ setup: $(STAMP)
 demo: setup
 	@$(BIN)/lockgate demo
 
-# Two at once: the types take a minute, and the first tests do not need that core.
-test: setup
-	@$(MAKE) --no-print-directory -j2 lint tests
+test: setup lint tests
 
+# Two processes; the tests of a file stay together.
 tests: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check
@@ -60,6 +61,18 @@ bench-peers: $(STAMP)
 soak: setup
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
 
+docs: $(STAMP)
+	@$(BIN)/mkdocs build --strict
+	@echo "Built: open site/index.html"
+
+# The browser tests take a picture of every state; these are the ones that the documentation shows.
+PICTURES := playground playground-dark playground-phone playground-detect playground-raw
+screenshots: setup
+	$(BIN)/pytest tests/browser/test_demo.py
+	@mkdir -p docs/images
+	@cp $(PICTURES:%=artifacts/screenshots/%.png) docs/images/
+	@ls -l $(PICTURES:%=docs/images/%.png)
+
 PROTOS := lockgate/wire/protos
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)/*.proto
@@ -74,4 +87,4 @@ lock: $(STAMP)
 		--no-emit-trusted-host --no-header --no-annotate -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site

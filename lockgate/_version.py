@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place that states the version."""
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"

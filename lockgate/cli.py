@@ -2,7 +2,7 @@
 """The command line: parse arguments, call, print.
 
 Exit codes: 0 all went well (detect: nothing found), 1 detect found something (verify: the answer is not what was
-cleared), 2 wrong usage or settings, 3 anything else failed.
+cleared, ask: it was blocked), 2 wrong usage or settings, 3 anything else failed.
 """
 
 import argparse
@@ -22,7 +22,9 @@ from lockgate.commands import (
     EXIT_FOUND,
     EXIT_OK,
     EXIT_USAGE,
+    ask,
     classifier,
+    demo,
     evaluate,
     index,
     sessions,
@@ -32,7 +34,8 @@ from lockgate.commands import (
 from lockgate.errors import ConfigError, LockgateError, RequestError
 
 _EPILOG = """examples:
-  lockgate demo                                  see text being held, checked and released
+  lockgate demo                                  a library to talk to: see text being held, checked and released
+  lockgate ask "How long may I keep a book?"     ask a guarded question, here in the terminal
   lockgate detect "Mail ana@example.com"         find personal data and secrets in a text
   lockgate serve                                 serve the API on 127.0.0.1:8033
   lockgate check --config-path config.yaml       what would run, and everything that is wrong
@@ -43,7 +46,7 @@ _EPILOG = """examples:
   lockgate parts serve                           offer our detectors and chunkers to other gateways
 
 exit codes: 0 all went well (detect: nothing found), 1 detect found something
-            (verify: the answer is not what was cleared),
+            (verify: the answer is not what was cleared, ask: it was blocked),
             2 wrong usage or settings, 3 anything else failed
 """
 
@@ -107,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_detect(
         commands.add_parser("detect", help="run detectors on a text, a file or standard input", description=_DETECT)
     )
-    _add_demo(commands.add_parser("demo", help="watch a text pass the gate, then try the API"))
-    for module in (setup, index, sessions, classifier, evaluate, verify):
+    for module in (demo, ask, setup, index, sessions, classifier, evaluate, verify):
         module.add_parser(commands, _add_settings)
     _add_parts(commands.add_parser("parts", help="offer our detectors and chunkers to others", description=_PARTS))
     return parser
@@ -184,14 +186,6 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser)
 
 
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_run_demo)
-    parser.add_argument("--http-port", dest="set:server.http_port", metavar="PORT", help="API port, default 8033")
-    parser.add_argument("--health-http-port", dest="set:server.health_port", metavar="PORT", help="health port")
-    parser.add_argument("--pace", type=float, default=0.15, metavar="SECONDS", help="time between two frames")
-    parser.add_argument("--once", action="store_true", help="stop after the sample instead of serving on")
-
-
 def _add_parts(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     words = "Those of the settings that run here are served, until Ctrl-C or SIGTERM; port 0 is any free one."
@@ -239,22 +233,11 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers:
     return settings
 
 
-def _load_servable(options: argparse.Namespace) -> Any:  # noqa: ANN401 - Settings, imported when needed
-    """The settings, unless they name something that this version cannot serve: it must not be left out silently."""
-    from lockgate.config.report import unserved
-
-    settings = _load(options)
-    if missing := unserved(settings):
-        names = "".join(f"\n  {name}" for name in missing)
-        sys.exit(_complain(f"this version cannot serve these settings of {settings.source} yet:{names}", EXIT_USAGE))
-    return settings
-
-
 def _run_serve(options: argparse.Namespace) -> int:
     from lockgate.server.run import serve
     from lockgate.telemetry import set_up_logging
 
-    settings = _load_servable(options)
+    settings = _load(options)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
     serve(settings)
     return EXIT_OK
@@ -273,15 +256,13 @@ def _run_parts(options: argparse.Namespace) -> int:
 def _run_check(options: argparse.Namespace) -> int:
     from lockgate.assembly import open_once
     from lockgate.commands.looking import list_missing
-    from lockgate.config.report import render_check, unserved
+    from lockgate.config.report import render_check
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
 
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
     print(render_check(settings, locate, list_missing(settings)))
-    if unserved(settings):
-        return EXIT_USAGE
     try:
         open_once(settings)
     except ConfigError as error:  # files of TLS, say, which may well be missing where settings are only checked
@@ -315,15 +296,3 @@ def _parse_detector(word: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(params, dict):
         raise ConfigError("parameters must be a JSON object", source="--detector", key=name)
     return name, params
-
-
-def _run_demo(options: argparse.Namespace) -> int:
-    from lockgate.server.run import serve
-    from lockgate.telemetry import set_up_logging
-    from lockgate.terminal import Demo
-
-    settings = _load_servable(options)
-    set_up_logging(style="console", level="WARNING", is_quiet=False)
-    demo = Demo(pace_s=options.pace, is_once=options.once)
-    serve(settings, demo.show)
-    return EXIT_OK

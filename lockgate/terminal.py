@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line shows of a guarded stream: findings in colour, progress, and the demo."""
+"""What the command line shows of a guarded stream: findings in colour, and progress."""
 
 import asyncio
 import codecs
 import os
-import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,19 +14,16 @@ from typing import Any, BinaryIO
 from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.orchestrator_yaml import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
-from lockgate.core.lanes import Lanes
 from lockgate.core.release import Release, Strategy
-from lockgate.core.values import TEXT_CONTENTS, Detection, Frame
+from lockgate.core.values import Detection, Frame
 from lockgate.errors import ConfigError
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
-from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose_guards
-from lockgate.plugins import find_factory, is_known
-from lockgate.server.http.guardrails import CONTENT_PATH
-from lockgate.server.run import Bound
+from lockgate.pipelines.guards import Rules, choose_guards
+from lockgate.plugins import is_known
 from lockgate.wire.guardrails import encode_line
 
 _PIECE_BYTES = 65_536
-_RED, _GREEN, _DIM, _BOLD, _OFF = "\033[1;31m", "\033[32m", "\033[2m", "\033[1m", "\033[0m"
+_RED, _DIM, _OFF = "\033[1;31m", "\033[2m", "\033[0m"
 
 
 class Paint:
@@ -173,89 +168,3 @@ class _Progress:
         seconds = max(time.monotonic() - self._started, 0.001)
         words = f"{100 * self._done // self._size:3d} %  {self._done / 1e6:.1f} of {self._size / 1e6:.1f} MB  "
         print(f"{start}{words}{self._done / seconds / 1e6:.1f} MB/s", end=end, file=sys.stderr, flush=True)
-
-
-_SAMPLE = (
-    "Dear Ms. Ruiz, your parcel is at the depot. Write to ana.ruiz@example.org or call +1 415 555 2671. "
-    "It is strictly confidential!\n\n"
-    "The fee was charged to card 4111 1111 1111 1111. We wish you a pleasant day.\n"
-)
-_POSTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("keywords", "word", {"keywords": ["confidential"]}),
-    ("pii", "sentence", {}),
-    ("secrets", "paragraph", {}),
-)
-
-
-class Demo:
-    """Streams a sample through the gate, frame by frame, and tells how to go on."""
-
-    def __init__(self, *, pace_s: float, is_once: bool) -> None:
-        self._pace_s = pace_s
-        self._is_once = is_once
-        self._paint = Paint(sys.stdout)
-        self._frontiers: dict[str, int] = {}
-
-    async def show(self, bound: Sequence[Bound]) -> None:
-        print("A model streams its answer. Three detectors read it, each in chunks of its own size:")
-        for name, chunker, _ in _POSTS:
-            print(f"  {self._paint(_BOLD, f'{name:<9}')} reads each {chunker}")
-        print("Text leaves only when all three have read it.\n")
-        async with AsyncExitStack() as stack:
-            guards = [await _open_post(stack, *post) for post in _POSTS]
-            await self._stream(guards)
-        if not self._is_once:
-            self._say_how_to_go_on(bound)
-        else:
-            print("\nThat was the sample. `lockgate demo` without --once goes on serving the API.", flush=True)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    async def _stream(self, guards: Sequence[ActiveGuard]) -> None:
-        plan = plan_lanes(guards, strategy=Strategy.FRONTIER)
-        async with open_guarded_stream(self._frames(), guards, plan, self._watch) as releases:
-            async for release in releases:
-                self._print_release(release)
-
-    async def _frames(self) -> AsyncGenerator[Frame, None]:
-        for number, word in enumerate(_SAMPLE.split(" ")):
-            text = word if number == 0 else f" {word}"
-            print(f"{self._paint(_DIM, 'in   ')} {self._paint(_DIM, _shown(text))}", flush=True)
-            yield Frame(number, text)
-            await asyncio.sleep(self._pace_s)
-
-    def _watch(self, lanes: Lanes) -> None:
-        lane = lanes[0]
-        frontiers = lane.frontiers()
-        if frontiers != self._frontiers and lane.held_chars:
-            read = ", ".join(f"{name} {upto}" for name, upto in frontiers.items())
-            print(self._paint(_DIM, f"held  {lane.held_chars} characters; cleared up to: {read}"), flush=True)
-        self._frontiers = frontiers
-
-    def _print_release(self, release: Release) -> None:
-        if release.text:
-            place = self._paint(_DIM, f"[{release.start}..{release.end}]")
-            print(f"{self._paint(_GREEN, 'out  ')} {self._paint(_GREEN, _shown(release.text))} {place}", flush=True)
-        for found in release.detections:
-            words = f"{printable(found.detection)} {_shown(found.text)} by {found.detector_id}, score {found.score:.2f}"
-            print(f"{self._paint(_RED, 'found')} {self._paint(_RED, words)}", flush=True)
-
-    def _say_how_to_go_on(self, bound: Sequence[Bound]) -> None:
-        addresses = {one.listener.name: one.address for one in bound}
-        api = addresses.get("api", "")
-        print(
-            f"\nLockgate is serving at {self._paint(_BOLD, api)} (health: {addresses.get('health', 'closed')}). Try:\n"
-        )
-        print(f"  curl -s {api}{CONTENT_PATH} -H 'content-type: application/json' \\")
-        print("""    -d '{"content":"Mail ana@example.org","detectors":{"pii":{}}}'\n""")
-        print("Answers from documents: docs/answers.md. An agent: docs/agent.md. Ctrl-C stops it.", flush=True)
-
-
-def _shown(text: str) -> str:
-    return '"' + printable(text).replace("\n", "\\n") + '"'
-
-
-async def _open_post(stack: AsyncExitStack, name: str, chunker: str, params: Mapping[str, Any]) -> ActiveGuard:
-    detector = await stack.enter_async_context(find_factory("lockgate.detectors", name)({}))
-    cutter = await stack.enter_async_context(find_factory("lockgate.chunkers", chunker)({}))
-    guard = Guard(name, TEXT_CONTENTS, detector, chunker, cutter, 0.5)
-    return choose_guards({name: guard}, {name: params}, Rules())[0]

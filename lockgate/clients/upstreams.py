@@ -9,7 +9,7 @@ an endpoint that cannot be used is one whose calls fail.
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,6 +28,7 @@ from lockgate.clients.syftai_space import NAME as SPACE
 from lockgate.clients.syftai_space import SpaceModel, SpaceSource
 from lockgate.core.addresses import AddressRules, read_host
 from lockgate.core.endpoints import HERE, OPENAI_PREFIX, check_form, check_slug
+from lockgate.core.hits import find_similarity
 from lockgate.core.values import Document, Endpoint, Frame, Message
 from lockgate.errors import Unavailable
 from lockgate.interfaces import DataSource, Model
@@ -76,9 +77,9 @@ class Upstreams:
         source = self._sources.get(endpoint.slug)
         if source is None:
             return _FailingSource(f"no data source `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
-        if isinstance(source, Endpoint):
-            source = self._own.source(source, correlation_id, threshold)
-        return _LocalSource(source, endpoint.path)
+        if isinstance(source, Endpoint):  # it is given the threshold, and keeps it
+            return _LocalSource(self._own.source(source, correlation_id, threshold), endpoint.path)
+        return _LocalSource(source, endpoint.path, threshold)
 
     def own_source(self, endpoint: Endpoint, threshold: float = 0.0) -> DataSource:
         """The source at an endpoint of the settings, which may be anywhere."""
@@ -203,16 +204,31 @@ class _Resolver(AbstractResolver):
 
 
 class _LocalSource:
-    """A source of this instance; its documents are cited as the request names it."""
+    """A source of this instance; its documents are cited as the request names it.
 
-    def __init__(self, source: DataSource, path: str) -> None:
+    Where it knows how near in meaning a document is, that is the document's score, so that those of several sources can
+    be compared, and what is not near enough is left out. Without a threshold, scores are as the source gives them.
+    """
+
+    def __init__(self, source: DataSource, path: str, threshold: float | None = None) -> None:
         self._source = source
         self._path = path
+        self._threshold = threshold
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """What the source finds."""
-        found = await self._source.search(question, limit)
-        return [document._replace(source=self._path) for document in found]
+        found = [one._replace(source=self._path) for one in await self._source.search(question, limit)]
+        return found if self._threshold is None else list(_keep_near(found, self._threshold))
+
+
+def _keep_near(found: Sequence[Document], threshold: float) -> Iterator[Document]:
+    """Those that are near enough; one of which that is not known stays, and so do all where nothing is asked for."""
+    for one in found:
+        similarity = find_similarity(one)
+        if similarity is None:
+            yield one
+        elif similarity >= threshold or threshold == 0:
+            yield one._replace(score=similarity)
 
 
 class _Failing:

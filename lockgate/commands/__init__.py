@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 EXIT_OK: Final = 0
-EXIT_FOUND: Final = 1  # of `detect` and `verify` alone
+EXIT_FOUND: Final = 1  # of `detect`, `verify` and `ask` alone
 EXIT_USAGE: Final = 2  # or wrong settings
 EXIT_FAILED: Final = 3
 

@@ -41,7 +41,7 @@ from lockgate.config.settings import (
     Settings,
     UpstreamSettings,
 )
-from lockgate.config.upstreams import check_upstreams, is_for_later, read_models, read_sources
+from lockgate.config.upstreams import check_upstreams, read_models, read_sources
 from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
 from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 
@@ -107,7 +107,7 @@ def _check_moderation(draft: Draft, found: Mapping[str, Any]) -> None:
 def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:
     for section, group in PART_GROUPS.items():
         for name, part in found[section].items():
-            is_tried = part is not None and part.embedded and not is_for_later(part)
+            is_tried = part is not None and part.embedded
             error = try_part(group, part.embedded, part.options, found["data_dir"]) if is_tried else None
             if error is not None:
                 place = ("options", error.key) if error.source == "options" else ("embedded",)

@@ -22,7 +22,7 @@ from lockgate.config.settings import (
     Settings,
     SourceSettings,
 )
-from lockgate.config.upstreams import is_for_later, kind_of
+from lockgate.config.upstreams import kind_of
 from lockgate.core.endpoints import (
     CHAT_PATH,
     CHAT_STREAM_PATH,
@@ -88,8 +88,6 @@ def render_check(settings: Settings, locate: Locate | None = None, missing: Sequ
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
         "The resolved whole\n\n" + render_yaml(settings),
         _render_table("Warnings", [(warning,) for warning in warnings]),
-        _render_table("Not served by this version", [(name,) for name in unserved(settings)]),
-        '`lockgate serve` would refuse these settings: see "Not served by this version".' if unserved(settings) else "",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -98,12 +96,6 @@ def render_yaml(settings: Settings) -> str:
     """The settings as a config file; the value of a token is `***`."""
     text = yaml.safe_dump(_to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
     return re.sub(r"(?m)^( +api_token: [^*\n]+)$", rf"\1  # {MASK}", text)
-
-
-def unserved(settings: Settings) -> list[str]:
-    """What is configured and cannot be served yet; a start with any of these would not keep its promise."""
-    names = [f"models.{one.id}.embedded: {one.embedded}" for one in settings.models.values() if is_for_later(one)]
-    return names
 
 
 def without_effect(settings: Settings) -> list[str]:
@@ -179,7 +171,7 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
         (group, part.embedded)
         for section, group in PART_GROUPS.items()
         for name, part in getattr(settings, section).items()
-        if part.embedded and not is_for_later(part) and (section != "chunkers" or name in used)
+        if part.embedded and (section != "chunkers" or name in used)
     ]
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 

@@ -24,7 +24,6 @@ from lockgate.config.settings import (
 )
 from lockgate.core.addresses import check_entry
 
-LATER_PARTS = ("llamacpp",)  # embedded parts that may be written and cannot be had yet
 AGENT_MODEL = "brunix"  # what requests call the agent `default`
 _KINDS = {
     ModelSettings: ("openai", "ollama", "embedded"),
@@ -75,11 +74,6 @@ def check_upstreams(draft: Draft, upstreams: UpstreamSettings) -> None:
 def kind_of(part: ModelSettings | SourceSettings) -> str:
     """The one kind that an entry is of."""
     return next(kind for kind in _KINDS[type(part)] if getattr(part, kind) is not None)
-
-
-def is_for_later(part: object) -> bool:
-    """Whether this version cannot serve it."""
-    return isinstance(part, ModelSettings) and part.embedded in LATER_PARTS
 
 
 def _read_section(draft: Draft, section: str, cls: type) -> Mapping[str, Any]:

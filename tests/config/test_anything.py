@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.config.load import load_settings
-from lockgate.config.report import render_check, unserved
+from lockgate.config.report import render_check
 from lockgate.config.schema import list_settings, options_of
 from lockgate.config.settings import Settings
 from lockgate.errors import ConfigFaults
@@ -56,7 +56,7 @@ def _load(data: bytes, environ: dict[str, str], flags: dict[str, Any]) -> None:
         except ConfigFaults as error:
             shown = [str(error), *map(str, error.faults)]
         else:
-            shown = [render_check(settings), *unserved(settings)]
+            shown = [render_check(settings)]
         assert all(shown)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.config.report import describe_streams, render_check, render_yaml, unserved, without_effect
+from lockgate.config.report import describe_streams, render_check, render_yaml, without_effect
 from lockgate.errors import ConfigFaults
-from tests.config.config_cases import PII, REMOTE, Loader
+from tests.config.config_cases import PII, Loader
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOKEN = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
@@ -98,31 +98,10 @@ def test_detectors_of_other_types_hold_or_trail_where_they_serve(loader: Loader)
     assert describe_streams(settings, settings.detectors["c"]) == "trails on /api/v1/chat/stream"
 
 
-def test_what_cannot_be_served_yet_is_named(loader: Loader) -> None:
-    text = f"""
-detectors: {{pii: {REMOTE}}}
-chunkers: {{c: {{type: all, service: {{hostname: c}}}}}}
-openai: {{service: {{hostname: o}}}}
-generation: {{provider: tgis, service: {{hostname: g}}}}
-models: {{m: {{embedded: llamacpp}}, o: {{ollama: {{url: "http://o", model: m}}}}, here: {{embedded: "a:b"}}}}
-sources: {{s: {{embedded: index}}, e: {{elasticsearch: {{url: "http://e", index: i}}}}, here: {{embedded: mine}}}}
-agents: {{a: {{main: m}}}}
-sessions: {{sqlite: s.db}}
-server: {{playground: true, trace: true, tls: {{cert_path: c, key_path: k}}}}
-"""
-    assert unserved(loader.load(text)) == [
-        "models.m.embedded: llamacpp",
-        "server.playground",
-        "server.trace",
-    ]
-
-
-def test_the_embedded_default_can_be_served_whole(loader: Loader) -> None:
-    assert unserved(loader.load(None)) == []
-
-
 def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
     text = f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*'], allowed_hosts: [h]}}"
-    assert without_effect(loader.load(text)) == ["`server.allowed_hosts` has no effect in this version"]
+    assert without_effect(loader.load(text)) == ["`server.allowed_hosts` has no effect without `server.playground`"]
     assert "`server.allowed_hosts` has no effect" in render_check(loader.load(text))
+    assert without_effect(loader.load(f"{PII}server: {{trace: true, allowed_hosts: [h]}}")) == []
+    assert without_effect(loader.load(f"{PII}server: {{samples: s.yaml}}"))
     assert without_effect(loader.load(PII)) == []

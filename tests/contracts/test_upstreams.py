@@ -315,6 +315,16 @@ async def test_parts_of_this_instance_are_found_by_their_id() -> None:
         assert await ask_source(upstreams.source(at("lockgate:", slug="x" * 999), "c", 0.5))
 
 
+async def test_of_a_source_of_this_instance_only_what_is_near_enough_is_used() -> None:
+    near, far, unknown = ({"similarity": 0.71}, {"similarity": 0.2}, {"similarity": "0.9", "id": "x"})
+    given = [Document("far", "", 0.03, far), Document("near", "", 0.02, near), Document("words", "", 0.01, unknown)]
+    async with open_upstreams((), {"notes": ScriptedDataSource(given)}, {}) as upstreams:
+        found = await upstreams.source(at("lockgate:"), "c", 0.5).search("q", 5)
+        all_of_them = await upstreams.source(at("lockgate:"), "c", 0.0).search("q", 5)
+    assert [(one.title, one.score) for one in found] == [("near", 0.71), ("words", 0.01)]
+    assert [(one.title, one.score) for one in all_of_them] == [("far", 0.2), ("near", 0.71), ("words", 0.01)]
+
+
 async def test_endpoints_of_this_instance_are_called_with_their_own_token_whatever_the_list_says() -> None:
     async with open_peer(reply_json(BOTH)) as peer:
         own = Endpoint(f"http://127.0.0.1:{peer.port}", "inner", "us", "t", "our-token")

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.core.hits import FoundByWords, Hit, Spread, build_document, leave_out_chance, name_model, rank_hits
+from lockgate.core.hits import (
+    FoundByWords,
+    Hit,
+    Spread,
+    build_document,
+    find_similarity,
+    leave_out_chance,
+    name_model,
+    rank_hits,
+)
+from lockgate.core.values import Document
 
 
 def hit(key: int) -> Hit:
@@ -63,3 +73,10 @@ def test_a_model_is_called_by_its_name_or_by_its_kind() -> None:
     assert name_model(None) == ""
     assert name_model(Named()) == "m"
     assert name_model(Other()).endswith("Other")
+
+
+@pytest.mark.parametrize("told", [None, True, "0.5", float("nan"), [0.5]])
+def test_what_is_no_number_is_no_similarity(told: object) -> None:
+    assert find_similarity(Document("", "", 1.0, {"similarity": told})) is None
+    assert find_similarity(Document("", "", 1.0)) is None
+    assert find_similarity(build_document(hit(1), 0.5, 0)) == 0.0

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -131,7 +130,7 @@ def test_detect_answers_while_standard_input_is_still_open() -> None:
         assert process.wait(20) == 1
 
 
-@pytest.mark.parametrize("arguments", [["detect"], ["detect", "--json"], ["demo", "--pace", "0.05"]])
+@pytest.mark.parametrize("arguments", [["detect"], ["detect", "--json"]])
 def test_a_reader_that_leaves_ends_the_command_without_a_stack_trace(arguments: list[str]) -> None:
     environ = clean_environment(HTTP_PORT="0", HEALTH_HTTP_PORT="0")
     text = b"Mail ana@example.org now. " * 20_000
@@ -292,18 +291,6 @@ def test_all_faults_are_told_at_once() -> None:
         assert f"{path}: {key}: " in told  # fmt: skip
 
 
-def test_serve_refuses_what_it_cannot_serve_yet_and_names_it(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("detectors: {pii: {embedded: pii}}\nmodels: {m: {embedded: llamacpp}}\n")
-    done = run("serve", "--config-path", str(path), HTTP_PORT="0", HEALTH_HTTP_PORT="0")
-    assert (done.returncode, done.stdout) == (2, b"")
-    told = f"lockgate: this version cannot serve these settings of {path} yet:\n  models.m.embedded: llamacpp\n"
-    assert done.stderr.decode() == told
-    checked = run("check", "--config-path", str(path))
-    assert (checked.returncode, checked.stderr) == (2, b"")
-    assert checked.stdout.decode().endswith('would refuse these settings: see "Not served by this version".\n')
-
-
 @pytest.mark.parametrize("arguments", [["index", "list"], ["sessions", "list"], ["detect", "x"]])
 def test_only_those_who_serve_need_the_keys_of_callers(arguments: list[str], tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
@@ -313,45 +300,3 @@ def test_only_those_who_serve_need_the_keys_of_callers(arguments: list[str], tmp
     refused = run("check", "--config-path", str(path))
     assert refused.returncode == 2
     assert b"env var `APP_KEY` not found" in refused.stderr
-
-
-def test_the_demo_shows_every_step() -> None:
-    done = run("demo", "--once", "--pace", "0", "--http-port", "0", "--health-http-port", "0")
-    assert (done.returncode, done.stderr) == (0, b"")
-    words = done.stdout.decode()
-    released = "".join(json.loads(text) for text in re.findall(r'(?m)^out   (".*") \[', words))
-    came = "".join(json.loads(text) for text in re.findall(r'(?m)^in    (".*")$', words))
-    assert released == came
-    for found in ("EmailAddress", "CreditCard", "Keyword"):
-        assert re.search(rf"(?m)^found {found} ", words)
-    assert "held  " in words
-    assert words.endswith("That was the sample. `lockgate demo` without --once goes on serving the API.\n")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_demo_can_be_stopped_at_any_time(number: signal.Signals) -> None:
-    environ = clean_environment(HTTP_PORT="0", HEALTH_HTTP_PORT="0")
-    with subprocess.Popen([*COMMAND, "demo", "--pace", "5"], stdout=subprocess.PIPE, env=environ) as process:
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith(b"in "):
-            pass
-        asked = time.monotonic()
-        process.send_signal(number)
-        process.stdout.read()
-        assert process.wait(20) == 0
-        assert time.monotonic() - asked < 3.0
-
-
-def test_a_demo_that_goes_on_serving_tells_where() -> None:
-    environ = clean_environment(HTTP_PORT="0", HEALTH_HTTP_PORT="0")
-    with subprocess.Popen([*COMMAND, "demo", "--pace", "0"], stdout=subprocess.PIPE, env=environ) as process:
-        assert process.stdout is not None
-        words = b""
-        while b"Ctrl-C stops it" not in words:
-            line = process.stdout.readline()
-            assert line, "it ended"
-            words += line
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(20) == 0
-    assert re.search(rb"Lockgate is serving at http://127\.0\.0\.1:\d+ \(health: http://127\.0\.0\.1:\d+\)", words)

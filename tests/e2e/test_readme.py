@@ -6,11 +6,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,23 +21,17 @@ import pytest
 from tests.weights import require_weights
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    "README.md",
-    "docs/agent.md",
-    "docs/agent-clients.md",
-    "docs/answers.md",
-    "docs/api.md",
-    "docs/detectors.md",
-    "docs/migration.md",
-    "docs/operations.md",
-    "docs/plugins.md",
-    "docs/policies.md",
-    "docs/retrieval.md",
-    "docs/sessions.md",
-)
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if "```console\n" in path.read_text(encoding="utf-8")
+]
 SHOWN_PORTS = ("8000", "8033", "8034", "8035", "8036", "11434", "50051")  # pages are tried with others, which are free
+PARTS_PORTS = ("8080", "8085")  # the same, on pages that serve parts
 PROTO = "lockgate/wire/protos/assistance.proto"
 DATA = ".lockgate"  # the data directory of a page
+DEMO = "make demo"
+SERVE, SERVE_PARTS = "lockgate serve", "lockgate parts serve"
 LEFT_OUT = "…"
 TIMEOUT_S = 30.0
 
@@ -46,6 +41,13 @@ class Step(NamedTuple):
 
     command: str
     output: str
+
+
+class Demo(NamedTuple):
+    """A demo that runs."""
+
+    ports: dict[str, str]
+    folder: Path
 
 
 def read_blocks(page: str, kinds: tuple[str, ...]) -> Iterator[str]:
@@ -76,22 +78,26 @@ def cut_command(text: str) -> str:
 
 
 def write_files(page: str, folder: Path) -> None:
-    """Blocks of code whose first line is a comment with a file name become that file."""
+    """Blocks of code whose first line is a comment with a file name become that file; events, a saved answer."""
     for block in read_blocks(page, ("python", "yaml")):
         name = re.match(r"# ([\w-]+\.(?:py|yaml))\n", block)
         if name:
             (folder / name[1]).write_text(block, encoding="utf-8")
+    for block in read_blocks(page, ("text",)):
+        if block.startswith("data: "):
+            (folder / "answer.sse").write_text(block, encoding="utf-8")
 
 
-def choose_ports() -> dict[str, str]:
-    """A free port for each that pages name; all are kept until all are chosen."""
+def choose_ports(text: str = "") -> dict[str, str]:
+    """A free port for each that a page may name; all are kept until all are chosen."""
+    names = SHOWN_PORTS + (PARTS_PORTS if SERVE_PARTS in text else ())
     with ExitStack() as probes:
-        found = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SHOWN_PORTS]
-        return {shown: str(probe.getsockname()[1]) for shown, probe in zip(SHOWN_PORTS, found, strict=True)}
+        found = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        return {shown: str(probe.getsockname()[1]) for shown, probe in zip(names, found, strict=True)}
 
 
 def replace_ports(text: str, ports: dict[str, str]) -> str:
-    return re.sub(rf"\b(?:{'|'.join(SHOWN_PORTS)})\b", lambda found: ports[found[0]], text)
+    return re.sub(rf"\b(?:{'|'.join(ports)})\b", lambda found: ports[found[0]], text)
 
 
 def install(folder: Path) -> None:
@@ -122,10 +128,13 @@ def clean_environment() -> dict[str, str]:
 
 @contextmanager
 def running_server(command: str, ports: dict[str, str], folder: Path) -> Iterator[None]:
-    """The server of a page's `lockgate serve`."""
-    words = ["env", *shlex.split(command), "--log-format", "json"]
-    words += ["--http-port", ports["8033"], "--health-http-port", ports["8034"], "--grpc-port", ports["50051"]]
-    process = subprocess.Popen(words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
+    """The server of a page's `lockgate serve` or `lockgate parts serve`."""
+    flags = {"--http-port": "8033", "--health-http-port": "8034", "--grpc-port": "50051"}
+    if SERVE_PARTS in command:
+        flags = {"--detectors-port": "8080", "--chunkers-port": "8085"}
+    words = ["env", *shlex.split(command), *(word for flag, port in flags.items() for word in (flag, ports[port]))]
+    environ = clean_environment() | {"LOG_FORMAT": "json"}
+    process = subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         listening = 0
@@ -139,6 +148,38 @@ def running_server(command: str, ports: dict[str, str], folder: Path) -> Iterato
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
+
+
+@contextmanager
+def running_demo(ports: dict[str, str], folder: Path) -> Iterator[None]:
+    """What `make demo` starts once everything is set up, stopped as a reader would: with Ctrl-C."""
+    words = [".venv/bin/lockgate", "demo", "--http-port", ports["8033"], "--health-http-port", ports["8034"]]
+    process = subprocess.Popen(words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert any("Ctrl-C stops it" in line for line in process.stdout), "the demo did not start"
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, told.strip()) == (0, "Stopped.")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Demo]]:
+    """One demo for all pages that start one: the first of them does."""
+    started: list[Demo] = []
+    with ExitStack() as running:
+
+        def start() -> Demo:
+            if not started:
+                found = Demo(choose_ports(), tmp_path_factory.mktemp("demo"))
+                build_clone("", found.ports, found.folder)
+                running.enter_context(running_demo(found.ports, found.folder))
+                started.append(found)
+            return started[0]
+
+        yield start
 
 
 @contextmanager
@@ -165,10 +206,12 @@ def is_open(port: int) -> bool:
 
 
 def run(command: str, folder: Path) -> str:
+    """What a command prints, on both streams, in the order in which a terminal would show it."""
+    words, both = ["sh", "-c", command], subprocess.STDOUT
     done = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=clean_environment(), capture_output=True, timeout=TIMEOUT_S, check=False
+        words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=both, timeout=TIMEOUT_S, check=False
     )
-    return (done.stdout + done.stderr).decode().replace("\r\n", "\n").rstrip("\n")
+    return done.stdout.decode().replace("\r\n", "\n").rstrip("\n")
 
 
 def is_shown(printed: str, shown: str) -> bool:
@@ -179,15 +222,21 @@ def is_shown(printed: str, shown: str) -> bool:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tours use curl")
 @pytest.mark.parametrize("name", PAGES)
-def test_every_command_of_a_page_prints_what_the_page_shows(name: str, tmp_path: Path) -> None:
-    ports = choose_ports()
-    page = replace_ports((ROOT / name).read_text(encoding="utf-8"), ports)
+def test_every_command_of_a_page_prints_what_the_page_shows(
+    name: str, tmp_path: Path, demo: Callable[[], Demo]
+) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    running = demo() if f"$ {DEMO}\n" in text else None
+    ports = running.ports if running else choose_ports(text)
+    page = replace_ports(text, ports)
     build_clone(page, ports, tmp_path)
+    if running:  # whoever asks in that clone finds the papers read
+        (tmp_path / DATA / "demo").symlink_to(running.folder / DATA / "demo")
     steps = [step for step in read_steps(page) if not step.command.startswith("make ")]
-    assert len(steps) >= 3
+    assert len(steps) >= 2
     with ExitStack() as services, ExitStack() as servers:
         for step in steps:
-            if "lockgate serve" in step.command:
+            if SERVE in step.command or SERVE_PARTS in step.command:
                 servers.close()
                 servers.enter_context(running_server(step.command, ports, tmp_path))
             elif step.command.endswith("&"):
@@ -208,4 +257,4 @@ def test_an_ellipsis_stands_for_what_a_page_leaves_out(printed: str, shown: str,
 def test_the_readme_names_the_commands_that_the_makefile_has() -> None:
     named = set(re.findall(r"`make (\w+)`", (ROOT / "README.md").read_text(encoding="utf-8")))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert {"demo", "test", "install", "bench", "soak", "lint"} <= named <= targets
+    assert {"demo", "test", "docs", "install", "setup", "bench", "soak", "lint"} <= named <= targets

@@ -2,6 +2,7 @@
 """Every exception is drawn in the tree of lockgate.errors and described in docs/errors.md."""
 
 import ast
+import html
 import inspect
 import re
 from collections.abc import Iterator
@@ -61,6 +62,6 @@ def spoken_words() -> Iterator[str]:
 
 def test_every_text_that_a_caller_can_read_is_on_the_page() -> None:
     words = set(spoken_words())
-    plain = PAGE.replace("\\`", "`").replace("*", "")
+    plain = html.unescape(PAGE).replace("\\`", "`").replace("*", "")
     assert "`content` cannot be empty" in words
     assert sorted(part for part in words if part.strip("`: ") not in plain) == []

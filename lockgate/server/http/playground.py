@@ -91,7 +91,7 @@ class PlaygroundRoutes:
         opened = self._gateway.staff.models[model.id]
         remote = model.openai or model.ollama
         kind = "openai" if model.openai else "ollama" if model.ollama else "embedded"
-        name = remote.model if remote is not None else getattr(opened, "name", str(model.embedded))
+        name = remote.model if remote is not None else getattr(opened, "known_as", str(model.embedded))
         return {"id": model.id, "kind": kind, "name": name, "note": getattr(opened, "note", "")}
 
 

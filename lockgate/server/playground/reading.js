@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run comes to for a reader: its findings, what became of them, its text on either side of the gate. Only
+// looks; changes nothing and knows no page.
+
+import { findCitations, placeSpans, splitText, toPoints } from "./spans.js";
+
+const DONE_WORDS = {
+  annotate: "reported, text unchanged",
+  flag: "flagged",
+  mask: "masked",
+  stop: "answer stopped here",
+  block: "withheld",
+  drop: "document dropped",
+};
+const INPUT_WORDS = { block: "question blocked", stop: "question blocked", mask: "masked before anybody was asked" };
+const DEFAULT_WORDS = { input: "block", documents: "drop", output: "annotate", grounding: "annotate" };
+
+// How far the gate has judged, and how much of that left; they differ once something was withheld.
+export const releasedEnd = (run) => run.frames.at(-1)?.end ?? 0;
+
+export function leftEnd(run) {
+  const last = run.frames.at(-1);
+  return last?.outcome === "blocked" ? last.start + (last.kept ?? 0) : releasedEnd(run);
+}
+
+const hasPlace = (one) => Number.isInteger(one.start) && one.end > one.start;
+const keyOf = (one) => `${one.detector_id}:${one.start}:${one.end}:${one.detection}`;
+
+// All findings of the answer in their order, each once; what the trace tells wins, as nothing is hidden there.
+export function listFindings(run) {
+  const byKey = new Map();
+  const told = run.answer?.detections ?? {};
+  const heard = run.frames.flatMap((frame) => frame.results);
+  for (const one of [...heard, ...(told.output ?? []), ...(told.grounding ?? [])]) {
+    if (!byKey.has(keyOf(one))) byKey.set(keyOf(one), one);
+  }
+  return [...byKey.values()].sort((one, other) => one.start - other.start);
+}
+
+// What a finding of a detector calls for, in this request.
+export function actionOf(run, about, section, detector) {
+  const asked = run.request.detectors ?? {};
+  const policy = about?.policies?.find((one) => one.name === asked.policy);
+  return policy?.[section]?.[detector] ?? asked.on_finding?.[section] ?? (policy ? "annotate" : DEFAULT_WORDS[section]);
+}
+
+export function isShadow(run, about) {
+  const policy = about?.policies?.find((one) => one.name === run.request.detectors?.policy);
+  return policy?.mode === "shadow";
+}
+
+export function sectionOf(run, about, detector) {
+  const asked = run.request.detectors ?? {};
+  const policy = about?.policies?.find((one) => one.name === asked.policy);
+  return policy?.grounding?.[detector] || asked.grounding?.[detector] ? "grounding" : "output";
+}
+
+export function tellAction(run, about, detector, section = sectionOf(run, about, detector)) {
+  const action = actionOf(run, about, section, detector);
+  const words = (section === "input" ? INPUT_WORDS[action] : null) ?? DONE_WORDS[action] ?? "reported";
+  return isShadow(run, about) ? `only watched (under enforce: ${words})` : words;
+}
+
+// Why a detector found what it found, in its own words as far as it has any.
+export function tellReason(finding) {
+  const { reason, reasons, rule, best, scores, ...rest } = finding.metadata ?? {};
+  const words = [reason, ...(Array.isArray(reasons) ? reasons : [reasons])].filter(Boolean).map(String);
+  for (const one of finding.evidence ?? []) words.push(tellEvidence(one));
+  if (best) words.push(`nearest sentence: “${best}”`);
+  if (rule) words.push(`rule ${rule}`);
+  if (scores && typeof scores === "object") words.push(tellScores(scores));
+  for (const [key, value] of Object.entries(rest)) words.push(`${key.replaceAll("_", " ")} ${tellValue(value)}`);
+  return [...new Set(words.filter(Boolean))].join("; ");
+}
+
+function tellEvidence(one) {
+  if (typeof one !== "object" || one === null) return String(one);
+  const inner = (one.evidence ?? []).map(tellEvidence);
+  const words = [[one.name, one.value].filter(Boolean).join(": "), ...inner].filter(Boolean);
+  return words.join(", ");
+}
+
+function tellScores(scores) {
+  const top = Object.entries(scores).filter(([, value]) => typeof value === "number");
+  const best = top.sort((one, other) => other[1] - one[1]).slice(0, 3);
+  return best.map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
+}
+
+const tellValue = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+
+export const pathsOf = (run) => new Set(run.sources.map((source) => source.path));
+
+// A released frame in pieces, as the client reads it or as the gate read it. Each piece may have `findings`, a
+// `citation`, and `isFallback` or `isWithheld`.
+export function piecesOfFrame(run, frame, findings, side) {
+  const placed = findings
+    .filter((one) => hasPlace(one) && one.start < frame.end && frame.start < one.end)
+    .map((one) => ({ ...one, began: one.start < frame.start, goesOn: one.end > frame.end }));
+  return side === "gate" && run.isTraced ? gatePieces(run, frame, placed) : clientPieces(run, frame, placed);
+}
+
+function gatePieces(run, frame, findings) {
+  const points = run.held.slice(frame.start, frame.end);
+  const { keptEnd } = placeSpans(frame, frame.points ?? [], points, findings);
+  const withheldFrom = frame.outcome === "blocked" ? frame.start + keptEnd : frame.end;
+  const cited = findCitations(points, pathsOf(run)).map((one) => shift(one, frame.start));
+  return splitText(points, [...findings, ...cited], [withheldFrom], frame.start).map((piece) => ({
+    ...sort(piece),
+    isWithheld: piece.start >= withheldFrom,
+  }));
+}
+
+function clientPieces(run, frame, findings) {
+  const points = frame.points ?? [];
+  const original = run.held.length >= frame.end ? run.held.slice(frame.start, frame.end) : null;
+  const { spans, keptEnd } = placeSpans(frame, points, original, findings);
+  const cited = citationsIn(run, frame);
+  return splitText(points, [...spans, ...cited], [keptEnd]).map((piece) => ({
+    ...sort(piece),
+    isFallback: frame.outcome === "blocked" && piece.start >= keptEnd,
+  }));
+}
+
+// What `done` tells counts; until then marks are found by the paths that were asked.
+function citationsIn(run, frame) {
+  const told = run.answer?.citations;
+  if (!told) return findCitations(frame.points ?? [], pathsOf(run));
+  return told.map((one) => shift({ ...one, start: one.start - 1, end: one.end + 1 }, -frame.saidStart));
+}
+
+const shift = (span, by) => ({ ...span, start: span.start + by, end: span.end + by });
+
+function sort(piece) {
+  const citation = piece.over.find((span) => span.path !== undefined) ?? null;
+  return { ...piece, citation, findings: piece.over.filter((span) => span.path === undefined) };
+}
+
+// The text that waits, cut at every frontier that lies in it.
+export function piecesOfHeld(run) {
+  const from = releasedEnd(run);
+  return splitText(run.held.slice(from), [], Object.values(run.frontiers), from);
+}
+
+// A text with findings in it that has passed no gate: a question, a document, what was pasted.
+export function piecesOfText(text, findings) {
+  return splitText(toPoints(text), findings.filter(hasPlace)).map(sort);
+}

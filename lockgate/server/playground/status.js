@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a run stands, in one sentence.
+
+import { isOver } from "./fold.js";
+import { releasedEnd } from "./reading.js";
+
+const BY_PHASE = {
+  asking: () => "Sending the question…",
+  retrieving: tellRetrieval,
+  generating: tellGeneration,
+  done: tellEnd,
+  failed: () => "The request failed.",
+  stopped: () => "You stopped it. The model was told to stop; what was still held never leaves.",
+  lost: () => "The connection was lost.",
+};
+
+export function tellStatus(run, about) {
+  if (!run) return about ? "Ask a question, or try one of the samples." : "Waiting for the server…";
+  const words = BY_PHASE[run.phase](run);
+  return run.isReplay && !isOver(run) ? `Slow replay. ${words}` : words;
+}
+
+export const formatMs = (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : `${Math.round(ms)} ms`);
+
+export const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+function tellRetrieval(run) {
+  const ended = run.sources.filter((source) => source.status !== "asking").length;
+  if (run.sources.length === 0) return "No source is asked.";
+  return `${ended} of ${count(run.sources.length, "source")} answered…`;
+}
+
+function tellGeneration(run) {
+  const released = releasedEnd(run);
+  if (run.held.length === 0 && released === 0) return "The model has the documents. Waiting for its first word…";
+  if (!run.isTraced) return `The model is writing: ${count(released, "character")} released.`;
+  return `The model is writing: ${run.held.length - released} held, ${count(released, "character")} released.`;
+}
+
+function tellEnd(run) {
+  const time = formatMs(run.answer.metadata?.total_time_ms ?? run.times.end);
+  const { outcome } = run.answer;
+  if (outcome === "prompt_blocked") return `The question was blocked after ${time}. The model was not asked.`;
+  if (outcome === "answer_blocked") return `The answer was cut off after ${time}. The model was told to stop.`;
+  return [`Answered in ${time}.`, tellMasks(run), tellDropped(run), tellFailed(run)].filter(Boolean).join(" ");
+}
+
+function tellMasks(run) {
+  return run.frames.some((frame) => frame.outcome === "masked") ? "Something was masked before it left." : "";
+}
+
+function tellFailed(run) {
+  const failed = run.sources.filter((source) => source.status === "error" || source.status === "timeout").length;
+  return failed > 0 ? `${count(failed, "source")} gave nothing.` : "";
+}
+
+function tellDropped(run) {
+  const dropped = run.sources.reduce((sum, source) => sum + (source.dropped ?? 0), 0);
+  if (dropped === 0) return "";
+  return `${count(dropped, "document was", "documents were")} dropped and never reached the model.`;
+}

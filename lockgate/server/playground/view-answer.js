@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer on its way through the gate: what has left is solid, what waits is grey, and the frontiers stand in it.
+
+import { badge, byId, el, keep, setText, syncList } from "./dom.js";
+import { explainEvent, explainLoss } from "./faults.js";
+import { isOver } from "./fold.js";
+import { listFindings, piecesOfFrame, piecesOfHeld, piecesOfText, releasedEnd, tellAction } from "./reading.js";
+import { tellStatus } from "./status.js";
+import { buildFindingsTable, buildPieces, toneOf } from "./view-text.js";
+
+export function renderAnswer(state) {
+  const { run } = state;
+  renderStatus(state);
+  renderFault(state);
+  renderAsked(state);
+  renderText(state);
+  renderNote(state);
+  renderFindings(state);
+  byId("sides").hidden = !run;
+  byId("replay").hidden = !run || !isOver(run) || !run.isTraced || run.held.length === 0;
+  for (const radio of byId("sides").querySelectorAll("input")) {
+    radio.checked = radio.value === state.side;
+    radio.disabled = radio.value === "gate" && run !== null && !run.isTraced;
+  }
+  setText(byId("trace-note"), state.traceNote);
+  setText(byId("answer-model"), tellModel(state));
+}
+
+// Who wrote it, and whether it was free to write what it liked.
+function tellModel({ run, about }) {
+  const model = about?.models.find((one) => one.id === run?.request.model.slug);
+  if (!model || (run.held.length === 0 && run.said === 0)) return "";
+  return `Written by ${model.name || model.id}${model.note ? ` (${model.note.replace(/\.$/, "")})` : ""}.`;
+}
+
+function renderStatus({ run, about }) {
+  const node = byId("status");
+  node.dataset.phase = run?.phase ?? "idle";
+  setText(node, tellStatus(run, about));
+  const outcome = run?.answer?.receipt?.outcome ?? "";
+  keep(byId("outcome-badge"), outcome, () => (outcome ? badge(outcome) : null));
+}
+
+function renderFault({ run, problem }) {
+  const fault = run ? explainFault(run) : null;
+  keep(byId("error"), JSON.stringify(fault), () => (fault ? buildFault(fault) : null));
+  keep(byId("problem"), JSON.stringify(problem), () => (problem ? buildFault(problem, "problem") : null));
+}
+
+function explainFault(run) {
+  if (run.phase === "lost") return explainLoss();
+  if (run.fault?.isEvent) return explainEvent(run.fault.message);
+  if (run.fault?.title) return run.fault;
+  return run.fault ? { title: "The answer could not be read", words: run.fault.message, advice: "Ask again." } : null;
+}
+
+export function buildFault({ title, words, advice }, kind = "error") {
+  return el(
+    "div",
+    { className: "fault", data: { kind } },
+    el("strong", { textContent: title }),
+    words ? el("p", { textContent: words }) : null,
+    el("p", { className: "advice", textContent: advice }),
+  );
+}
+
+// The question, once something was found in it.
+function renderAsked({ run, about }) {
+  const found = run?.answer?.detections?.input ?? [];
+  keep(byId("asked"), `${found.length}${run?.request.prompt}`, () => {
+    if (found.length === 0) return null;
+    const tell = (one) => tellAction(run, about, one.detector_id, "input");
+    const isBlocked = run.answer.outcome === "prompt_blocked";
+    const { prompt } = run.request;
+    const shown = found.map((one) => ({ ...one, text: readBack(prompt, one) }));
+    return [
+      el("p", { className: "field", textContent: isBlocked ? "Your question was blocked" : "Found in your question" }),
+      el("p", { className: "asked", testid: "asked" }, buildPieces(piecesOfText(prompt, found), { about, tell })),
+      buildFindingsTable(shown, { about, tell, caption: "Findings in the question" }),
+    ];
+  });
+}
+
+// The server hides what was found; the question is the reader's own.
+const readBack = (text, { start, end }) => Array.from(text).slice(start, end).join("");
+
+function renderText({ run, about, side }) {
+  const node = byId("answer");
+  const findings = run ? listFindings(run) : [];
+  const tell = (one) => tellAction(run, about, one.detector_id);
+  const frames = run ? run.frames.filter((frame) => frame.points !== null || frame.end > frame.start) : [];
+  const parts = frames.map((frame) => ({ frame, pieces: piecesOfFrame(run, frame, findings, side) }));
+  const held = run ? listHeld(run, side) : null;
+  const items = [...parts, ...(held ? [held] : [])];
+  syncList(
+    node,
+    items,
+    (item) => (item.frame ? keyOfFrame(run, item, side) : "held"),
+    (item) => (item.frame ? buildFrame(item, { about, tell }) : el("span", { className: "tail" })),
+    (child, item) => item.frame || fillHeld(child, item, about),
+  );
+  node.dataset.side = side;
+  noteHeld(node, run, held);
+  node.classList.toggle("over", run !== null && isOver(run));
+  node.hidden = items.length === 0 && (run === null || isOver(run));
+  byId("intro").hidden = run !== null;
+  byId("legend").hidden = !run?.isTraced || items.length === 0;
+}
+
+// The most held text that was shown at one time, which may have been for a moment only.
+function noteHeld(node, run, held) {
+  const shown = held && !held.isWithheld ? run.held.length - releasedEnd(run) : 0;
+  const before = node.dataset.run === String(run?.id) ? Number(node.dataset.mostHeld) : 0;
+  Object.assign(node.dataset, { run: run?.id ?? "", mostHeld: Math.max(shown, before) });
+}
+
+function keyOfFrame(run, { frame, pieces }, side) {
+  const parts = pieces.map((piece) => [piece.start, piece.findings.length, piece.citation?.path, kindOf(piece)]);
+  return JSON.stringify([run.id, frame.start, side, frame.outcome, frame.points?.length, parts]);
+}
+
+function buildFrame({ frame, pieces }, marks) {
+  const { outcome } = frame;
+  const node = el("span", { className: `frame ${outcome}`, testid: "released", data: { outcome } });
+  for (const [kind, group] of groupByKind(pieces)) {
+    const nodes = buildPieces(group, marks);
+    node.append(...(kind === "plain" ? nodes : [el("span", { className: kind, testid: kind }, nodes)]));
+  }
+  return node;
+}
+
+const kindOf = (piece) => (piece.isFallback ? "fallback" : piece.isWithheld ? "withheld" : "plain");
+
+function groupByKind(pieces) {
+  const groups = new Map();
+  for (const piece of pieces) groups.set(kindOf(piece), [...(groups.get(kindOf(piece)) ?? []), piece]);
+  return groups;
+}
+
+// What waits; once all is over it never left, and only the gate knows it.
+function listHeld(run, side) {
+  if (run.held.length <= releasedEnd(run)) return null;
+  if (isOver(run)) return side === "gate" ? { pieces: piecesOfHeld(run), isWithheld: true } : null;
+  return { pieces: piecesOfHeld(run), isWithheld: false, frontiers: run.frontiers };
+}
+
+function fillHeld(node, { pieces, isWithheld, frontiers = {} }, about) {
+  const kind = isWithheld ? "withheld" : "held";
+  const nodes = pieces.flatMap((piece) => [
+    ...listMarkers(frontiers, piece.start, about),
+    el("span", { className: kind, testid: kind, textContent: piece.text }),
+  ]);
+  node.replaceChildren(...nodes, ...listMarkers(frontiers, pieces.at(-1).end, about));
+}
+
+function listMarkers(frontiers, place, about) {
+  return Object.entries(frontiers)
+    .filter(([, position]) => position === place)
+    .map(([id]) => buildMarker(id, toneOf(about, id)));
+}
+
+function buildMarker(id, tone) {
+  const title = `${id} has read up to here`;
+  return el("span", { className: `marker ${tone}`, "aria-hidden": "true", title, data: { detector: id } });
+}
+
+function renderNote({ run, side }) {
+  setText(byId("answer-note"), run ? tellNote(run, side) : "");
+}
+
+function tellNote(run, side) {
+  const left = run.held.length - releasedEnd(run);
+  const isBlocked = run.frames.some((frame) => frame.outcome === "blocked");
+  if (!isOver(run) || !run.isTraced || (left <= 0 && !isBlocked)) return "";
+  return side === "gate"
+    ? "Struck through: held by the gate, and never left."
+    : "Some text was held and never left. “What the gate saw” shows it.";
+}
+
+function renderFindings({ run, about }) {
+  const findings = run ? listFindings(run) : [];
+  const places = findings.map((one) => [one.detector_id, one.start, one.end]);
+  const key = JSON.stringify([run?.id, run?.isTraced, places]);
+  keep(byId("findings"), key, () => {
+    if (findings.length === 0) return null;
+    const tell = (one) => tellAction(run, about, one.detector_id);
+    return buildFindingsTable(findings, { about, tell, caption: "Findings in the answer" });
+  });
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sources in the order in which they were asked, each with its documents once it has answered.
+
+import { badge, byId, el, hint, keep, syncList } from "./dom.js";
+import { piecesOfText, tellAction, tellReason } from "./reading.js";
+import { count, formatMs } from "./status.js";
+import { buildPieces, formatScore, quoteText, sourceId, toneOf } from "./view-text.js";
+
+const WORDS = {
+  asking: "asking…",
+  success: "",
+  error: "failed",
+  timeout: "took too long",
+  left: "not waited for",
+};
+
+export function renderSources({ run, about }) {
+  const node = byId("sources-panel");
+  if (!run || run.sources.length === 0) {
+    const words = run ? "No source was asked." : "Documents appear here as their sources answer.";
+    keep(node, words, () => hint(words));
+    return;
+  }
+  if (node.keptKey !== undefined) {
+    node.keptKey = undefined;
+    node.replaceChildren();
+  }
+  syncList(node, run.sources, (source) => keyOf(run, source), (source) => buildSource(run, source, about));
+}
+
+function keyOf(run, { path, status, message, documents }) {
+  return JSON.stringify([run.id, path, status, message, documents.map((one) => [one.title, one.outcome])]);
+}
+
+function buildSource(run, source, about) {
+  const state = source.status === "success" ? count(source.count, "document") : WORDS[source.status] ?? source.status;
+  const { path, status } = source;
+  const when = [state, source.at === null ? "" : formatMs(source.at)].filter(Boolean).join(" · ");
+  const head = el(
+    "div",
+    { className: "source-head" },
+    el("h3", { textContent: path }),
+    el("span", { className: "hint", textContent: when }),
+  );
+  const node = el("article", { className: `source ${status}`, id: sourceId(path), tabIndex: -1 }, head);
+  Object.assign(node.dataset, { testid: `result-${path}`, path, status });
+  if (source.status === "error" || source.status === "timeout") node.append(buildFailure(source));
+  node.append(...source.documents.map((one) => buildDocument(run, one, about)));
+  return node;
+}
+
+function buildFailure(source) {
+  const words = source.message || "It gave no documents.";
+  const textContent = `${words.replace(/[^.!?]$/, "$&.")} The answer is made without it. Look whether it runs, or leave it out.`;
+  return el("p", { className: "source-fault", testid: "source-error", textContent });
+}
+
+function buildDocument(run, one, about) {
+  const tell = (finding) => tellAction(run, about, finding.detector_id, "documents");
+  const { title, score, outcome } = one;
+  const summary = el(
+    "summary",
+    {},
+    el("span", { className: "title", textContent: title || "Without a title" }),
+    typeof score === "number" ? el("span", { className: "score", textContent: formatScore(score) }) : null,
+    badge(outcome),
+  );
+  const body = outcome === "dropped"
+    ? hint("Its text never reached the model.")
+    : el("p", { className: "text" }, buildPieces(piecesOfText(one.text, placed(one)), { about, tell }));
+  const node = el("details", { className: "document", testid: "document", data: { outcome } }, summary, body);
+  node.open = outcome !== "kept";
+  if (one.results.length > 0) node.append(buildReasons(one.results, about));
+  return node;
+}
+
+// Findings whose place in the text as it is now is sure.
+function placed(one) {
+  const points = Array.from(one.text);
+  return one.results.filter(({ start, end, text }) => {
+    const there = points.slice(start, end).join("");
+    return there === text || /^█+$/.test(there);
+  });
+}
+
+function buildReasons(results, about) {
+  const rows = results.map((one) =>
+    el(
+      "li",
+      {},
+      el("span", { className: `who ${toneOf(about, one.detector_id)}`, textContent: one.detector_id }),
+      ` ${one.detection}, score ${formatScore(one.score)}`,
+      tellReason(one) ? `: ${tellReason(one)}` : "",
+      one.text ? quoteText(one.text) : null,
+    ),
+  );
+  return el("ul", { className: "reasons" }, rows);
+}

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page in a real browser, watched: whatever it complains about, and whoever it calls, is known at the end.
+
+Decides what no page of ours may do. Refuses to know what is on the page: elements are found by their test ids.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, Request, expect
+from playwright.async_api import ViewportSize as Size
+
+PICTURES = Path(__file__).resolve().parents[2] / "artifacts" / "screenshots"
+WIDE: Size = {"width": 1280, "height": 900}
+PHONE: Size = {"width": 360, "height": 740}
+PATIENCE_MS = 30_000.0
+OVER = ("done", "failed", "stopped", "lost")
+MAX_PORTRAIT_BYTES = 300_000
+# What the reader could see, after each change of the answer; and what the page was forbidden to do.
+_WATCHER = """
+window.seen = [];
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+document.addEventListener("DOMContentLoaded", () => {
+  const read = (id) => [...document.querySelectorAll(`[data-testid=answer] [data-testid=${id}]`)]
+    .map((node) => node.textContent).join("");
+  const look = () => {
+    const now = { held: read("held"), released: read("released") };
+    const last = window.seen.at(-1);
+    if (last?.held !== now.held || last?.released !== now.released) window.seen.push(now);
+  };
+  const answer = document.querySelector("[data-testid=answer]");
+  if (answer) new MutationObserver(look).observe(answer, { childList: true, subtree: true, characterData: true });
+});
+"""
+# Playwright's own way to wait for a claim needs `eval` in the page, which our policy forbids.
+_UNTIL = """([released, held]) => new Promise((resolve) => {
+  const look = () => {
+    const now = window.seen.at(-1) ?? { held: "", released: "" };
+    const holds = now.released.includes(released) && now.held.length >= held && !/[.!?]/.test(now.held);
+    return holds ? resolve() : requestAnimationFrame(look);
+  };
+  look();
+})"""
+_CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+expect.set_options(timeout=PATIENCE_MS)
+
+
+class Visit:
+    """One page. Complaints that a test calls for are allowed by a pattern each."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.address = address
+        self.allowed: list[str] = []
+        self.complaints: list[str] = []
+        self.called: list[str] = []
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on("request", self._follow)
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _follow(self, request: Request) -> None:
+        self.called.append(request.url)
+
+    def at(self, name: str) -> Locator:
+        """The element with that test id; several, if there are."""
+        return self.page.get_by_test_id(name)
+
+    async def wait_for_choices(self) -> None:
+        """Until the page knows what there is."""
+        await expect(self.at("policy").locator("option")).not_to_have_count(0)
+
+    async def ask(self, question: str, *, policy: str | None = None, model: str | None = None) -> None:
+        """Type a question and press the button."""
+        for name, value in (("policy", policy), ("model", model)):
+            if value is not None:
+                await self.at(name).select_option(value)
+        await self.at("question").fill(question)
+        await self.at("ask").click()
+
+    async def wait_for(self, *phases: str) -> str:
+        """Until the answer is in one of these phases; without any, until it is over. The phase."""
+        wanted = re.compile(f"^({'|'.join(phases or OVER)})$")
+        await expect(self.at("status")).to_have_attribute("data-phase", wanted)
+        return await self.at("status").get_attribute("data-phase") or ""
+
+    async def until(self, *, released: str = "", held: int = 0) -> None:
+        """Until that text has left and so many characters wait in an unfinished sentence; told at that very moment."""
+        await asyncio.wait_for(self.page.evaluate(_UNTIL, [released, held]), PATIENCE_MS / 1000)
+
+    async def text(self, name: str) -> str:
+        """The text of every element with that test id, joined."""
+        return "".join(await self.at(name).all_text_contents())
+
+    async def story(self) -> list[dict[str, str]]:
+        """What was held and what was released, after each change."""
+        told: list[dict[str, str]] = await self.page.evaluate("window.seen")
+        return told
+
+    async def contrast(self, *selectors: str) -> dict[str, float]:
+        """How strongly the text of the first visible element of each selector stands out from what is behind it."""
+        told: Mapping[str, float] = await self.page.evaluate(_CONTRAST, list(selectors))
+        return dict(told)
+
+    async def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        script = "document.scrollingElement.scrollWidth - innerWidth"
+        return int(await self.page.evaluate(script))
+
+    async def picture(self, name: str, *, full: bool = False) -> Path:
+        """A picture of the page among the artefacts."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        await self.page.screenshot(path=path, full_page=full, caret="initial")
+        return path
+
+    async def portrait(self, name: str) -> None:
+        """A picture that the documentation shows: of what is seen without scrolling, and small."""
+        path = await self.picture(name)
+        assert path.stat().st_size < MAX_PORTRAIT_BYTES, f"{path.name} has {path.stat().st_size} bytes"
+
+    async def judge(self) -> None:
+        """Nothing was complained about, nothing forbidden was tried, and nobody but this machine was called."""
+        rules = self.allowed
+        wrong = [one for one in self.complaints if not any(re.search(rule, one) for rule in rules)]
+        assert wrong == []
+        assert await self.page.evaluate("window.violations") == []
+        hosts = {urlsplit(url).hostname for url in self.called if not url.startswith("data:")}
+        assert hosts <= {"127.0.0.1"}
+
+
+@asynccontextmanager
+async def visiting(
+    browser: Browser, address: str, *, size: Size = WIDE, is_known: bool = True, **more: Any
+) -> AsyncIterator[Visit]:
+    """A page that is open and, unless the server keeps it from us, knows what there is; at the end it has behaved."""
+    context = await browser.new_context(viewport=size, **more)
+    try:
+        context.set_default_timeout(PATIENCE_MS)
+        await context.add_init_script(_WATCHER)
+        visit = Visit(await context.new_page(), address)
+        await visit.page.goto(address)
+        await expect(visit.page.locator("body")).not_to_have_css("margin", "8px")  # what a page without a style has
+        if is_known:
+            await visit.wait_for_choices()
+        yield visit
+        await visit.judge()
+    finally:
+        await context.close()

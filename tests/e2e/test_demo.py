@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate demo` as a person runs it, with the real model: every sample shows its case, and nothing stays behind."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from lockgate.commands.demo_library import DOCUMENTS, SAMPLES, find_folders, load_demo_settings, prepare_demo
+from tests.server.processes import COMMAND, clean_environment
+from tests.weights import require_weights
+
+STORY = {one["title"]: one for one in yaml.safe_load(SAMPLES.read_text(encoding="utf-8"))["samples"]}
+SOURCES = list(find_folders(DOCUMENTS))
+MASK = "█"
+REFUSAL = "The documents do not contain this information."
+
+
+class Answer(NamedTuple):
+    """What a client hears: the text, where documents were dropped, and the last event."""
+
+    text: str
+    dropped: Mapping[str, int]
+    end: Mapping[str, Any]
+    first_s: float | None
+
+    @property
+    def outcomes(self) -> tuple[str, str]:
+        return self.end["outcome"], self.end["receipt"]["outcome"]
+
+    @property
+    def cited(self) -> list[str]:
+        return [one["path"] for one in self.end["citations"] if one["is_retrieved"]]
+
+
+class Running(NamedTuple):
+    """A demo at work."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+
+    def ask(self, question: str, policy: str) -> Answer:
+        body = {
+            "prompt": question,
+            "model": {"url": "lockgate:", "slug": "main"},
+            "data_sources": [{"url": "lockgate:", "slug": name} for name in SOURCES],
+            "detectors": {"policy": policy},
+            "citations": True,
+            "similarity_threshold": 0.35,
+            "temperature": 0,
+        }
+        request = urllib.request.Request(f"{self.address}/api/v1/chat/stream", json.dumps(body).encode())
+        request.add_header("content-type", "application/json")
+        asked, first_s = time.monotonic(), None
+        text, event = "", ""
+        dropped: dict[str, int] = {}
+        end: dict[str, Any] = {}
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            for line in reply:
+                name, _, value = line.decode().strip().partition(": ")
+                event = value if name == "event" else event
+                told = json.loads(value) if name == "data" else {}
+                if event == "token" and told:
+                    first_s = time.monotonic() - asked if first_s is None else first_s
+                    text += told["content"]
+                elif event == "source_complete" and told:
+                    dropped[told["path"]] = told["dropped"]
+                elif event in ("done", "error") and told:
+                    end = told
+        assert "message" not in end, end
+        return Answer(text, dropped, end, first_s)
+
+
+@contextmanager
+def start(*arguments: str, data_dir: Path, **variables: str) -> Iterator[Running]:
+    words = [*COMMAND, "demo", "--http-port", "0", "--health-http-port", "0", "--data-dir", str(data_dir), *arguments]
+    environ = clean_environment(**variables)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environ, start_new_session=True) as process:
+        assert process.stdout is not None
+        said = b""
+        try:
+            while b"Ctrl-C stops it." not in said:
+                line = process.stdout.readline()
+                assert line, said
+                said += line
+            found = re.search(rb"In the browser +(http://127\.0\.0\.1:\d+)/\n", said)
+            assert found is not None, said
+            yield Running(process, found[1].decode())
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.stdout.read()
+                process.wait(20)
+
+
+def make_data_dir(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "weights").symlink_to(require_weights("smollm2").parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data_dir(tmp_path_factory.mktemp("demo") / "state")
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the documents, which a test may change."""
+    return Path(shutil.copytree(DOCUMENTS, tmp_path_factory.mktemp("demo") / "papers"))
+
+
+@pytest.fixture(scope="module")
+def library(data_dir: Path, papers: Path) -> Iterator[Running]:
+    with start("--documents", str(papers), data_dir=data_dir) as running:
+        yield running
+
+
+def is_grounded(answer: Answer) -> None:
+    """Cited, and compared with the documents without an objection."""
+    assert answer.outcomes == ("answered", "released")
+    assert answer.cited
+    assert not any(answer.end["detections"].values())
+
+
+def has_found_nothing(answer: Answer) -> None:
+    assert answer.text == REFUSAL
+    assert answer.end["sources"] == {}
+    assert answer.cited == []
+
+
+def is_masked(answer: Answer) -> None:
+    assert answer.outcomes == ("answered", "masked")
+    assert MASK * 5 in answer.text
+    assert "@" not in answer.text
+
+
+def has_dropped(answer: Answer) -> None:
+    assert answer.dropped["notices"] == 1
+    assert sum(answer.dropped.values()) == 1
+    assert "20 pence" in answer.text
+    assert "waived" not in answer.text
+    assert answer.cited == ["fees"]
+
+
+def is_refused(answer: Answer) -> None:
+    assert answer.outcomes == ("prompt_blocked", "blocked")
+    assert answer.text == ""
+    assert answer.end["usage"] is None
+
+
+def is_stopped(answer: Answer) -> None:
+    assert answer.outcomes == ("answer_blocked", "stopped")
+    assert answer.text.endswith(" … (the rest is for you to find)")
+    assert "ightingale" not in answer.text
+
+
+CASES: dict[str, Callable[[Answer], None]] = {
+    "A grounded answer": is_grounded,
+    "Another grounded answer": is_grounded,
+    "Nothing is found": has_found_nothing,
+    "Personal data": is_masked,
+    "An injected instruction": has_dropped,
+    "An insult": is_refused,
+    "A codeword": is_stopped,
+}
+
+
+@pytest.mark.parametrize("title", STORY)
+def test_every_sample_shows_its_case_each_time(title: str, library: Running) -> None:
+    """Ten runs of all were seen before the release; three show here that runs do not differ."""
+    sample = STORY[title]
+    answers = [library.ask(sample["question"], sample["policy"]) for _ in range(3)]
+    for answer in answers:
+        CASES[title](answer)
+    assert len({answer.text for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "question"),
+    [
+        ("rules/loan-periods.md", "three weeks", "five weeks", "How long may I keep a book?"),
+        ("fees/late-fees.md", "20 pence", "35 pence", "What is the late fee for a book?"),
+        ("history/founding.md", "Josephine Thorne", "Agatha Millbrook", "Who founded the library of Averham?"),
+    ],
+)
+def test_an_answer_changes_with_its_document(
+    library: Running, papers: Path, data_dir: Path, file: str, before: str, after: str, question: str
+) -> None:
+    assert before in library.ask(question, "library").text
+    path = papers / file
+    path.write_text(path.read_text(encoding="utf-8").replace(before, after), encoding="utf-8")
+    settings = load_demo_settings(argparse.Namespace(documents=papers, **{"set:data_dir": str(data_dir)}))
+    assert prepare_demo(settings, papers).changed == 1  # as the next start does; the one that runs finds it too
+    answer = library.ask(question, "library")
+    assert after in answer.text
+    assert before not in answer.text
+    assert answer.cited == [file.partition("/")[0]]
+
+
+def list_tree(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in list_tree(int(child)))]
+
+
+def read_resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_told_and_leaves_no_process(number: signal.Signals, data_dir: Path) -> None:
+    with start(data_dir=data_dir, LOCKGATE_NO_SUCH_SETTING="1", ORCHESTRATOR_CONFIG="/nowhere") as running:
+        running.ask("How long may I keep a book?", "library")
+        tree = list_tree(running.process.pid)
+        assert len(tree) == 2  # the model has a process of its own
+        assert sum(map(read_resident_bytes, tree)) < 1_000_000_000
+        if number is signal.SIGINT:
+            os.killpg(running.process.pid, number)  # as a terminal does
+        else:
+            running.process.send_signal(number)
+        assert running.process.wait(10) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in tree)
+
+
+def test_a_port_that_is_taken_is_told(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = [*COMMAND, "demo", "--http-port", port, "--health-http-port", "0", "--data-dir", str(data_dir)]
+        done = subprocess.run(words, capture_output=True, env=clean_environment(), timeout=60, check=False)
+    assert done.returncode == 3
+    assert f"Address already in use (os error 98) on 127.0.0.1:{port}; --http-port" in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_without_weights_it_says_what_to_run(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "demo", "--data-dir", str(tmp_path)],
+        capture_output=True,
+        env=clean_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"run `lockgate setup`, once" in done.stderr
