@@ -66,7 +66,7 @@ docs: $(STAMP)
 	@echo "Built: open site/index.html"
 
 # The browser tests take a picture of every state; these are the ones that the documentation shows.
-PICTURES := playground playground-dark playground-phone playground-detect playground-raw
+PICTURES := playground playground-masked playground-dark playground-phone playground-detect playground-raw
 screenshots: setup
 	$(BIN)/pytest tests/browser/test_demo.py
 	@mkdir -p docs/images

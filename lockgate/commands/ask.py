@@ -78,7 +78,7 @@ def run_ask(options: argparse.Namespace) -> int:
     if options.trace and not options.json:
         raise ConfigError("is for --json: without it the trace is what one sees", source="--trace")
     detectors = _read_detectors(options.detector)
-    key, token = os.environ.pop(_KEY, ""), os.environ.pop(_TOKEN, "")  # no settings, and taken for misspelt ones
+    key, token = os.environ.get(_KEY, ""), os.environ.get(_TOKEN, "")
     settings = None if options.url else _load(options)
     question = _read_question(options.question)
     return asyncio.run(

@@ -23,6 +23,7 @@ AGGREGATOR_VARIABLES = {
     "AGGREGATOR_LOG_FORMAT": "json or console",
     "AGGREGATOR_LOG_LEVEL": "lowest level logged",
 }
+OF_COMMANDS = frozenset({"LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"})  # for `lockgate ask`; no settings
 COMMAND_LINE = "command line"
 NULL_WORDS = ("null", "~", "")
 ANY_WORD = "*"
@@ -58,7 +59,7 @@ def lay_flags(draft: Draft, flags: Mapping[str, Any]) -> None:
 def blame_unknown(draft: Draft, names: list[str]) -> None:
     """A LOCKGATE_ variable that is no setting is a typo, unless the settings name it as the place of a secret."""
     for name in names:
-        if name not in _secret_names(draft.tree):
+        if name not in OF_COMMANDS and name not in _secret_names(draft.tree):
             message = _say_unknown(name[len(PREFIX) :].split("__"))
             draft.blame((), message, Check.VARIABLE, name)
 

@@ -1,109 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_short_prompt: a question and its best documents become a prompt that a very small model can follow.
+"""build_short_prompt: a question and a few sentences become a prompt that a very small model can follow.
 
-Decides which passages such a model gets to see, how they are written down, and by which grammar its answer may be
-bound. It learns what is wanted from two worked turns, not from rules. Nothing inside a passage can pass for the frame
-around it: all of it stands on one line. Refuses to know how good a document is (its score says so) and which model it
-is.
+It learns what is wanted from two worked turns, not from rules. Decides how the turns are written, and by which grammar
+the answer may be bound: it says what a sentence says, in the words of that sentence, and ends with its source. Nothing
+inside a passage can pass for the frame around it: each stands on one line, which ends with a mark of ours. Refuses to
+know which sentences are shown (lockgate.core.short_passages) and which model it is.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from lockgate.core.prompt import Grounds, flatten_name, make_sendable
-from lockgate.core.values import Document, Message
+from lockgate.core.prompt import Grounds
+from lockgate.core.short_passages import FIGURES, Line, choose_lines, flatten
+from lockgate.core.values import Message
 
 REFUSAL: Final = "The documents do not contain this information."
-MAX_PASSAGES: Final = 2
-MAX_PASSAGE_CHARS: Final = 600
-MAX_QUESTION_CHARS: Final = 500
-NOTHING: Final = "(none)"
-
+MAX_QUESTION_CHARS: Final = 400
+_NOTHING = "(nothing found)"
 _SYSTEM = (
-    "You answer questions about the passages. Use the words of the passages. If the passages do not have the answer, "
-    f"say: {REFUSAL}"
+    "Answer the question with one sentence. Copy the sentence that has the answer. If no sentence has the answer, say: "
+    f"{REFUSAL}"
 )
-_WHITE = re.compile(r"\s+")
-_QUESTION = "Question: "
-
-
-def _ask(passages: Sequence[tuple[str, str]], question: str) -> Message:
-    lines = [f"[{path}] {text}" for path, text in passages] or [NOTHING]
-    return Message("user", "Passages:\n" + "\n".join(lines) + f"\n\n{_QUESTION}{question}")
-
-
-OPENING: Final = (
-    Message("system", _SYSTEM),
-    _ask(
-        [
-            (
-                "ferry",
-                "The ferry leaves at seven in the morning and at noon. A ticket costs 6 euros. Dogs travel free.",
-            ),
-            ("harbour", "The harbour was built in 1820 by Anton Reuss. The light tower is red."),
-        ],
-        "How much is a ticket for the ferry?",
-    ),
-    Message("assistant", "A ticket costs 6 euros [ferry]."),
-    _ask([("market", "The market is held every Friday. It sells fish and flowers.")], "Who is the mayor of the town?"),
-    Message("assistant", REFUSAL),
+_PLAIN = frozenset(" ,-_/'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_CLAUSE_ENDS = ",;:"
+_TURNS = re.compile(
+    r"no|not|nor|never|none|nobody|nothing|cannot|\w+n['’]t|without|except|unless|but|only|"
+    r"nicht|keine?[mnrs]?|nie|ohne|außer|sondern|aber|ni|nunca|sin|excepto|pero|s[oó]lo|ne|pas|jamais|sans|sauf|mais",
+    re.IGNORECASE,
 )
-"""What every prompt begins with, always the same, so that a model may keep it read."""
+_ENDS = ",;:"
+_TURNS = frozenset(
+    "no not nor never none nobody nothing cannot can't don't doesn't didn't isn't aren't won't without except unless but "
+    "only nicht kein keine nie ohne außer sondern aber ni nunca sin excepto pero solo sólo ne pas jamais sans sauf mais".split()
+)
+_ENDS = ".,;:!?\"'()“”"
 
 
 class ShortPrompt(NamedTuple):
-    """The messages, and the paths of the passages in them."""
+    """The messages, and the sentences that they show, the best last."""
 
     messages: tuple[Message, ...]
-    paths: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def cite(line: Line) -> str:
+    """A sentence as the prompt shows it, and as the model is to say it."""
+    return f"{line.text}{_mark(line.path)}"
 
 
 def build_short_prompt(grounds: Grounds) -> ShortPrompt:
-    """The opening and one more turn: the best passages, as short as need be, and the question."""
-    passages = [_write(document) for document in _choose(grounds.documents)]
-    question = _flatten(grounds.question)[:MAX_QUESTION_CHARS]
-    paths = tuple(dict.fromkeys(path for path, _ in passages))
-    return ShortPrompt((*OPENING, _ask(passages, question)), paths)
+    """The opening and one more turn: the best sentences and the question."""
+    lines = tuple(reversed(choose_lines(grounds.question, grounds.documents)))  # what stands last is copied best
+    return ShortPrompt((*OPENING, _ask(lines, flatten(grounds.question)[:MAX_QUESTION_CHARS])), lines)
 
 
-def build_citing_grammar(paths: Iterable[str]) -> str:
-    """A grammar (GBNF): one or two sentences, each ending with one of the paths, or the refusal."""
-    refusal = _quote(REFUSAL)
-    marks = " | ".join(_quote(f" [{path}].") for path in paths)
-    if not marks:
-        return f"root ::= {refusal}"
-    return "\n".join(
-        (
-            f'root ::= {refusal} | sentence (" " sentence)?',
-            "sentence ::= [A-Z0-9] [^\\[\\]\\n]+ mark",
-            f"mark ::= {marks}",
-        )
-    )
+def build_citing_grammar(lines: Sequence[Line]) -> str:
+    """A grammar (GBNF): what one of the lines says, with its path at the end; without lines, the refusal.
+
+    A sentence begins as its line does, keeps the order of its words, may leave some out, though no name, no figure and
+    no denial, and ends where a clause of the line does. Where there are lines the refusal is not offered: very small
+    models take it far too often.
+    """
+    if not lines:
+        return f"root ::= {_quote(REFUSAL)}"
+    rules = [f"root ::= {' | '.join(f'line{number}x0' for number in range(len(lines)))}"]
+    for number, line in enumerate(lines):
+        rules += _build_line(f"line{number}x", line)
+    return "\n".join(rules)
 
 
-def _choose(documents: Sequence[Document]) -> list[Document]:
-    return list(documents[:MAX_PASSAGES])
+def _build_line(name: str, line: Line) -> Iterator[str]:
+    """Rule x0 is the first word; each other says the word with its number, or leaves it to the next rule."""
+    words = line.text.split()
+    mark = _quote(_mark(line.path))
+    last_turn = max((place for place, word in enumerate(words) if _TURNS.fullmatch(word.strip(_ENDS))), default=0)
+    for place, word in enumerate(words):
+        bare = word.strip(_ENDS) or word
+        is_last = place + 1 == len(words)
+        follow = [] if is_last else [f"{_quote_any(word, bare)} {name}{place + 1}"]
+        if is_last or (word[-1] in _CLAUSE_ENDS and place >= last_turn):
+            follow.append(f"{_quote(bare)} {mark}")
+        said = " | ".join(follow)
+        if place == 0:
+            yield f"{name}0 ::= {said}"
+            continue
+        can_skip = not is_last and not _is_fact(bare)
+        yield f'{name}{place} ::= " " ({said})' + (f" | {name}{place + 1}" if can_skip else "")
 
 
-def _write(document: Document) -> tuple[str, str]:
-    path = flatten_name(document.source).strip()
-    text = _flatten(document.text)[:MAX_PASSAGE_CHARS]
-    return path, text
+def _is_fact(word: str) -> bool:
+    """Whether a sentence says something else without the word: a figure, a name, a no."""
+    return bool(word[0].isupper() or FIGURES.search(word) or _TURNS.fullmatch(word))
 
 
-def _flatten(text: str) -> str:
-    return _WHITE.sub(" ", make_sendable(text)).strip()
+def _quote_any(*forms: str) -> str:
+    quoted = [_quote(form) for form in dict.fromkeys(forms)]
+    return quoted[0] if len(quoted) == 1 else f"({' | '.join(quoted)})"
+
+
+def _ask(lines: Iterable[Line], question: str) -> Message:
+    passages = "\n".join(map(cite, lines)) or _NOTHING
+    return Message("user", f"Passages:\n{passages}\n\nQuestion: {question}\nAnswer with a sentence from the passages.")
+
+
+def _mark(path: str) -> str:
+    return f" [{path}]."
 
 
 def _quote(text: str) -> str:
     """The text as a literal of the grammar: every character that is not plain is written as its number."""
-    return (
-        '"'
-        + "".join(one if one.isascii() and (one.isalnum() or one in " .,-_/") else _number(one) for one in text)
-        + '"'
-    )
+    return '"' + "".join(one if one in _PLAIN else f"\\U{ord(one):08X}" for one in text) + '"'
 
 
-def _number(character: str) -> str:
-    return f"\\U{ord(character):08X}"
+_EXAMPLE = Line("ferry", "On Monday the ferry leaves at seven in the morning")
+OPENING: Final = (
+    Message("system", _SYSTEM),
+    _ask((), "Who is the mayor of the town?"),
+    Message("assistant", REFUSAL),
+    _ask(
+        (
+            Line("harbour", "The harbour was built in 1820 by Anton Reuss"),
+            Line("ferry", "A ticket for the ferry costs 6 euros"),
+            _EXAMPLE,
+        ),
+        "When does the ferry leave on Mondays?",
+    ),
+    Message("assistant", cite(_EXAMPLE)),
+)
+"""What every prompt begins with, always the same, so that a model may keep it read."""

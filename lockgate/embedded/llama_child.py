@@ -23,8 +23,9 @@ from typing import IO, Any
 
 from lockgate.embedded.gguf import Clean, build_cleaner, read_marks
 
-BATCH_TOKENS = 16  # of a prompt that are read at once: between two batches it can be stopped
+BATCH_TOKENS = 8  # of a prompt that are read at once: between two batches it can be stopped
 SEED = 1
+_BATCHES_AFTER_STOP = 2  # the one under way, and one that may begin before llama.cpp hears of the stop
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -130,7 +131,8 @@ class Engine:
         whole |= {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
         self._server.handle_chat_completions(json.dumps(whole), watch)
         if is_stopped():
-            self._server.handle_metrics()  # comes behind the end of what was stopped, so then it is idle
+            for _ in range(_BATCHES_AFTER_STOP):
+                self._server.handle_metrics()  # is answered between two batches
             raise Stopped
         if refusal:
             raise Refused(refusal)
@@ -152,17 +154,19 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     params.cpuparams.poll = params.cpuparams_batch.poll = 0
     params.cache_ram_mib = params.n_ctx_checkpoints = 0  # nothing of a question is kept
     params.fit_params = params.warmup = params.ui = params.endpoint_slots = False
+    params.endpoint_metrics = True  # that is how one knows that it is idle
     params.verbosity = -1
     params.n_threads_http = 1
     with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
         # It insists on listening; here nobody finds it, and nobody has the key.
         params.hostnames = [f"{folder}/llama.sock"]
         params.api_keys = [secrets.token_hex()]
-        server = xllamacpp.Server(params)
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError:  # its words are about parameters, whatever it was
+            raise ValueError("llama.cpp cannot use it") from None
     engine = Engine(server, clean)
-    engine.open(
-        [{"role": one["role"], "content": clean(one["content"])} for one in plan["opening"]], lambda: False
-    )
+    engine.open([{"role": one["role"], "content": clean(one["content"])} for one in plan["opening"]], lambda: False)
     return engine
 
 

@@ -184,14 +184,26 @@ class Keeper:
         """Child after child, until this is cancelled; then nobody is answered any more."""
         try:
             while True:
-                async with _open_child(self._plan) as child:
-                    self._child = child
-                    await self._hear_child(child)
-                await asyncio.sleep(self._mourn(child))
+                await asyncio.sleep(await self._live_once())
                 self._refusal = ""
         finally:
             self._child = None
             self._refuse(CLOSED)
+
+    async def _live_once(self) -> float:
+        """One child from its start to its end; how long to pause before the next one."""
+        fault, is_ready = "", False
+        try:
+            async with _open_child() as child:
+                self._child = child
+                await self._hear_child(child)
+            if child.is_told_off:
+                self._bury()
+                return 0.0
+            fault, is_ready = child.describe_end(), child.is_ready
+        except (OSError, ValueError) as error:
+            fault = f"the process of the model cannot be run: {error}"
+        return self._mourn(fault, is_ready=is_ready)
 
     def _admit(self, ask: Mapping[str, Any]) -> _Job:
         if self._refusal:
@@ -250,18 +262,21 @@ class Keeper:
             self._child.release()
         self._send_next()
 
-    def _mourn(self, child: _Child) -> float:
-        """Tells whom it concerns that the child is gone; how long to pause before the next one."""
+    def _bury(self) -> None:
+        """The child is gone, and with it the answer that was under way."""
         self._child, job, self._job = None, self._job, None
         if job is not None:
             job.fail(Unavailable(NAME, DIED))
-        if child.is_told_off:
-            return 0.0
+
+    def _mourn(self, fault: str, *, is_ready: bool) -> float:
+        """Tells whom it concerns that a child died by itself; how long to pause before the next one."""
+        self._bury()
         self._failures += 1
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=child.describe_end())
         if not self._loaded.done():
-            self._loaded.set_exception(LoadFailed(child.describe_end()))
-        if child.is_ready and self._failures == 1:
+            self._loaded.set_exception(LoadFailed(fault))
+        else:
+            log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=fault)
+        if is_ready and self._failures == 1:
             return 0.0
         self._refuse(NOT_RUNNING)
         return float(min(FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), MAX_PAUSE_S))
@@ -291,7 +306,7 @@ async def open_keeper(plan: Mapping[str, Any], max_waiting: int) -> AsyncIterato
 
 
 @asynccontextmanager
-async def _open_child(plan: Mapping[str, Any]) -> AsyncIterator[_Child]:
+async def _open_child() -> AsyncIterator[_Child]:
     variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}  # no secrets among them
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", PROGRAM),

@@ -110,13 +110,11 @@ class ShortLlamaModel(LlamaModel):
         if manner.cites:
             self.note += "; a grammar makes it end each sentence with one of the sources found"
 
-    async def answer(
-        self, grounds: Grounds, params: Mapping[str, Any]
-    ) -> AsyncGenerator[Frame | list[Frame], None]:
+    async def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer to a question that is to rest on documents; else as `generate`."""
         prompt = build_short_prompt(grounds)
         ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}
-        options = {"grammar": build_citing_grammar(prompt.paths)} if self._manner.cites else {}
+        options = {"grammar": build_citing_grammar(prompt.lines)} if self._manner.cites else {}
         async with aclosing(self._speak(ask, options, params)) as frames:
             async for burst in frames:
                 yield burst

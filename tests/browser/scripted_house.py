@@ -48,6 +48,7 @@ sources:
   gone: {syftai_space: {url: "http://127.0.0.1:9", slug: gone}, expose: true}
 models:
   quick: {embedded: "tests.browser.scripted_house:open_talker", expose: true}
+  brisk: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {pause_s: 0.03}}
   slow: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {pause_s: 0.15}}
   paced: {embedded: "tests.browser.scripted_house:open_paced", expose: true}
   hanging: {embedded: "tests.browser.scripted_house:open_hesitator", expose: true}

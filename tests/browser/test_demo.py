@@ -14,9 +14,11 @@ from tests.browser.demo_process import DemoProcess, Relative, halted
 from tests.browser.visits import PHONE, Visit, visiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-SHARP: dict[str, Any] = {"device_scale_factor": 1.5, "size": {"width": 1280, "height": 800}}
+SHARP: dict[str, Any] = {"device_scale_factor": 1.5, "size": {"width": 1280, "height": 740}}
 ADDRESS = "rosa.delaney@example.org"
+FADE_MS = 1200  # what is new fades in
 CODEWORD = "nightingale"
+TEXTS = (".sample strong", ".sample span", ".badge", ".who", "[data-testid=released]", "[data-testid=ask]", "td")
 IDLE_S, WATCHED_S, TICKS_PER_S = 0.2, 0.4, 100
 
 
@@ -47,9 +49,11 @@ async def test_a_question_is_answered_from_documents_that_are_cited(browser: Bro
         await expect(visit.at("timeline")).to_contain_text("first token")
         for detector in ("pii", "toxicity", "citations", "codewords", "groundedness"):
             await expect(visit.at(f"frontier-{detector}")).to_be_visible()
+        await visit.show("body")
         await visit.picture("grounded")
         await visit.at("tab-raw").click()
-        await visit.page.evaluate("scrollTo(0, 0)")
+        await visit.page.set_viewport_size({"width": 1280, "height": 600})
+        await visit.show("body")
         await visit.portrait("playground-raw")
 
 
@@ -81,7 +85,7 @@ async def test_an_injected_document_is_dropped_with_its_reason(browser: Browser,
         for words in ("prompt_injection", "score", "dropped"):
             await expect(dropped).to_contain_text(words)
         await expect(visit.at("status")).to_contain_text("1 document was dropped")
-        await visit.at("sources-panel").scroll_into_view_if_needed()
+        await visit.show(".answer-card")
         await visit.picture("dropped")
 
 
@@ -130,7 +134,7 @@ async def _expect_idle(model: Relative) -> None:
 async def test_a_reader_who_stops_stops_the_model(browser: Browser, demo: DemoProcess) -> None:
     async with visiting(browser, demo.address) as visit:
         await _try(visit, "Another grounded answer")
-        await visit.until(held=10)
+        await visit.until(".{10}")
         await visit.page.keyboard.press("Escape")
         assert await visit.wait_for() == "stopped"
         await _expect_idle(demo.model())
@@ -142,7 +146,7 @@ async def test_a_model_that_dies_is_told_and_the_next_question_is_answered(brows
     async with visiting(browser, demo.address) as visit:
         first = demo.model()
         await _try(visit, "Another grounded answer")
-        await visit.until(held=10)
+        await visit.until(".{10}")
         first.kill()
         assert await visit.wait_for() == "failed"
         await expect(visit.at("error")).to_contain_text("The model failed")
@@ -156,22 +160,32 @@ async def test_a_model_that_dies_is_told_and_the_next_question_is_answered(brows
         assert not first.is_there()
 
 
-async def test_pictures_are_taken_while_text_is_held(browser: Browser, demo: DemoProcess) -> None:
+async def test_pictures_are_taken_while_text_is_held_and_when_it_has_left(browser: Browser, demo: DemoProcess) -> None:
     async with visiting(browser, demo.address, **SHARP, color_scheme="light") as visit:
         await _try(visit, "Personal data")
-        await visit.until(released="█", held=12)
+        await visit.until("rosa.delaney@")
         with halted(demo.model()):
-            await visit.page.wait_for_timeout(800)  # what is new fades in
-            assert await visit.text("held") != ""
+            await visit.page.wait_for_timeout(300)
+            assert await visit.text("released") == ""
+            assert "rosa.delaney@" in await visit.text("held")
+            await visit.show("body")
             await visit.portrait("playground")
-            await visit.page.emulate_media(color_scheme="dark")
-            await visit.portrait("playground-dark")
-            await visit.page.emulate_media(color_scheme="light")
-            await visit.page.set_viewport_size(PHONE)
-            assert await visit.overflow() <= 0
-            await visit.page.evaluate("document.querySelector('.answer-card').scrollIntoView()")
-            await visit.portrait("playground-phone")
         assert await visit.wait_for() == "done"
+        await visit.page.wait_for_timeout(FADE_MS)
+        await visit.show("body")
+        await visit.portrait("playground-masked")
+        await visit.expect_readable(*TEXTS)
+        await visit.page.emulate_media(color_scheme="dark")
+        await visit.expect_readable(*TEXTS)
+        await visit.portrait("playground-dark")
+        await visit.page.emulate_media(color_scheme="light")
+        await visit.page.set_viewport_size(PHONE)
+        for tab in ("raw", "detect", "ask"):
+            await visit.at(f"tab-{tab}").click()
+            assert await visit.overflow() <= 0, tab
+        await visit.show(".answer-card")
+        await visit.page.wait_for_timeout(FADE_MS)
+        await visit.portrait("playground-phone")
 
 
 async def test_a_pasted_text_is_read_by_every_detector(browser: Browser, demo: DemoProcess) -> None:
@@ -182,4 +196,6 @@ async def test_a_pasted_text_is_read_by_every_detector(browser: Browser, demo: D
         await expect(marks.first).to_be_visible()
         found = await marks.evaluate_all("all => all.map((one) => one.dataset.detector)")
         assert {"pii", "prompt_injection", "toxicity"} <= set(found)
+        table = visit.at("detect-results").get_by_role("region")
+        assert await table.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
         await visit.portrait("playground-detect")

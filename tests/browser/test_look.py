@@ -10,7 +10,6 @@ from tests.browser.scripted_house import House
 from tests.browser.visits import PHONE, WIDE, Visit, visiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-READABLE = 4.5  # WCAG 2.2, 1.4.3
 LONG = "https://example.org/" + "a-very-long-word-that-no-line-can-hold" * 3
 MAIN_TEXTS = (
     "[data-testid=answer]",
@@ -49,7 +48,7 @@ async def _fill_every_tab(visit: Visit) -> None:
     await expect(visit.at("detect-results").get_by_test_id("finding")).to_have_count(2)
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, 768])
 async def test_no_tab_has_to_be_scrolled_sideways(browser: Browser, house: House, width: int) -> None:
     async with visiting(browser, house.address, size={"width": width, "height": 740}) as visit:
         assert await visit.overflow() <= 0
@@ -72,12 +71,12 @@ async def test_what_is_touched_on_a_phone_is_large_enough(browser: Browser, hous
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_texts_stand_out_from_what_is_behind_them(browser: Browser, house: House, scheme: str) -> None:
     async with visiting(browser, house.address, color_scheme=scheme) as visit:
+        await visit.expect_readable("[data-testid=ask]", "[data-testid=question]", "label", "select", "legend")
         await visit.ask("Where is the desk?", policy="guarded", model="hanging")
         await expect(visit.at("held").last).to_contain_text("is on the")
         await expect(visit.at("source-error")).to_be_visible()
         await visit.page.wait_for_timeout(700)  # what is new fades in
-        measured = await visit.contrast(*MAIN_TEXTS)
-        assert {name: value for name, value in measured.items() if value < READABLE} == {}
+        await visit.expect_readable(*MAIN_TEXTS)
         await visit.picture(f"held-{scheme}")
 
 

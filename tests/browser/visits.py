@@ -21,6 +21,7 @@ PHONE: Size = {"width": 360, "height": 740}
 PATIENCE_MS = 30_000.0
 OVER = ("done", "failed", "stopped", "lost")
 MAX_PORTRAIT_BYTES = 300_000
+READABLE = 4.5  # the least contrast of text (WCAG 2.2, 1.4.3)
 # What the reader could see, after each change of the answer; and what the page was forbidden to do.
 _WATCHER = """
 window.seen = [];
@@ -40,12 +41,9 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 """
 # Playwright's own way to wait for a claim needs `eval` in the page, which our policy forbids.
-_UNTIL = """([released, held]) => new Promise((resolve) => {
-  const look = () => {
-    const now = window.seen.at(-1) ?? { held: "", released: "" };
-    const holds = now.released.includes(released) && now.held.length >= held && !/[.!?]/.test(now.held);
-    return holds ? resolve() : requestAnimationFrame(look);
-  };
+_UNTIL = """(held) => new Promise((resolve) => {
+  const pattern = new RegExp(held);
+  const look = () => (pattern.test(window.seen.at(-1)?.held ?? "") ? resolve() : requestAnimationFrame(look));
   look();
 })"""
 _CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
@@ -94,9 +92,9 @@ class Visit:
         await expect(self.at("status")).to_have_attribute("data-phase", wanted)
         return await self.at("status").get_attribute("data-phase") or ""
 
-    async def until(self, *, released: str = "", held: int = 0) -> None:
-        """Until that text has left and so many characters wait in an unfinished sentence; told at that very moment."""
-        await asyncio.wait_for(self.page.evaluate(_UNTIL, [released, held]), PATIENCE_MS / 1000)
+    async def until(self, held: str) -> None:
+        """Until text that fits the pattern waits; told at that very moment."""
+        await asyncio.wait_for(self.page.evaluate(_UNTIL, held), PATIENCE_MS / 1000)
 
     async def text(self, name: str) -> str:
         """The text of every element with that test id, joined."""
@@ -107,15 +105,20 @@ class Visit:
         told: list[dict[str, str]] = await self.page.evaluate("window.seen")
         return told
 
-    async def contrast(self, *selectors: str) -> dict[str, float]:
-        """How strongly the text of the first visible element of each selector stands out from what is behind it."""
+    async def expect_readable(self, *selectors: str) -> None:
+        """The text of the first visible element of each selector stands out from what is behind it."""
         told: Mapping[str, float] = await self.page.evaluate(_CONTRAST, list(selectors))
-        return dict(told)
+        assert {name: value for name, value in told.items() if value < READABLE} == {}
 
     async def overflow(self) -> int:
         """By how many pixels the page is wider than the window."""
         script = "document.scrollingElement.scrollWidth - innerWidth"
         return int(await self.page.evaluate(script))
+
+    async def show(self, selector: str) -> None:
+        """Scroll there at once."""
+        where = self.page.locator(selector)
+        await where.evaluate("node => node.scrollIntoView({ block: 'start', behavior: 'instant' })")
 
     async def picture(self, name: str, *, full: bool = False) -> Path:
         """A picture of the page among the artefacts."""

@@ -220,3 +220,8 @@ def test_malformed_aggregator_values_are_faults(loader: Loader) -> None:
         "AGGREGATOR_DEBUG: must be true or false, not a string",
         "AGGREGATOR_PORT: must be an integer, not a string",
     ]
+
+
+def test_variables_that_are_for_commands_alone_are_no_typos(loader: Loader) -> None:
+    assert loader.faults(PII, {"LOCKGATE_KEYS": "k"}) != []
+    assert loader.load(PII, {"LOCKGATE_KEY": "k", "LOCKGATE_TRACE_TOKEN": "t"}).warnings == ()

@@ -283,8 +283,9 @@ def test_the_library_of_the_demo_answers_without_any_settings(library: dict[str,
 
     done = run("How long may I keep a book?")
     assert done.returncode == 0, done.stderr
-    assert "[rules]" in done.stdout
-    assert re.search(r"^cited    \[rules\] .+$", done.stderr, re.MULTILINE)
+    assert "three weeks [rules]" in done.stdout
+    assert re.search(r"^source   rules: [1-9]\d* documents?$", done.stderr, re.MULTILINE)
+    assert re.search(r"^cited    \[rules\] .*How long things may be kept", done.stderr, re.MULTILINE)
     assert re.search(r"^receipt  .*policy library, read by .*, all that left was read, ", done.stderr, re.MULTILINE)
     blocked = run("You stupid idiot, tell me when you open!", "--json")
     assert blocked.returncode == 1, blocked.stderr

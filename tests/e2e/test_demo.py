@@ -26,6 +26,7 @@ from tests.weights import require_weights
 STORY = {one["title"]: one for one in yaml.safe_load(SAMPLES.read_text(encoding="utf-8"))["samples"]}
 SOURCES = list(find_folders(DOCUMENTS))
 MASK = "█"
+RUNS = int(os.environ.get("DEMO_RUNS", "2"))
 REFUSAL = "The documents do not contain this information."
 
 
@@ -106,6 +107,19 @@ def start(*arguments: str, data_dir: Path, **variables: str) -> Iterator[Running
                 process.wait(20)
 
 
+def list_tree(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in list_tree(int(child)))]
+
+
+def read_resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 def make_data_dir(folder: Path) -> Path:
     folder.mkdir()
     (folder / "weights").symlink_to(require_weights("smollm2").parent)
@@ -125,8 +139,13 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(data_dir: Path, papers: Path) -> Iterator[Running]:
+    """One for all tests; at the end it is told to stop, and must leave nothing behind."""
     with start("--documents", str(papers), data_dir=data_dir) as running:
         yield running
+        tree = list_tree(running.process.pid)
+        running.process.terminate()
+        assert running.process.wait(20) == 0
+    assert not any(map(is_there, tree))
 
 
 def is_grounded(answer: Answer) -> None:
@@ -148,12 +167,24 @@ def is_masked(answer: Answer) -> None:
     assert "@" not in answer.text
 
 
+def is_renamed(answer: Answer) -> None:
+    assert answer.outcomes == ("answered", "masked")
+    assert "@masked.invalid" in answer.text
+    assert "example.org" not in json.dumps(answer.end)
+
+
 def has_dropped(answer: Answer) -> None:
     assert answer.dropped["notices"] == 1
     assert sum(answer.dropped.values()) == 1
-    assert "20 pence" in answer.text
-    assert "waived" not in answer.text
+    assert "never waived" in answer.text
     assert answer.cited == ["fees"]
+
+
+def has_believed(answer: Answer) -> None:
+    assert sum(answer.dropped.values()) == 0
+    assert answer.text.startswith("All late fees are waived ")
+    assert answer.cited == ["notices"]
+    assert [one["path"] for one in answer.end["detections"]["documents"]] == ["notices"]
 
 
 def is_refused(answer: Answer) -> None:
@@ -173,7 +204,9 @@ CASES: dict[str, Callable[[Answer], None]] = {
     "Another grounded answer": is_grounded,
     "Nothing is found": has_found_nothing,
     "Personal data": is_masked,
+    "A made-up name": is_renamed,
     "An injected instruction": has_dropped,
+    "The same note, unguarded": has_believed,
     "An insult": is_refused,
     "A codeword": is_stopped,
 }
@@ -181,9 +214,9 @@ CASES: dict[str, Callable[[Answer], None]] = {
 
 @pytest.mark.parametrize("title", STORY)
 def test_every_sample_shows_its_case_each_time(title: str, library: Running) -> None:
-    """Ten runs of all were seen before the release; three show here that runs do not differ."""
+    """Two runs show that runs do not differ; `DEMO_RUNS=10` asks for ten."""
     sample = STORY[title]
-    answers = [library.ask(sample["question"], sample["policy"]) for _ in range(3)]
+    answers = [library.ask(sample["question"], sample["policy"]) for _ in range(RUNS)]
     for answer in answers:
         CASES[title](answer)
     assert len({answer.text for answer in answers}) == 1
@@ -211,28 +244,21 @@ def test_an_answer_changes_with_its_document(
     assert answer.cited == [file.partition("/")[0]]
 
 
-def list_tree(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in list_tree(int(child)))]
+def test_it_needs_little_memory(library: Running) -> None:
+    library.ask("How long may I keep a book?", "library")
+    tree = list_tree(library.process.pid)
+    assert len(tree) == 2  # the model has a process of its own
+    assert sum(map(read_resident_bytes, tree)) < 1_000_000_000
 
 
-def read_resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_when_told_and_leaves_no_process(number: signal.Signals, data_dir: Path) -> None:
+def test_ctrl_c_ends_it_and_leaves_no_process(data_dir: Path) -> None:
+    """A terminal tells every process at once. Variables that were meant for another server change nothing."""
     with start(data_dir=data_dir, LOCKGATE_NO_SUCH_SETTING="1", ORCHESTRATOR_CONFIG="/nowhere") as running:
-        running.ask("How long may I keep a book?", "library")
         tree = list_tree(running.process.pid)
-        assert len(tree) == 2  # the model has a process of its own
-        assert sum(map(read_resident_bytes, tree)) < 1_000_000_000
-        if number is signal.SIGINT:
-            os.killpg(running.process.pid, number)  # as a terminal does
-        else:
-            running.process.send_signal(number)
+        assert len(tree) == 2
+        os.killpg(running.process.pid, signal.SIGINT)
         assert running.process.wait(10) == 0
-    assert not any(Path(f"/proc/{pid}").exists() for pid in tree)
+    assert not any(map(is_there, tree))
 
 
 def test_a_port_that_is_taken_is_told(data_dir: Path) -> None:

@@ -31,6 +31,12 @@ export function explainError(error) {
   return { title: known.title, words: error.message, advice: wait };
 }
 
+// The page asks for a key by itself; only one that was refused is a fault.
+export function explainKey(key) {
+  if (key === "") return null;
+  return { title: "The server does not know this key", words: "", advice: "Enter another one above." };
+}
+
 export const explainSilence = () => ({
   title: "The server does not answer",
   words: `Nothing came from ${location.host}.`,

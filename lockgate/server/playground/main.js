@@ -4,7 +4,7 @@
 import { createAnnouncer } from "./announce.js";
 import { fetchAbout, streamAnswer } from "./api.js";
 import { byId } from "./dom.js";
-import { explainError, explainTrace } from "./faults.js";
+import { explainError, explainKey, explainTrace } from "./faults.js";
 import { endRun, foldEvent, isOver, startRun } from "./fold.js";
 import { replayEvents } from "./replay.js";
 import { buildRequest, detectorsFor } from "./requests.js";
@@ -65,8 +65,9 @@ async function load() {
     const traceNote = about.trace ? "" : explainTrace(404);
     store.update({ about, form, detection, traceNote, needsKey: false, problem: null });
   } catch (error) {
-    store.update({ needsKey: error.status === 401, problem: explainError(error) });
-    if (error.status === 401) requestAnimationFrame(() => byId("key").focus());
+    const needsKey = error.status === 401;
+    store.update({ needsKey, problem: needsKey ? explainKey(store.state.key) : explainError(error) });
+    if (needsKey) requestAnimationFrame(() => byId("key").focus());
   }
 }
 
@@ -91,7 +92,7 @@ function trySample(sample) {
 
 async function ask() {
   const { state } = store;
-  if (!state.about || (state.run && !isOver(state.run))) return;
+  if (!state.form.model || (state.run && !isOver(state.run))) return;
   if (state.form.question.trim() === "") {
     byId("question").focus();
     return;
@@ -184,7 +185,7 @@ function connectForm() {
   });
 }
 
-// A citation leads to the documents of its source.
+// A citation leads to the documents of its source, of which the nearest unfolds.
 function followCitation(event) {
   const link = event.target.closest?.("a.cite");
   const source = link && byId(sourceId(link.dataset.path));
@@ -192,7 +193,7 @@ function followCitation(event) {
   event.preventDefault();
   for (const one of document.querySelectorAll(".source.cited")) one.classList.remove("cited");
   source.classList.add("cited");
-  for (const one of source.querySelectorAll("details")) one.open = true;
+  source.querySelector("details:not([data-outcome=dropped])")?.setAttribute("open", "");
   source.scrollIntoView({ block: "nearest" });
   source.focus({ preventScroll: true });
 }

@@ -15,9 +15,14 @@ const BY_PHASE = {
 };
 
 export function tellStatus(run, about) {
-  if (!run) return about ? "Ask a question, or try one of the samples." : "Waiting for the server…";
+  if (!run) return about ? tellOffer(about) : "Waiting for the server…";
   const words = BY_PHASE[run.phase](run);
   return run.isReplay && !isOver(run) ? `Slow replay. ${words}` : words;
+}
+
+function tellOffer(about) {
+  if (about.models.length === 0) return "There is no model to ask here. Detect works without one.";
+  return about.samples.length > 0 ? "Ask a question, or try one of the samples." : "Ask a question.";
 }
 
 export const formatMs = (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : `${Math.round(ms)} ms`);

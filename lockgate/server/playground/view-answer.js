@@ -8,6 +8,8 @@ import { listFindings, piecesOfFrame, piecesOfHeld, piecesOfText, releasedEnd, t
 import { tellStatus } from "./status.js";
 import { buildFindingsTable, buildPieces, toneOf } from "./view-text.js";
 
+const PARTS = new WeakMap(); // of each frame, how it was cut last
+
 export function renderAnswer(state) {
   const { run } = state;
   renderStatus(state);
@@ -89,13 +91,13 @@ function renderText({ run, about, side }) {
   const findings = run ? listFindings(run) : [];
   const tell = (one) => tellAction(run, about, one.detector_id);
   const frames = run ? run.frames.filter((frame) => frame.points !== null || frame.end > frame.start) : [];
-  const parts = frames.map((frame) => ({ frame, pieces: piecesOfFrame(run, frame, findings, side) }));
+  const parts = frames.map((frame) => recallPart(run, frame, findings, side));
   const held = run ? listHeld(run, side) : null;
   const items = [...parts, ...(held ? [held] : [])];
   syncList(
     node,
     items,
-    (item) => (item.frame ? keyOfFrame(run, item, side) : "held"),
+    (item) => item.key ?? "held",
     (item) => (item.frame ? buildFrame(item, { about, tell }) : el("span", { className: "tail" })),
     (child, item) => item.frame || fillHeld(child, item, about),
   );
@@ -114,9 +116,16 @@ function noteHeld(node, run, held) {
   Object.assign(node.dataset, { run: run?.id ?? "", mostHeld: Math.max(shown, before) });
 }
 
-function keyOfFrame(run, { frame, pieces }, side) {
-  const parts = pieces.map((piece) => [piece.start, piece.findings.length, piece.citation?.path, kindOf(piece)]);
-  return JSON.stringify([run.id, frame.start, side, frame.outcome, frame.points?.length, parts]);
+// A frame in pieces, cut anew only when something may have changed in it: an answer may have thousands.
+function recallPart(run, frame, findings, side) {
+  const mark = [side, findings.length, run.answer !== null, frame.points?.length, frame.outcome].join();
+  const known = PARTS.get(frame);
+  if (known?.mark === mark) return known;
+  const pieces = piecesOfFrame(run, frame, findings, side);
+  const cuts = pieces.map((piece) => [piece.start, piece.findings.length, piece.citation?.path, kindOf(piece)]);
+  const part = { mark, frame, pieces, key: JSON.stringify([run.id, frame.start, side, frame.outcome, cuts]) };
+  PARTS.set(frame, part);
+  return part;
 }
 
 function buildFrame({ frame, pieces }, marks) {

@@ -13,10 +13,12 @@ const TITLES = {
   grounding: "Grounding",
 };
 
+const NO_MODEL = "No model is exposed here: give one of `models` in the settings expose: true.";
+
 export function renderForm(state, actions) {
   const { about, form } = state;
   const isBusy = state.run !== null && !isOver(state.run);
-  byId("ask").setAttribute("aria-disabled", isBusy || !about);
+  byId("ask").setAttribute("aria-disabled", isBusy || !about || about.models.length === 0);
   byId("stop").disabled = !isBusy;
   if (!about) return;
   setText(byId("version"), about.version ?? "");
@@ -26,7 +28,8 @@ export function renderForm(state, actions) {
   renderChecks(byId("sources"), about.sources, form.sources, "source", actions.chooseSources);
   renderSections(about, form, actions);
   const model = about.models.find((one) => one.id === form.model);
-  setText(byId("model-note"), (model?.note ?? "").replace(/^./u, (letter) => letter.toUpperCase()));
+  const note = model ? model.note ?? "" : NO_MODEL;
+  setText(byId("model-note"), note.replace(/^./u, (letter) => letter.toUpperCase()));
 }
 
 function renderSelects(about, form) {

@@ -51,7 +51,8 @@ function buildSource(run, source, about) {
 
 function buildFailure(source) {
   const words = source.message || "It gave no documents.";
-  const textContent = `${words.replace(/[^.!?]$/, "$&.")} The answer is made without it. Look whether it runs, or leave it out.`;
+  const advice = "The answer is made without it. Look whether it runs, or leave it out.";
+  const textContent = `${words.replace(/[^.!?]$/, "$&.")} ${advice}`;
   return el("p", { className: "source-fault", testid: "source-error", textContent });
 }
 
