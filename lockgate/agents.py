@@ -260,7 +260,10 @@ class StaffOpener:
             from lockgate.clients.ollama import open_ollama_model
 
             return await self._enter(name, open_ollama_model(model.ollama))
-        return await self._open_part("lockgate.models", str(model.embedded), model.options, name)
+        opened = await self._open_part("lockgate.models", str(model.embedded), model.options, name)
+        if hasattr(opened, "probe"):
+            self._probes[name] = opened
+        return opened
 
     async def _open_source(self, source: SourceSettings, embedder: Embedder | None) -> NamedSource:
         name = f"sources.{source.id}"

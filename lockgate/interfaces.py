@@ -149,7 +149,8 @@ class Model(Protocol):
     """Generates text.
 
     One that has a method `answer(grounds: Grounds, params)` is given question and documents where an answer is to rest
-    on documents, and writes its own prompt: small models need another. Else it behaves as `generate` does.
+    on documents, and writes its own prompt: small models need another. Else it behaves as `generate` does. It is not
+    asked that way where a request asks for no documents, or has a system message of its own.
     """
 
     def generate(

@@ -101,11 +101,14 @@ def render_yaml(settings: Settings) -> str:
 def without_effect(settings: Settings) -> list[str]:
     """Settings that were given and do nothing, or leave a detector without a word: nobody must think that they work."""
     server = settings.server
-    idle = [] if server.playground or server.trace or not server.allowed_hosts else ["server.allowed_hosts"]
-    idle += [] if server.playground or server.samples is None else ["server.samples"]
+    page, idle = "`server.playground`", []
+    if server.allowed_hosts and not (server.playground or server.trace):
+        idle.append(("server.allowed_hosts", f"{page} or `server.trace`"))
+    if server.samples is not None and not server.playground:
+        idle.append(("server.samples", page))
     mute = [name for name, part in settings.detectors.items() if part.default_threshold > 1]
     return [
-        *[f"`{name}` has no effect without `server.playground`" for name in idle],
+        *[f"`{name}` has no effect without {others}" for name, others in idle],
         *[f"`detectors.{name}.default_threshold` is above 1, which no score can reach" for name in mute],
     ]
 

@@ -21,7 +21,10 @@ class Status(StrEnum):
 
 
 class Inspected(NamedTuple):
-    """A document in which something was found, in its text or in its title, and whether it was dropped or changed."""
+    """A document in which something was found, in its text or in its title, and whether it was dropped or changed.
+
+    `place` is where it stands among those that may be used, if it does.
+    """
 
     source: str
     title: str
@@ -29,6 +32,7 @@ class Inspected(NamedTuple):
     found_in_title: tuple[Detection, ...] = ()
     is_dropped: bool = False
     is_masked: bool = False
+    place: int | None = None
 
 
 class Retrieval(NamedTuple):

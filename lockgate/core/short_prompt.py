@@ -24,17 +24,16 @@ _SYSTEM = (
 )
 _PLAIN = frozenset(" ,-_/'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CLAUSE_ENDS = ",;:"
+_ENDS = ".,;:!?\"'()“”"
 _TURNS = re.compile(
     r"no|not|nor|never|none|nobody|nothing|cannot|\w+n['’]t|without|except|unless|but|only|"
     r"nicht|keine?[mnrs]?|nie|ohne|außer|sondern|aber|ni|nunca|sin|excepto|pero|s[oó]lo|ne|pas|jamais|sans|sauf|mais",
     re.IGNORECASE,
 )
-_ENDS = ",;:"
-_TURNS = frozenset(
-    "no not nor never none nobody nothing cannot can't don't doesn't didn't isn't aren't won't without except unless but "
-    "only nicht kein keine nie ohne außer sondern aber ni nunca sin excepto pero solo sólo ne pas jamais sans sauf mais".split()
+_LIMITS = re.compile(
+    r"first|second|third|last|all|every|each|both|until|before|after|since|under|over|more|less|most|least|than|if|when",
+    re.IGNORECASE,
 )
-_ENDS = ".,;:!?\"'()“”"
 
 
 class ShortPrompt(NamedTuple):
@@ -58,9 +57,9 @@ def build_short_prompt(grounds: Grounds) -> ShortPrompt:
 def build_citing_grammar(lines: Sequence[Line]) -> str:
     """A grammar (GBNF): what one of the lines says, with its path at the end; without lines, the refusal.
 
-    A sentence begins as its line does, keeps the order of its words, may leave some out, though no name, no figure and
-    no denial, and ends where a clause of the line does. Where there are lines the refusal is not offered: very small
-    models take it far too often.
+    A sentence begins as its line does, keeps the order of its words, may leave some out, though no name, figure,
+    denial or limit, and ends where a clause of the line does. Where there are lines the refusal is not offered: very
+    small models take it far too often.
     """
     if not lines:
         return f"root ::= {_quote(REFUSAL)}"
@@ -90,8 +89,8 @@ def _build_line(name: str, line: Line) -> Iterator[str]:
 
 
 def _is_fact(word: str) -> bool:
-    """Whether a sentence says something else without the word: a figure, a name, a no."""
-    return bool(word[0].isupper() or FIGURES.search(word) or _TURNS.fullmatch(word))
+    """Whether a sentence says something else without the word: a name, a figure, a no, a limit."""
+    return word[0].isupper() or bool(FIGURES.search(word) or _TURNS.fullmatch(word) or _LIMITS.fullmatch(word))
 
 
 def _quote_any(*forms: str) -> str:

@@ -134,6 +134,7 @@ class _Child:
         self.is_told_off = self.is_ready
         if not self.is_ready:
             self.fault = f"it was not loaded within {LOAD_LIMIT_S:g} seconds"
+        self.is_ready = False  # nobody is sent to it any more, though its last words may still be heard
         self.kill()
 
 
@@ -176,6 +177,8 @@ class Keeper:
                     yield said
                 if job.error is not None:
                     raise job.error
+            if said := job.take():  # it came while the reader was busy
+                yield said
             yield job.end
         finally:
             self._leave(job)
@@ -201,8 +204,8 @@ class Keeper:
                 self._bury()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
-        except (OSError, ValueError) as error:
-            fault = f"the process of the model cannot be run: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next one may do better
+            fault = f"the process of the model cannot be run: {type(error).__name__}: {error}"
         return self._mourn(fault, is_ready=is_ready)
 
     def _admit(self, ask: Mapping[str, Any]) -> _Job:

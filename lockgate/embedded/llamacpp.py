@@ -108,7 +108,9 @@ class ShortLlamaModel(LlamaModel):
     def __init__(self, keeper: Keeper, manner: Manner) -> None:
         super().__init__(keeper, manner)
         if manner.cites:
-            self.note += "; a grammar makes it end each sentence with one of the sources found"
+            self.note += (
+                "; a grammar holds an answer from documents to the words of one passage and ends it with its source"
+            )
 
     async def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer to a question that is to rest on documents; else as `generate`."""

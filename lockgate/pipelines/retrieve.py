@@ -120,10 +120,14 @@ async def inspect(retrieval: Retrieval, inspection: Inspection) -> Retrieval:
     for start in range(0, len(retrieval.documents), _WINDOW):  # a source may give very many
         window = retrieval.documents[start : start + _WINDOW]
         seen += await run_together([partial(_inspect, one, inspection) for one in window], _WINDOW)
-    return retrieval._replace(
-        documents=tuple([document for document, _ in seen if document is not None]),
-        inspected=tuple([one for _, one in seen if one is not None]),
-    )
+    kept: list[Document] = []
+    inspected: list[Inspected] = []
+    for document, found in seen:
+        if found is not None:
+            inspected.append(found if document is None else found._replace(place=len(kept)))
+        if document is not None:
+            kept.append(document)
+    return retrieval._replace(documents=tuple(kept), inspected=tuple(inspected))
 
 
 async def _inspect(document: Document, inspection: Inspection) -> tuple[Document | None, Inspected | None]:

@@ -32,10 +32,8 @@ def encode_note(note: Note) -> bytes:
 
 def _tell_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
     """Those that may be used, then those that may not; each of the first with what was found in it."""
-    found: dict[str, list[Inspected]] = {}
-    for one in retrieval.inspected:
-        found.setdefault(one.title, []).append(one)
-    told = [_tell_kept(one, found) for one in retrieval.documents]
+    found = {one.place: one for one in retrieval.inspected}
+    told = [_tell_kept(one, found.get(place)) for place, one in enumerate(retrieval.documents)]
     dropped = [one for one in retrieval.inspected if one.is_dropped]
     return told + [
         {"title": one.title, "text": "", "score": None, "outcome": "dropped", "results": _tell_findings(one)}
@@ -43,8 +41,7 @@ def _tell_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
     ]
 
 
-def _tell_kept(document: Document, found: dict[str, list[Inspected]]) -> dict[str, Any]:
-    own = next((one for one in found.get(document.title, ()) if not one.is_dropped), None)
+def _tell_kept(document: Document, own: Inspected | None) -> dict[str, Any]:
     outcome = "kept" if own is None else "masked" if own.is_masked else "flagged"
     told: dict[str, Any] = {"title": document.title, "text": document.text, "score": document.score}
     return told | {"outcome": outcome, "results": [] if own is None else _tell_findings(own)}

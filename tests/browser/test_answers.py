@@ -118,6 +118,8 @@ async def test_a_question_that_is_blocked_is_shown_with_what_was_found_in_it(bro
         assert await visit.wait_for() == "done"
         await expect(visit.at("status")).to_contain_text("blocked")
         await expect(visit.at("asked").get_by_test_id("finding")).to_have_text("idiot")
+        await expect(visit.at("result-desk")).to_have_attribute("data-status", "left")  # which is no failure of theirs
+        await expect(visit.at("source-error")).to_have_count(0)
         await expect(visit.at("receipt-outcome")).to_have_text("blocked")
         assert await visit.text("released") == ""
         await visit.picture("blocked")

@@ -162,15 +162,20 @@ async def test_a_model_that_dies_is_told_and_the_next_question_is_answered(brows
 
 async def test_pictures_are_taken_while_text_is_held_and_when_it_has_left(browser: Browser, demo: DemoProcess) -> None:
     async with visiting(browser, demo.address, **SHARP, color_scheme="light") as visit:
-        await _try(visit, "Personal data")
-        await visit.until("rosa.delaney@")
-        with halted(demo.model()):
-            await visit.page.wait_for_timeout(300)
-            assert await visit.text("released") == ""
-            assert "rosa.delaney@" in await visit.text("held")
-            await visit.show("body")
-            await visit.portrait("playground")
-        assert await visit.wait_for() == "done"
+        for _ in range(6):  # the model may be quicker than the hand that halts it
+            await _try(visit, "Personal data")
+            await visit.until("rosa.delaney@")
+            with halted(demo.model()):
+                await visit.page.wait_for_timeout(300)
+                is_caught = "rosa.delaney@" in await visit.text("held")
+                if is_caught:
+                    assert await visit.text("released") == ""
+                    await visit.show("body")
+                    await visit.portrait("playground")
+            assert await visit.wait_for() == "done"
+            if is_caught:
+                break
+        assert is_caught
         await visit.page.wait_for_timeout(FADE_MS)
         await visit.show("body")
         await visit.portrait("playground-masked")

@@ -128,6 +128,18 @@ async def test_an_answer_comes_in_frames_and_ends_with_its_usage(model: ShortLla
     assert whole == Frame(0, "".join(frame.text for frame in frames), fields=fields)
 
 
+async def test_a_reader_that_is_slower_than_the_model_gets_every_word(model: ShortLlamaModel) -> None:
+    quick = await hear(model.generate(STORY, {"stream": True, "max_tokens": 24}))
+    slow: list[Frame] = []
+    async with aclosing(model.generate(STORY, {"stream": True, "max_tokens": 24})) as frames:
+        async for burst in frames:
+            slow += burst if isinstance(burst, list) else [burst]
+            while model._keeper._job is not None:  # noqa: ASYNC110 - the whole answer is there before more of it is taken
+                await asyncio.sleep(0.01)
+    assert "".join(frame.text for frame in slow) == "".join(frame.text for frame in quick)
+    assert slow[-1].fields == quick[-1].fields
+
+
 async def test_the_likeliest_words_are_said_whatever_temperature_is_wished(model: ShortLlamaModel) -> None:
     plain = await say(model.generate(STORY, {"max_tokens": 12}))
     assert await say(model.generate(STORY, {"max_tokens": 12, "temperature": 1.9})) == plain

@@ -128,6 +128,8 @@ async def test_a_blocked_answer_is_seen_in_the_trace_alone(tmp_path: Path) -> No
         ({"x-lockgate-trace": TOKEN, "host": "evil.example"}, 403),
         ({"x-lockgate-trace": TOKEN, "host": "127.0.0.1.evil.example"}, 403),
         ({"x-lockgate-trace": TOKEN, "host": ""}, 403),
+        ({"x-lockgate-trace": TOKEN, "host": "[::1].evil.example"}, 403),
+        ({"x-lockgate-trace": TOKEN, "host": "localhost:80:evil"}, 403),
         ({"x-lockgate-trace": TOKEN, "host": "127.0.0.1\r\nhost: evil.example"}, 403),
         ({"x-lockgate-trace": TOKEN + "x"}, 403),
         ({"x-lockgate-trace": ""}, 403),
@@ -196,7 +198,45 @@ async def test_the_page_is_told_what_requests_may_name_and_the_token_of_the_trac
     assert strict["documents"] == {"injection": "drop"}
     assert {"id": "words", "type": "text_contents", "chunker": "word"} in about["detectors"]
     assert evil.status == 403
-    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_no_page_elsewhere_reads_the_token_or_a_trace_whatever_origins_are_allowed(tmp_path: Path) -> None:
+    asks = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    async with opened(tmp_path, SERVER.replace("}", ", cors_origins: ['*']}")) as port:
+        known = await get(port, "/api/v1/chat", origin="https://evil.example")
+        answers = [await get(port, path, origin="https://evil.example") for path in ("/", "/playground/about")]
+        answers.append(await call(port, TRACED, method="OPTIONS", headers=asks))
+    assert "access-control-allow-origin" in known.headers
+    assert not any("access-control" in name for answer in answers for name in answer.headers)
+
+
+async def test_a_host_name_alone_does_not_bring_the_token(tmp_path: Path) -> None:
+    """Whoever is connected from elsewhere may say any host name; here it is a connection without an address."""
+    (tmp_path / "config.yaml").write_text(CONFIG + SERVER, encoding="utf-8")
+    settings = load_settings(config_path=tmp_path / "config.yaml", flags={}, environ={})
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async with open_gateway(replace(settings, trace_token=Secret(TOKEN))) as gateway:
+        scope = {"type": "http", "method": "GET", "path": "/playground/about", "headers": [(b"host", b"localhost")]}
+        for client in (("192.0.2.7", 999), ("127.0.0.1", 999)):
+            await build_api_app(gateway)({**scope, "client": client}, receive, send)
+    far, near = [json.loads(message["body"]) for message in sent if message["type"] == "http.response.body"]
+    assert (far["trace"], near["trace"]) == (None, TOKEN)
+
+
+async def test_passages_of_one_document_are_told_apart(tmp_path: Path) -> None:
+    docs = [("Notes", "Clean.", 0.9), ("Notes", f"Write to {MAIL}.", 0.8), ("Notes", "Clean too.", 0.7)]
+    wanted = {"documents": {"mail": {}}, "on_finding": {"documents": "mask"}}
+    async with open_space({"docs": docs, "llm": "Yes."}) as space, opened(tmp_path) as port:
+        events = events_of(await ask(port, TRACED, request(space, detectors=wanted), {"x-lockgate-trace": TOKEN}))
+    (note,) = [value for name, value in events if name == "trace" and value["kind"] == "documents"]
+    assert [one["outcome"] for one in note["documents"]] == ["kept", "masked", "kept"]
 
 
 async def test_without_a_trace_the_page_gets_no_token(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lockgate.config.settings import Settings
+from lockgate.core.endpoints import PAGE_FILES_PATH, PAGE_PATH, TRACED_CHAT_PATH
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import CORRELATION_HEADER, Exchange, Headers
 
@@ -72,6 +73,8 @@ class Cors:
         if not origin:
             return None
         path = exchange.path
+        if path in (TRACED_CHAT_PATH, PAGE_PATH) or path.startswith(PAGE_FILES_PATH):
+            return None  # for the page alone, whatever the settings say of other paths
         rule = self._open if path.startswith(_OPEN_PREFIX) or path in _OPEN_PATHS else self._other
         if rule.is_silent:
             return None

@@ -101,6 +101,12 @@ class Exchange:
         return str(self._scope["path"])
 
     @property
+    def peer_host(self) -> str:
+        """The address of whoever is connected to us, as far as it is known."""
+        client = self._scope.get("client")
+        return str(client[0]) if client else ""
+
+    @property
     def certificate_name(self) -> str:
         """The common name of the client's verified certificate, or nothing."""
         connection = self._scope.get("lockgate.connection")

@@ -16,6 +16,7 @@ from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.samples import load_samples
 from lockgate.config.settings import ModelSettings
 from lockgate.core.endpoints import ABOUT_PATH, PAGE_FILES_PATH, PAGE_PATH, TRACED_CHAT_PATH
+from lockgate.server.addresses import is_loopback
 from lockgate.server.http.app import Endpoint
 from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.tracing import HostRule, Tracer, check_token
@@ -68,11 +69,13 @@ class PlaygroundRoutes:
     async def tell(self, exchange: Exchange) -> None:
         """GET what there is to choose from, and the token of the trace."""
         self._hosts.check(exchange)
-        await exchange.answer(200, _encode(self._describe()), (b"content-type", b"application/json"), *_HEADERS)
+        await exchange.answer(200, _encode(self._describe(exchange)), (b"content-type", b"application/json"), *_HEADERS)
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe(self, exchange: Exchange) -> dict[str, Any]:
+        """The token is for this machine, and for callers that are known: a host name is only what a client says."""
         settings = self._gateway.settings
-        token = settings.trace_token if settings.server.trace else None
+        may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.peer_host))
+        token = settings.trace_token if may_trace else None
         return {
             "version": __version__,
             "title": self._samples.title,

@@ -7,12 +7,14 @@ know. Refuses to know what is noted.
 
 import asyncio
 import hmac
+import re
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from lockgate.config.options import Secret
-from lockgate.core.trace import Trace
+from lockgate.core.trace import Note, Trace
 from lockgate.errors import NotAllowed
 from lockgate.pipelines.together import run_group
 from lockgate.server.addresses import is_loopback
@@ -20,6 +22,7 @@ from lockgate.server.http.exchange import Exchange
 from lockgate.wire.trace import encode_note
 
 TOKEN_HEADER = b"x-lockgate-trace"
+_HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
 _PAUSE_S = 0.02  # in which notes gather: a person sees no more than fifty steps a second
 _WRONG_TOKEN = "the trace needs the token that this start printed, as X-Lockgate-Trace"  # noqa: S105 - words
 
@@ -38,9 +41,8 @@ class HostRule:
 
 
 def _cut_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]) if found else ""
 
 
 def check_token(exchange: Exchange, token: Secret | None) -> None:
@@ -57,22 +59,29 @@ class Tracer:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._moved = asyncio.Event()
+        self._waiting: deque[Note] = deque()
         self._turn = asyncio.Lock()  # notes stay in their order though two may write them
         self.trace = Trace(time.monotonic, self._moved.set)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Notes go out while the answer is made, and at its end those that are left."""
-        async with run_group() as group:
-            group.create_task(self._pump())
-            yield
+        try:
+            async with run_group() as group:
+                group.create_task(self._pump())
+                yield
+        except Exception:
+            await self.flush()
+            raise
         await self.flush()
 
     async def flush(self) -> None:
-        """What is noted up to now goes out before anything else."""
+        """What is noted up to now goes out before anything else; a note waits until it is written."""
         async with self._turn:
-            for note in self.trace.take():
-                await self._exchange.write(encode_note(note))
+            self._waiting += self.trace.take()
+            while self._waiting:
+                await self._exchange.write(encode_note(self._waiting[0]))
+                self._waiting.popleft()
 
     async def _pump(self) -> None:
         while True:

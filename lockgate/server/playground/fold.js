@@ -159,7 +159,7 @@ function finish(run, body, at) {
   for (const told of body.retrieval_info ?? []) {
     const source = findSource(run, told.path);
     source.message = told.error_message ?? "";
-    if (source.status === "left") source.status = told.status;
+    if (source.status === "left" && body.outcome !== "prompt_blocked") source.status = told.status;
     if (source.documents.length === 0) source.documents = listDocuments(body, told.path);
   }
   const last = run.frames.at(-1);
