@@ -7,7 +7,6 @@ cleared, ask: it was blocked), 2 wrong usage or settings, 3 anything else failed
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import traceback
@@ -31,6 +30,7 @@ from lockgate.commands import (
     setup,
     verify,
 )
+from lockgate.commands.ask_request import read_detector
 from lockgate.errors import ConfigError, LockgateError, RequestError
 
 _EPILOG = """examples:
@@ -281,18 +281,7 @@ def _run_detect(options: argparse.Namespace) -> int:
     settings = _load(options, needs_callers=False)
     readers = [name for name, part in settings.detectors.items() if part.type == TEXT_CONTENTS]
     own = readers if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
-    requested = dict(_parse_detector(word) for word in options.detector or own)
+    requested = dict(read_detector(word, "--detector") for word in options.detector or own)
     text = None if options.text in (None, "-") else os.fsencode(options.text).decode("utf-8", "replace")
     has_found = asyncio.run(detect(settings, requested, text=text, file=options.file, as_json=options.json))
     return EXIT_FOUND if has_found else EXIT_OK
-
-
-def _parse_detector(word: str) -> tuple[str, dict[str, Any]]:
-    name, _, raw = word.partition("=")
-    try:
-        params = json.loads(raw) if raw else {}
-    except ValueError as error:
-        raise ConfigError(f"not JSON: {error}", source="--detector", key=name) from error
-    if not isinstance(params, dict):
-        raise ConfigError("parameters must be a JSON object", source="--detector", key=name)
-    return name, params

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any
 
 from lockgate.commands import EXIT_FAILED, EXIT_FOUND, EXIT_OK, AddSettings, Commands
+from lockgate.commands.ask_request import LOWEST_SCORE, build_request, read_detector
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     parser.add_argument("--source", action="append", metavar="ID", help="a source of documents; default: all of them")
     parser.add_argument("--model", metavar="ID", help="which model answers; default: the first")
     parser.add_argument(
-        "--threshold", type=_read_share, default=0.35, metavar="X", help="lowest score of a document, default 0.35"
+        "--threshold",
+        type=_read_share,
+        default=LOWEST_SCORE,
+        metavar="X",
+        help=f"lowest score of a document, default {LOWEST_SCORE}",
     )
     parser.add_argument("--url", help="ask a server that runs, as http://127.0.0.1:8033, in place of one inside")
     parser.add_argument("--trace-token", metavar="TOKEN", help="its trace token; a server with a page tells it itself")
@@ -148,8 +153,6 @@ def _build_request(
     options: argparse.Namespace, question: str, detectors: dict[str, Any], offer: "Offer"
 ) -> dict[str, Any]:
     """What the page would send."""
-    from lockgate.core.endpoints import HERE
-
     model = options.model or next(iter(offer.models), None)
     sources = offer.sources if options.source is None else options.source
     policy = options.policy or (next(iter(offer.policies), None) if not detectors else None)
@@ -159,15 +162,7 @@ def _build_request(
     _check_known("source", sources, offer.sources)
     _check_known("policy", [policy] if policy else [], offer.policies)
     guards = detectors | ({"policy": policy} if policy else {})
-    return {
-        "prompt": question,
-        "model": {"url": HERE, "slug": model},
-        "data_sources": [{"url": HERE, "slug": one} for one in sources],
-        **({"detectors": guards} if guards else {}),
-        "citations": True,
-        "similarity_threshold": options.threshold,
-        "temperature": 0,
-    }
+    return build_request(question, model, sources, guards, options.threshold)
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -237,16 +232,10 @@ def _read_question(given: str | None) -> str:
 def _read_detectors(words: Sequence[str]) -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for word in words:
-        place, _, raw = word.partition("=")
+        place, params = read_detector(word, "-d")
         section, _, name = place.partition(":")
         if section not in _SECTIONS or not name:
             raise ConfigError(f"write SECTION:ID, where SECTION is one of {', '.join(_SECTIONS)}", source=f"-d {word}")
-        try:
-            params = json.loads(raw) if raw else {}
-        except ValueError as error:
-            raise ConfigError(f"not JSON: {error}", source="-d", key=place) from error
-        if not isinstance(params, dict):
-            raise ConfigError("parameters must be a JSON object", source="-d", key=place)
         sections.setdefault(section, {})[name] = params
     return sections
 

@@ -33,6 +33,7 @@ _HERE = "http://127.0.0.1"
 _KEY, _TOKEN = "X-Lockgate-Key", "X-Lockgate-Trace"
 _MAX_BYTES = 4 * 1024 * 1024  # of an answer that is no stream
 _CONNECT_S = 10.0
+_LOOK_S = 10.0  # for what a server says about itself, connecting included
 _NO_WORDS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
 _LOADING = "Loading the model and the detectors …"
 
@@ -57,11 +58,12 @@ class Place:
 
     async def look(self) -> Offer:
         """What there is to ask; from then on the trace is open if the server gave its token."""
+        limit = aiohttp.ClientTimeout(total=_LOOK_S, sock_connect=_CONNECT_S)
         with _reaching(self._url):
-            async with self._session.get(self._url + ABOUT_PATH, headers=self._key, allow_redirects=False) as response:
-                body = await _read_whole(response) if response.status == 200 else b""
-                _raise_unless_known(response)
-        offer = _read_offer(body) if body else Offer()
+            call = self._session.get(self._url + ABOUT_PATH, headers=self._key, allow_redirects=False, timeout=limit)
+            async with call as response:
+                body = await _read_whole(response)
+        offer = _read_about(response.status, body)
         self._token = self._token or offer.token
         return offer
 
@@ -145,6 +147,8 @@ def _reaching(url: str) -> Iterator[None]:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         is_lost = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
         raise Unavailable(_SERVICE, flatten(f"{'lost' if is_lost else 'cannot reach'} {url}: {why}")) from error
+    except TimeoutError as error:
+        raise Unavailable(_SERVICE, f"no answer from {url} within {_LOOK_S:g} seconds") from error
 
 
 async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
@@ -157,6 +161,17 @@ async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
+def _read_about(status: int, body: bytes) -> Offer:
+    """Whoever has no playground is asked all the same; but who asks must be known, and may not be refused."""
+    if status == 200:
+        return _read_offer(body)
+    if status == 404:
+        return Offer()
+    if status == 401:
+        raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
+    raise _refuse(status, _find_words(body))
+
+
 def _read_offer(body: bytes) -> Offer:
     about = _read_json(body)
     try:
@@ -164,12 +179,6 @@ def _read_offer(body: bytes) -> Offer:
         return Offer(models, sources, [one["name"] for one in about["policies"]], about["trace"] or "")
     except (KeyError, TypeError) as error:
         raise BrokeProtocol(_SERVICE, f"{ABOUT_PATH} does not tell what it should") from error
-
-
-def _raise_unless_known(response: aiohttp.ClientResponse) -> None:
-    """Whoever has no playground is asked all the same; but who asks must be known."""
-    if response.status == 401:
-        raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
 
 
 def _refuse(status: int, words: str) -> InvalidRequest | Unavailable:

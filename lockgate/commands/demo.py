@@ -7,6 +7,7 @@ it is served in `lockgate.server`.
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.commands import EXIT_OK, AddSettings, Commands
+from lockgate.commands.ask_request import build_request
 from lockgate.commands.demo_library import (
     DOCUMENTS,
     MODEL,
@@ -100,25 +102,27 @@ def build_welcome(settings: "Settings", shelf: Shelf, address: str) -> str:
     question = _QUESTION if is_library else "…"
     title = "The town library of Averham" if is_library else "Your documents"
     sources = ["rules", "fees"] if is_library else list(settings.sources)[:2]
-    body = {
-        "prompt": question,
-        "model": {"url": "lockgate:", "slug": MODEL},
-        "data_sources": [{"url": "lockgate:", "slug": name} for name in sources],
-        "detectors": {"policy": "library"},
-        "similarity_threshold": 0.35,
-        "temperature": 0,
-    }
+    body = build_request(question, MODEL, sources, {"policy": "library"})
     return f"""
-{title}: {shelf.documents} documents in {len(settings.sources)} sources
+{title}: {_count(shelf.documents, "document")} in {_count(len(settings.sources), "source")}
 Model: {_describe_model(settings)}
 
   In the browser   {address}/
-  In a terminal    lockgate ask "{question}"
+  In a terminal    {_name_program()} ask --url {address} "{question}"
   Over HTTP        curl -sN {address}/api/v1/chat/stream -H 'content-type: application/json' -d '
     {json.dumps(body, ensure_ascii=False)}'
 
 Everything runs on this machine. Ctrl-C stops it.
 """
+
+
+def _name_program() -> str:
+    """How this program was called, as one may type it again."""
+    return "lockgate" if shutil.which("lockgate") == sys.argv[0] else sys.argv[0]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _describe_model(settings: "Settings") -> str:

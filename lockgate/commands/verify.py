@@ -35,6 +35,7 @@ _DIGEST_CHARS = 64
 _DONE = "[DONE]"
 _STANDARD_INPUT = "standard input"
 _BOM = b"\xef\xbb\xbf"
+_TRACE = "trace"
 _EVENT_LINE = re.compile(rb"(?:data|event|id|retry)?:")
 _MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]')
 _SPACES = re.compile(r"[ \t\r\n]*")
@@ -200,7 +201,7 @@ def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str,
         for piece in _and_then(first, pieces, b"\n\n"):  # a last event may have lost its blank line
             for event in parser.feed(piece):
                 count += 1
-                if event.data.strip() != _DONE:
+                if event.data.strip() != _DONE and event.event != _TRACE:  # a trace is no part of the answer
                     yield from _list_objects(_decode(event.data, f"event {count}"), f"event {count}")
     except BrokeProtocol as error:
         raise _Unreadable(f"{error.message}.") from None
@@ -217,7 +218,7 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
         where = f"line {number}"
         if not held:
             with contextlib.suppress(ValueError, RecursionError):
-                yield from _list_objects(json.loads(line), where)  # one on its line, as nearly always
+                yield from _list_objects(_unwrap(json.loads(line)), where)  # one on its line, as nearly always
                 continue
         held.append(line)
         size += len(line)
@@ -229,6 +230,13 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
             held, size, depth = [], 0, 0
     if held:
         raise _Unreadable("it ends inside a JSON object.")
+
+
+def _unwrap(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The content of an event, where `lockgate ask --json` has written it with its name; of a trace nothing."""
+    if isinstance(value, dict) and value.keys() == {"event", "data"}:
+        return [] if value["event"] == _TRACE else value["data"]
+    return value
 
 
 def _split(text: str, where: str) -> Iterator[Mapping[str, Any]]:

@@ -43,13 +43,17 @@ class Read(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Text was let through, or not; `held_ms` is how long its first character had waited."""
+    """Text was let through, or not; `held_ms` is how long its first character had waited.
+
+    `kept` is how much of it leaves, from its start, masks in place.
+    """
 
     at_ms: float
     start: int
     end: int
     held_ms: float
     outcome: str
+    kept: int
     detections: tuple[Detection, ...]
 
 
@@ -70,6 +74,7 @@ class Trace:
         self._coming_ms = 0.0
         self._frontiers: dict[str, int] = {}
         self._moved: Read | None = None  # the same for frontiers
+        self._moved_at = 0  # and how much had come then
 
     def come(self, retrieval: Retrieval) -> None:
         """A source has ended."""
@@ -95,13 +100,14 @@ class Trace:
         if frontiers != self._frontiers:
             self._frontiers = frontiers
             self._moved = Read(self._now_ms(), frontiers, lane.held_chars)
+            self._moved_at = self._received
             self._on_note()
 
     def leave(self, release: Release, verdict: Verdict | None) -> None:
         """A release was judged; nobody judges where nobody reads."""
-        outcome = RELEASED
+        outcome, kept = RELEASED, len(release.text)
         if verdict is not None and (verdict.masks or verdict.is_blocked):
-            outcome = BLOCKED if verdict.is_blocked else MASKED
+            outcome, kept = (BLOCKED if verdict.is_blocked else MASKED), verdict.kept
         now = self._now_ms()
         since = now
         while self._arrivals:
@@ -112,7 +118,7 @@ class Trace:
                 break
             self._arrivals.popleft()
         if release.text or release.detections:
-            self._add(Left(now, release.start, release.end, now - since, outcome, release.detections))
+            self._add(Left(now, release.start, release.end, now - since, outcome, kept, release.detections))
 
     def take(self) -> list[Note]:
         """The notes that nobody has taken, in their order."""
@@ -126,13 +132,16 @@ class Trace:
         self._on_note()
 
     def _settle(self) -> None:
-        """What has come and moved up to now becomes notes."""
+        """What has come and moved up to now becomes notes: text first, and what is said of it counts all of it."""
         if self._coming:
             text = "".join(self._coming)
             self._coming = []
             self._notes.append(Held(self._coming_ms, self._received - len(text), text))
         if self._moved is not None:
-            self._notes.append(self._moved)
+            at_ms, frontiers, held_chars = self._moved
+            held_chars += self._received - self._moved_at
+            since = self._notes[-1].at_ms if self._notes else 0.0
+            self._notes.append(Read(max(at_ms, since), frontiers, held_chars))
             self._moved = None
 
     def _now_ms(self) -> float:

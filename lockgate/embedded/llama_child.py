@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from lockgate.embedded.gguf import Clean, build_cleaner, read_marks
 
 BATCH_TOKENS = 8  # of a prompt that are read at once: between two batches it can be stopped
 SEED = 1
+BEAT_S = 1.0
 _BATCHES_AFTER_STOP = 2  # the one under way, and one that may begin before llama.cpp hears of the stop
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -67,6 +69,22 @@ class Orders:
     def is_stopped(self, number: int) -> bool:
         """Whether the answer to this question, or to a later one, is not wanted any more."""
         return self._stopped >= number
+
+
+class Beat:
+    """Tells now and then that work goes on, though nothing is said yet: a long prompt takes its time."""
+
+    def __init__(self, tell: Callable[[Said], None], number: int) -> None:
+        self._tell = tell
+        self._number = number
+        self._given_at = time.monotonic()
+
+    def give(self) -> None:
+        """Called for each batch and each token."""
+        now = time.monotonic()
+        if now - self._given_at > BEAT_S:
+            self._given_at = now
+            self._tell({"id": self._number, "beat": True})
 
 
 class Engine:
@@ -179,7 +197,10 @@ def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
         def take(text: str, number: int = number) -> None:
             tell({"id": number, "text": text})
 
-        def is_stopped(number: int = number) -> bool:
+        beat = Beat(tell, number)
+
+        def is_stopped(number: int = number, beat: Beat = beat) -> bool:
+            beat.give()
             return orders.is_stopped(number)
 
         try:

@@ -22,6 +22,7 @@ from lockgate.telemetry import Event, log_event
 NAME = "llamacpp"
 PROGRAM = "lockgate.embedded.llama_child"
 LOAD_LIMIT_S = 120.0
+SILENCE_S = 15.0  # a child that is silent for so long has stopped working, and is replaced
 STOP_GRACE_S = 0.13  # a child that is not idle by then is killed: in sum it works on for less than 0.2 s
 MAX_PAUSE_S = 30.0
 FIRST_PAUSE_S = 0.5
@@ -53,6 +54,7 @@ class _Job:
     def __init__(self, ask: Mapping[str, Any]) -> None:
         self.ask = ask
         self.number = 0  # until it is under way
+        self.is_left = False  # nobody waits for the answer any more
         self.moved = asyncio.Event()
         self.end: End | None = None
         self.error: UpstreamError | None = None
@@ -201,6 +203,8 @@ class Keeper:
                 self._child = child
                 await self._hear_child(child)
             if child.is_told_off:
+                if self._job is not None and not self._job.is_left:
+                    log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=f"silent for {SILENCE_S:g} s")
                 self._bury()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
@@ -224,6 +228,7 @@ class Keeper:
         if job in self._waiting:
             self._waiting.remove(job)
         elif job is self._job and self._child is not None:
+            job.is_left = True
             self._child.send({"stop": job.number})
             self._child.limit(STOP_GRACE_S)
 
@@ -235,6 +240,7 @@ class Keeper:
         self._asked += 1
         job.number = self._asked
         child.send({"ask": job.number, **job.ask})
+        child.limit(SILENCE_S)
 
     async def _hear_child(self, child: _Child) -> None:
         child.limit(LOAD_LIMIT_S)
@@ -252,8 +258,11 @@ class Keeper:
                 self._hear(self._job, event)
 
     def _hear(self, job: _Job, event: Mapping[str, Any]) -> None:
-        if "text" in event:
-            job.hear(event["text"])
+        if "text" in event or "beat" in event:
+            if not job.is_left and self._child is not None:
+                self._child.limit(SILENCE_S)
+            if "text" in event:
+                job.hear(event["text"])
             return
         if "refused" in event:
             job.fail(Rejected(NAME, _explain(event["refused"], self._plan["context_tokens"])))

@@ -26,7 +26,7 @@ def encode_note(note: Note) -> bytes:
             body = {"kind": "read", "frontiers": note.frontiers, "held": note.held_chars}
         case Left():
             body = {"kind": "released", "start": note.start, "end": note.end, "held_ms": round(note.held_ms, 1)}
-            body |= {"outcome": note.outcome, "results": from_detections(note.detections)}
+            body |= {"outcome": note.outcome, "kept": note.kept, "results": from_detections(note.detections)}
     return b"event: %b\ndata: %b\n\n" % (EVENT, _encode({**body, "at_ms": round(note.at_ms, 1)}))
 
 

@@ -258,7 +258,7 @@ def test_a_name_without_a_server_is_refused(arguments: list[str]) -> None:
 def test_the_welcome_tells_where_and_what_to_try() -> None:
     words = demo.build_welcome(load(), Shelf(49, 0), "http://127.0.0.1:8033")
     assert "  In the browser   http://127.0.0.1:8033/\n" in words
-    assert '  In a terminal    lockgate ask "How long may I keep a book?"\n' in words
+    assert ' ask --url http://127.0.0.1:8033 "How long may I keep a book?"\n' in words
     body = json.loads(words.split("-d '\n")[1].split("'\n")[0])
     assert body["detectors"] == {"policy": "library"}
     assert words.endswith("Ctrl-C stops it.\n")

@@ -59,13 +59,28 @@ def as_pretty(events: list[Event]) -> bytes:
     return "\n".join(json.dumps(event, indent=2) for event in events).encode()
 
 
+NOTE: Event = {"kind": "held", "start": 0, "text": "Hello ", "at_ms": 1.5}
+
+
+def as_traced(events: list[Event]) -> bytes:
+    note = f"event: trace\ndata: {json.dumps(NOTE)}\n\n".encode()
+    return note + note.join(as_events([event]).removesuffix(b"data: [DONE]\n\n") for event in events)
+
+
+def as_told_by_ask(events: list[Event]) -> bytes:
+    told = [{"event": name, "data": value} for one in events for name, value in (("trace", NOTE), ("token", one))]
+    return as_lines(told)
+
+
 SHAPES: dict[str, Callable[[list[Event]], bytes]] = {
     "events": as_events,
     "events with CRLF": lambda events: as_events(events).replace(b"\n", b"\r\n"),
     "events with CR": lambda events: as_events(events).replace(b"\n", b"\r"),
     "events with a mark before them": lambda events: b"\xef\xbb\xbf" + as_events(events),
     "events without an end": lambda events: as_events(events).removesuffix(b"data: [DONE]\n\n").rstrip(),
+    "events with a trace": as_traced,
     "lines": as_lines,
+    "lines of ask --json --trace": as_told_by_ask,
     "lines with CRLF": lambda events: b"\n\n" + as_lines(events).replace(b"\n", b"\r\n"),
     "lines without an end": lambda events: as_lines(events).rstrip(),
     "objects over several lines": as_pretty,

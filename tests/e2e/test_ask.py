@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from lockgate.cli import main
+from lockgate.commands import ask_place
 from tests.commands.screen import Screen
 from tests.commands.test_ask import MASKED, PIECES, QUESTION, write_config
 from tests.server.agent_houses import find_free_port
@@ -99,12 +101,12 @@ def test_a_server_that_is_not_there_is_exit_code_3(ask: Ask) -> None:
 
 
 @contextmanager
-def serving(status: int, body: bytes, *, lacks: int = 0) -> Iterator[str]:
-    """A server that gives every request the same answer, and says nothing about itself."""
+def serving(status: int, body: bytes, *, lacks: int = 0, about: tuple[int, bytes] = (404, b"")) -> Iterator[str]:
+    """A server that gives every request the same answer, and says nothing about itself, or only this."""
 
     class Requests(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._reply(404, b"")
+            self._reply(*about)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -152,6 +154,34 @@ def test_a_server_that_breaks_the_rules_is_told_in_one_line(
     assert ran.code == code
     assert words in re.sub(r"�\[2J", "", ran.err)
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (302, b"", 2, "the server refused with status 302"),
+        (403, b'{"code": 403, "details": "this host name is not allowed here"}', 2, "this host name is not allowed"),
+        (500, b"<html>", 3, "the server refused with status 500"),
+        (200, b"", 3, "the server sent something that is not JSON"),
+    ],
+)
+def test_a_server_that_refuses_to_tell_about_itself_is_told_in_its_own_words(
+    ask: Ask, status: int, body: bytes, code: int, words: str
+) -> None:
+    with serving(200, b"", about=(status, body)) as url:
+        ran = ask(QUESTION, "--url", url)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(f"lockgate: {words}")
+
+
+def test_a_server_that_accepts_and_says_nothing_is_not_waited_for_without_end(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask_place, "_LOOK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        ran = ask(QUESTION, "--url", url)
+    assert (ran.code, ran.err) == (3, f"lockgate: no answer from {url} within 0.2 seconds\n")
 
 
 @pytest.mark.parametrize(

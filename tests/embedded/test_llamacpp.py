@@ -5,6 +5,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -16,8 +17,8 @@ import pytest_asyncio
 from lockgate.core.prompt import Grounds
 from lockgate.core.short_prompt import REFUSAL
 from lockgate.core.values import Document, Frame, Message
-from lockgate.embedded import llamacpp
-from lockgate.embedded.llama_keeper import BUSY, CLOSED, DIED, NOT_RUNNING, Keeper
+from lockgate.embedded import llama_keeper, llamacpp
+from lockgate.embedded.llama_keeper import BUSY, CLOSED, DIED, NOT_RUNNING
 from lockgate.embedded.llamacpp import LlamaModel, ShortLlamaModel, open_llamacpp_model
 from lockgate.errors import ConfigError, Rejected, Unavailable
 from lockgate.interfaces import House
@@ -83,6 +84,11 @@ def count_ticks(pid: int | None) -> int | None:
     except FileNotFoundError:
         return None
     return None if fields[0] == "Z" else int(fields[11]) + int(fields[12])
+
+
+def list_children() -> set[int]:
+    """The processes that this thread started and that are not gone."""
+    return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
 
 
 def read_peak_kb(pid: int | None) -> int:
@@ -265,6 +271,19 @@ async def test_when_it_dies_an_answer_fails_and_the_next_is_given_by_another(mod
     assert (await model.probe(())).status == "HEALTHY"
 
 
+async def test_one_that_stands_still_is_replaced(model: ShortLlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_keeper, "SILENCE_S", 0.5)
+    frames = model.generate(STORY, STREAM)
+    await anext(frames)
+    pid = model.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(Unavailable, match=DIED):
+        await say(frames)
+    monkeypatch.undo()
+    assert await say(model.generate([Message("user", "Hi")], {"max_tokens": 3}))
+
+
 async def test_a_model_that_cannot_be_loaded_again_is_told_and_not_tried_all_the_time(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.symlink_to(find_gguf())
@@ -297,20 +316,16 @@ async def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
         await say(opened.generate(STORY, STREAM))
 
 
-async def test_nothing_is_left_when_opening_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int | None] = []
-    wait_loaded = Keeper.wait_loaded
-
-    async def watch(keeper: Keeper) -> None:
-        await wait_until(lambda: keeper.pid is not None)
-        seen.append(keeper.pid)
-        await wait_loaded(keeper)
-
-    monkeypatch.setattr(Keeper, "wait_loaded", watch)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3), open_llamacpp_model({}, house()):
-            await asyncio.sleep(10)
-    assert [count_ticks(pid) for pid in seen] == [None]
+async def test_nothing_is_left_when_opening_is_cancelled() -> None:
+    before = list_children()
+    opening = asyncio.create_task(AsyncExitStack().enter_async_context(open_llamacpp_model({}, house())))
+    await wait_until(lambda: list_children() > before)
+    (pid,) = list_children() - before
+    assert not opening.done()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert count_ticks(pid) is None
 
 
 async def test_it_ends_with_the_process_that_started_it() -> None:

@@ -47,9 +47,9 @@ def _cut_port(host: str) -> str:
 
 def check_token(exchange: Exchange, token: Secret | None) -> None:
     """Raises NotAllowed unless the request shows the token."""
-    shown = exchange.raw_header(TOKEN_HEADER).strip()
+    shown = [one.strip() for one in exchange.headers(TOKEN_HEADER)]
     exchange.withheld |= {TOKEN_HEADER}
-    if token is None or not hmac.compare_digest(shown, token.reveal().encode()):
+    if token is None or len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), token.reveal().encode()):
         raise NotAllowed(_WRONG_TOKEN)
 
 
