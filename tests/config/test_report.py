@@ -100,7 +100,9 @@ def test_detectors_of_other_types_hold_or_trail_where_they_serve(loader: Loader)
 
 def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
     text = f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*'], allowed_hosts: [h]}}"
-    assert without_effect(loader.load(text)) == ["`server.allowed_hosts` has no effect without `server.playground` or `server.trace`"]
+    assert without_effect(loader.load(text)) == [
+        "`server.allowed_hosts` has no effect without `server.playground` or `server.trace`"
+    ]
     assert "`server.allowed_hosts` has no effect" in render_check(loader.load(text))
     assert without_effect(loader.load(f"{PII}server: {{trace: true, allowed_hosts: [h]}}")) == []
     assert without_effect(loader.load(f"{PII}server: {{samples: s.yaml}}"))

@@ -47,7 +47,7 @@ def test_every_option_of_ask_is_on_the_page_of_the_demo() -> None:
 
 def test_every_kind_of_event_of_the_trace_is_on_its_page() -> None:
     came = Came(0.0, Retrieval("hours", Status.SUCCESS))
-    notes = (came, Held(0.0, 0, "x"), Read(0.0, {}, 1), Left(0.0, 0, 1, 0.0, "released", ()))
+    notes = (came, Held(0.0, 0, "x"), Read(0.0, {}, 1), Left(0.0, 0, 1, 0.0, "released", 1, ()))
     kinds = [re.search(rb'"kind":"(\w+)"', encode_note(note)) for note in notes]
     told = [one.strip("`") for one in read_column("playground.md", "## The trace")]
     assert told == [found[1].decode() for found in kinds if found]
