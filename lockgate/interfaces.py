@@ -150,7 +150,7 @@ class Model(Protocol):
 
     One that has a method `answer(grounds: Grounds, params)` is given question and documents where an answer is to rest
     on documents, and writes its own prompt: small models need another. Else it behaves as `generate` does. It is not
-    asked that way where a request asks for no documents, or has a system message of its own.
+    asked that way where a request has a system message of its own.
     """
 
     def generate(

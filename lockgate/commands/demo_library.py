@@ -168,7 +168,8 @@ def _ask_for_name(url: str, token: str | None) -> str:
             listed = json.loads(reply.read(1 << 20))
         return str(listed["data"][0]["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        words = f"does not tell its models ({error}); say which one with --model-name"
+        why = str(error) if isinstance(error, OSError) else "its list is not what it should be"
+        words = f"does not tell its models ({why}); say which one with --model-name"
         raise ConfigError(words, source="--model", key=url) from error
 
 

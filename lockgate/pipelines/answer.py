@@ -402,7 +402,7 @@ class _Run:
 def _speak(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
     """The model's answer, to the prompt that all models get; or to its own, unless whoever asks has one."""
     answer_by_itself: Callable[[Grounds, Mapping[str, Any]], Source] | None = getattr(model, "answer", None)
-    if answer_by_itself is not None and grounds.has_sources and not grounds.system_prompt:
+    if answer_by_itself is not None and not grounds.system_prompt:
         return answer_by_itself(grounds, params)
     question, documents, has_sources, system_prompt = grounds
     messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)

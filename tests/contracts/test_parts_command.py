@@ -3,12 +3,9 @@
 
 import asyncio
 import errno
-import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import grpc
@@ -16,7 +13,7 @@ import grpc.aio
 import pytest
 
 from lockgate.cli import main
-from tests.contracts.parts_process import PartsProcess, serving_parts
+from tests.contracts.parts_process import serving_parts
 from tests.contracts.test_parts_chunkers import Stream, channel_to, cut, describe
 from tests.server.http_client import build_request, connect
 from tests.server.processes import COMMAND, ROOT, clean_environment
@@ -111,35 +108,3 @@ def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str], argumen
         main([*arguments, "--help"])
     assert ended.value.code == 0
     assert words in " ".join(capsys.readouterr().out.split())
-
-
-def read_steps() -> list[tuple[str, str]]:
-    """Each command of the page and what it prints; a quotation may go over several lines."""
-    steps = []
-    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
-        for step in re.findall(r"^\$ (.*?)(?=^\$ |\Z)", block, re.MULTILINE | re.DOTALL):
-            lines = step.split("\n")
-            count = next(n for n in range(1, len(lines)) if "\n".join(lines[:n]).count("'") % 2 == 0)
-            steps.append(("\n".join(lines[:count]), "\n".join(lines[count:]).strip("\n")))
-    return steps
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
-def test_every_command_of_the_page_prints_what_the_page_shows(parts: PartsProcess, tmp_path: Path) -> None:
-    ports = {"8080": str(parts.detectors_port), "8085": str(parts.chunkers_port)}
-
-    def with_ports(text: str) -> str:
-        return re.sub(r"\b808[05]\b", lambda found: ports[found[0]], text)
-
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    [config] = re.findall(r"^```yaml\n# orchestrator.yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / "orchestrator.yaml").write_text(with_ports(config), encoding="utf-8")
-    [(start, started), *steps] = read_steps()
-    assert start.endswith("lockgate parts serve")
-    assert [line.split()[2] for line in started.splitlines()] == ["started", "listening", "listening"]
-    assert len(steps) == 4
-    for command, output in steps:
-        done = subprocess.run(
-            ["sh", "-c", with_ports(command)], cwd=tmp_path, env=clean_environment(), capture_output=True, check=False
-        )
-        assert (done.stdout + done.stderr).decode().rstrip("\n") == output, command

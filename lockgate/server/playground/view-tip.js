@@ -24,10 +24,12 @@ export function watchMarks() {
       if (owner !== document.activeElement) hide();
     }
   };
+  // The browser scrolls to what is focused, after it has told of the focus.
+  const follow = () => (owner && owner === document.activeElement ? place(tip, owner) : hide());
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
   document.addEventListener("focusout", hide);
-  document.addEventListener("scroll", hide, { passive: true });
+  document.addEventListener("scroll", follow, { passive: true });
   // Whether there was anything to close.
   return function closeTip() {
     const wasOpen = !tip.hidden;
