@@ -172,16 +172,17 @@ class Keeper:
         """The pieces of the answer, those that came at once together, and its end. Raises UpstreamError."""
         job = self._admit(ask)
         try:
-            while job.end is None:
-                await job.moved.wait()
-                job.moved.clear()
-                if said := job.take():
+            while True:
+                if said := job.take():  # first of all: more may have come, and the end too, while the reader was busy
                     yield said
-                if job.error is not None:
+                elif job.error is not None:
                     raise job.error
-            if said := job.take():  # it came while the reader was busy
-                yield said
-            yield job.end
+                elif job.end is not None:
+                    yield job.end
+                    return
+                else:
+                    await job.moved.wait()
+                    job.moved.clear()
         finally:
             self._leave(job)
 

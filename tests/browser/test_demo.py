@@ -131,6 +131,15 @@ async def _expect_idle(model: Relative) -> None:
     assert model.cpu_ticks() - before <= 0.1 * WATCHED_S * TICKS_PER_S
 
 
+async def test_a_sample_takes_the_place_of_one_that_is_under_way(browser: Browser, demo: DemoProcess) -> None:
+    async with visiting(browser, demo.address) as visit:
+        await _try(visit, "A grounded answer")
+        await visit.until(".")
+        await _try(visit, "Another grounded answer")
+        assert await visit.wait_for("done") == "done"
+        assert "founded" in await visit.text("released")
+
+
 async def test_a_reader_who_stops_stops_the_model(browser: Browser, demo: DemoProcess) -> None:
     async with visiting(browser, demo.address) as visit:
         await _try(visit, "Another grounded answer")

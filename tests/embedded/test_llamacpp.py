@@ -271,6 +271,24 @@ async def test_when_it_dies_an_answer_fails_and_the_next_is_given_by_another(mod
     assert (await model.probe(())).status == "HEALTHY"
 
 
+async def test_what_was_said_before_it_died_is_heard_before_the_failure(model: ShortLlamaModel) -> None:
+    frames = model.generate(STORY, STREAM)
+    heard = [await anext(frames)]
+    job, pid = model._keeper._job, model.pid
+    assert job is not None
+    assert pid is not None
+    while len(job._said) < 5:  # noqa: ASYNC110 - the reader is slow
+        await asyncio.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    while job.error is None:  # noqa: ASYNC110 - and learns of nothing
+        await asyncio.sleep(0.01)
+    said = len(job._said)
+    with pytest.raises(Unavailable, match=DIED):
+        async for burst in frames:
+            heard.append(burst)  # noqa: PERF401 - what came before the failure counts
+    assert sum(len(burst) for burst in heard[1:] if isinstance(burst, list)) == said
+
+
 async def test_one_that_stands_still_is_replaced(model: ShortLlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_keeper, "SILENCE_S", 0.5)
     frames = model.generate(STORY, STREAM)

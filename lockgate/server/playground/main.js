@@ -83,7 +83,10 @@ function choose(about) {
 
 function trySample(sample) {
   const { about, run } = store.state;
-  if (run && !isOver(run)) stop();
+  if (run && !isOver(run)) {
+    stop();
+    endRun(run, "stopped", run.events.at(-1)?.at ?? 0); // now, or the next one would not begin
+  }
   const sources = sample.sources?.length > 0 ? sample.sources : about.sources.map((one) => one.id);
   byId("question").value = sample.question;
   changeForm({ question: sample.question, policy: sample.policy ?? "", sources });
