@@ -1,16 +1,23 @@
 # Everything a developer needs. `make demo` and `make test` set up a fresh clone by themselves.
 SHELL := /bin/bash
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+VERSIONS := 3.11 3.12 3.13 3.14
+ifndef PYTHON
+# The first Python that is new enough has `.venv`. Another one, named by PYTHON=..., has a folder with its version.
+PYTHON := $(shell for p in python3 $(VERSIONS:%=python%); do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
-.PHONY: help install setup demo test tests lint format bench bench-peers soak docs screenshots protos lock clean
+.PHONY: help system install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
-	@echo "make test     lint, type-check and run all tests"
+	@echo "make test     lint, type-check and run all tests; PYTHON=python3.13 chooses a Python"
+	@echo "make test-all  the same with every Python that is found;  make test-clean  on fresh Debian systems (needs root)"
 	@echo "make install  only set up .venv;  make setup  also the weight files of the models that run here"
 	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
@@ -19,16 +26,16 @@ help:
 	@echo "make format   format the code;  make lock  renew requirements.lock"
 	@echo "make protos   renew the generated code of lockgate/wire/protos"
 
+# What the machine must have besides Python. A missing package is named before anything is downloaded.
+system:
+	@test -n "$(PYTHON)" || { echo "Lockgate needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; exit 1; }
+	@scripts/system.sh $(PYTHON) $(PURPOSE)
+test: PURPOSE := test
+
 install: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock
-	@test -n "$(PYTHON)" || { echo "Lockgate needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version); this takes two to four minutes the first time, the second half of it in silence."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements.lock | \
-		sed -un 's/^Collecting \([^ ]*\).*/  \1/p'; test $${PIPESTATUS[0]} -eq 0
-	@$(BIN)/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m pip check
+$(STAMP): pyproject.toml requirements.lock | system
+	@scripts/install.sh $(PYTHON) $(VENV)
 	@touch $@
 
 setup: $(STAMP)
@@ -39,14 +46,29 @@ demo: setup
 
 test: setup lint tests
 
+# One run after the other, with every supported Python that is on the path or in pyenv.
+test-all:
+	@for version in $(VERSIONS); do \
+		for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python$$version; do \
+			$$python -c 'import venv' 2>/dev/null || continue; \
+			echo "== $$($$python --version) =="; $(MAKE) test PYTHON=$$python || exit 1; break; \
+		done; \
+	done
+
+# The two commands of the README on fresh Debian systems, in folders. Needs root.
+test-clean:
+	@tests/clean_machine.sh
+
 # Two processes; the tests of a file stay together.
 tests: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile
+	@echo "Tests"
+	@$(BIN)/pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	@echo "Lint and types"
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix
@@ -81,10 +103,11 @@ protos: $(STAMP)
 		-e 's/_descriptor_pool\.Default()/_POOL/' $(PROTOS)/*_pb2.py $(PROTOS)/*_pb2.pyi
 	rm $(PROTOS)/*.bak
 
+# One lock for every supported Python, by environment markers. Versions stay as they are where they can;
+# `make lock UPGRADE=--upgrade` takes the newest.
 lock: $(STAMP)
-	$(BIN)/python -m pip install -q pip-tools
-	$(BIN)/pip-compile -q --all-extras --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url \
-		--no-emit-trusted-host --no-header --no-annotate -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --universal --python-version $(firstword $(VERSIONS)) --all-extras --generate-hashes --no-annotate \
+		--no-header --no-emit-index-url -q $(UPGRADE) -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf .venv .venv-* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site

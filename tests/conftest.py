@@ -5,6 +5,7 @@ A test that sets up the log, as commands do, leaves it to the others as it was.
 """
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from lockgate.telemetry.log import logger
 from tests.postgres import postgres_dsn as postgres_dsn
 from tests.postgres import postgres_server as postgres_server
+
+pytest_plugins = ["tests.skips"]
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would write about every connection that ends
 
 settings.register_profile("default", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedders for tests that need no weights: small, exact, and able to fail."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 
 from lockgate.core.search_words import find_search_words
+from tests.waits import forever
 
 TOPICS = (
     {"car", "automobile", "wheels", "drive"},
@@ -48,13 +48,8 @@ class BrokenEmbedder:
         raise self._error
 
 
-class SlowEmbedder(TopicEmbedder):
-    """Answers after a while, or never."""
-
-    def __init__(self, delay_s: float) -> None:
-        super().__init__()
-        self._delay_s = delay_s
+class HangingEmbedder(TopicEmbedder):
+    """Never answers."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        await asyncio.sleep(self._delay_s)
-        return await super().embed(texts)
+        await forever()

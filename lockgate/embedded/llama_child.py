@@ -160,7 +160,10 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     """Loads the model; raises whatever llama.cpp raises."""
     path = Path(plan["path"])
     clean = build_cleaner(read_marks(path))
-    import xllamacpp
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise ImportError(f"{error} (llama.cpp needs OpenMP; on Debian: apt-get install libgomp1)") from error
 
     params = xllamacpp.CommonParams()
     params.model.path = str(path)

@@ -198,13 +198,18 @@ def _refuse_foreign(path: Path) -> ConfigError:
 
 def select(database: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Sequence[Any]:
     """All rows of a statement."""
-    return database.execute(sql.replace("$", "?"), args).fetchall()
+    return database.execute(sql, _name_values(args)).fetchall()
 
 
 def write(database: sqlite3.Connection, *statements: Statement) -> int:
     """Carry out all of the statements or none; how many rows they changed."""
     with _transaction(database):
-        return sum(database.execute(sql.replace("$", "?"), args).rowcount for sql, args in statements)
+        return sum(database.execute(sql, _name_values(args)).rowcount for sql, args in statements)
+
+
+def _name_values(args: Sequence[Any]) -> dict[str, Any]:
+    """The values by the names that SQLite gives their places: that of `$1` is "1"."""
+    return {str(place): value for place, value in enumerate(args, 1)}
 
 
 @contextlib.contextmanager

@@ -2,8 +2,7 @@
 """The tables that sessions are kept in, in the SQL that SQLite and PostgreSQL have in common.
 
 One row per message; a turn is two, of neighbouring numbers. Aborted turns have a table of their own, so that no
-statement about turns can find them. Decides what the tables look like and what a row means. Refuses to know who runs a
-statement: a place for a value is `$1`, which SQLite spells `?1`.
+statement about turns can find them. The place of a value is `$1`: PostgreSQL counts it, SQLite takes it as a name.
 """
 
 import hashlib

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.waits import HANG_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 UPDATE = ("update",)
 INSTALL = ("install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core")
 COMMAND = f"apt-get {' '.join(UPDATE)} && apt-get {' '.join(INSTALL)}"
-INSTALL_TIMEOUT_S = 240.0
 Say = Callable[[str], None]
 
 
@@ -32,7 +32,7 @@ class Machine(NamedTuple):
     environ: Mapping[str, str]
     is_root: bool
     lock: Path = Path(tempfile.gettempdir()) / f"lockgate-chromium-{os.getuid()}.lock"
-    timeout_s: float = INSTALL_TIMEOUT_S
+    timeout_s: float = 2 * HANG_S  # of each command of the installation
 
     @property
     def is_ci(self) -> bool:
@@ -70,16 +70,15 @@ def find_browser(machine: Machine, say: Say) -> Path:
         raise NoBrowser("none is on the path, and there is no apt-get")
     if not machine.is_root:
         raise NoBrowser("none is on the path, and only root may install it")
-    deadline = time.monotonic() + machine.timeout_s
-    with _alone(machine.lock, deadline):  # tests run in several processes
-        return machine.find(*NAMES) or _install(machine, installer, deadline, say)
+    with _alone(machine.lock):  # tests run in several processes
+        return machine.find(*NAMES) or _install(machine, installer, say)
 
 
-def _install(machine: Machine, installer: Path, deadline: float, say: Say) -> Path:
+def _install(machine: Machine, installer: Path, say: Say) -> Path:
     say("Installing Chromium from Debian's packages for the browser tests; this takes about half a minute.")
     environ = {**machine.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (UPDATE, INSTALL):
-        _run([str(installer), *arguments], environ, deadline)
+        _run([str(installer), *arguments], environ, machine.timeout_s)
     found = machine.find(*NAMES)
     if found is None:
         raise NoBrowser("apt-get succeeded, but none is on the path")
@@ -87,11 +86,10 @@ def _install(machine: Machine, installer: Path, deadline: float, say: Say) -> Pa
     return found
 
 
-def _run(command: list[str], environ: Mapping[str, str], deadline: float) -> None:
-    rest_s = max(deadline - time.monotonic(), 0.1)
+def _run(command: list[str], environ: Mapping[str, str], timeout_s: float) -> None:
     try:
         ended = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=rest_s, check=False
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise NoBrowser(f"`apt-get {command[1]}` took longer than it may") from None
@@ -101,15 +99,8 @@ def _run(command: list[str], environ: Mapping[str, str], deadline: float) -> Non
 
 
 @contextmanager
-def _alone(path: Path, deadline: float) -> Iterator[None]:
+def _alone(path: Path) -> Iterator[None]:
     """One process at a time; whoever ends lets go."""
     with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise NoBrowser("another process installs it, and does not end") from None
-                time.sleep(0.05)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -16,6 +16,7 @@ from playwright.async_api import Browser, async_playwright
 from tests.browser.chromium import Machine, require_browser
 from tests.browser.demo_process import DemoProcess, running_demo
 from tests.browser.scripted_house import House, open_house
+from tests.browser.visits import HANG_MS
 
 ONLY_HERE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
@@ -37,7 +38,7 @@ async def browser(chromium: Path) -> AsyncIterator[Browser]:
     """A browser without a window."""
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(
-            executable_path=chromium, args=[ONLY_HERE], chromium_sandbox=os.geteuid() != 0
+            executable_path=chromium, args=[ONLY_HERE], chromium_sandbox=os.geteuid() != 0, timeout=HANG_MS
         )
         yield opened
         await opened.close()

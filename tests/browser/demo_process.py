@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.server.processes import COMMAND, clean_environment, wait_until
+from tests.server.processes import COMMAND, clean_environment
+from tests.waits import HANG_S, wait_until
 from tests.weights import require_weights
 
-START_S = 60.0
-STOP_S = 15.0
 MODEL_PROGRAM = "lockgate.embedded.llama_child"
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/")
 
@@ -26,28 +25,42 @@ class Relative:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._born = _read_stat(pid)[19]
+        self._born = _read_stat(Path(f"/proc/{pid}"))[19]
 
     def is_there(self) -> bool:
         """Whether it still runs; one that only waits to be counted does not."""
         try:
-            stat = _read_stat(self.pid)
+            stat = _read_stat(Path(f"/proc/{self.pid}"))
         except (FileNotFoundError, ProcessLookupError):
             return False
         return stat[19] == self._born and stat[0] not in "ZX"
 
+    def is_gone(self) -> bool:
+        """Whether it does not run any more."""
+        return not self.is_there()
+
+    def is_waiting(self) -> bool:
+        """Whether none of its threads has anything to do."""
+        states = []
+        with suppress(FileNotFoundError, ProcessLookupError):
+            states = [_read_stat(task)[0] for task in Path(f"/proc/{self.pid}/task").iterdir()]
+        return set(states) == {"S"}
+
     def command(self) -> str:
-        """How it was called."""
-        return Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        """How it was called; nothing, once it is gone."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return ""
 
     def cpu_ticks(self) -> int:
         """How long it has worked."""
-        stat = _read_stat(self.pid)
+        stat = _read_stat(Path(f"/proc/{self.pid}"))
         return int(stat[11]) + int(stat[12])
 
     def kill(self) -> None:
         """End it at once, as when memory runs out."""
-        os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -57,12 +70,13 @@ def halted(one: Relative) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(one.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGCONT)
 
 
-def _read_stat(pid: int) -> list[str]:
+def _read_stat(folder: Path) -> list[str]:
     """The fields behind the name: state is 0, parent 1, times 11 and 12, birth 19."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def list_descendants(pid: int) -> list[Relative]:
@@ -71,7 +85,7 @@ def list_descendants(pid: int) -> list[Relative]:
     for one in Path("/proc").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             if one.name.isdigit():
-                parents[int(one.name)] = int(_read_stat(int(one.name))[1])
+                parents[int(one.name)] = int(_read_stat(one)[1])
     below, size = {pid}, 0
     while len(below) > size:
         size = len(below)
@@ -98,7 +112,7 @@ class DemoProcess:
 
     def wait_for_start(self) -> None:
         """Until it has printed its address."""
-        wait_until(lambda: bool(self._find_address()) or self.process.poll() is not None, START_S, "the demo's start")
+        wait_until(lambda: bool(self._find_address()) or self.process.poll() is not None, "the demo's start")
         assert self.process.poll() is None, self.said()
         self.address = self._find_address()
 
@@ -111,16 +125,22 @@ class DemoProcess:
         return list_descendants(self.process.pid)
 
     def model(self) -> Relative:
-        """The process in which the model runs."""
-        (found,) = [one for one in self.family() if MODEL_PROGRAM in one.command()]
-        return found
+        """The process in which the model runs; another may be about to take its place."""
+        found: list[Relative] = []
+
+        def is_found() -> bool:
+            found[:] = [one for one in self.family() if one.is_there() and MODEL_PROGRAM in one.command()]
+            return len(found) == 1
+
+        wait_until(is_found, "a single process of the model")
+        return found[0]
 
     def stop(self) -> None:
         """As Ctrl-C does; nobody of the tree may be left."""
         tree = [Relative(self.process.pid), *self.family()] if self.process.poll() is None else []
         try:
             self.process.send_signal(signal.SIGINT)
-            status = self.process.wait(STOP_S)
+            status = self.process.wait(HANG_S)
         finally:
             left = [one for one in tree if one.is_there()]
             for one in left:

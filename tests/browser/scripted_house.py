@@ -20,6 +20,7 @@ from lockgate.errors import Unavailable
 from lockgate.server.serving import build_api_app
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.server.served_app import served
+from tests.waits import forever
 
 MAIL = "rosa@example.org"
 SAID = (
@@ -48,11 +49,9 @@ sources:
   gone: {syftai_space: {url: "http://127.0.0.1:9", slug: gone}, expose: true}
 models:
   quick: {embedded: "tests.browser.scripted_house:open_talker", expose: true}
-  brisk: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {pause_s: 0.03}}
-  slow: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {pause_s: 0.15}}
   paced: {embedded: "tests.browser.scripted_house:open_paced", expose: true}
   hanging: {embedded: "tests.browser.scripted_house:open_hesitator", expose: true}
-  failing: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {pause_s: 0.02, fails: true}}
+  failing: {embedded: "tests.browser.scripted_house:open_talker", expose: true, options: {fails: true}}
   away: {openai: {url: "http://127.0.0.1:9/v1", model: away}, expose: true}
 aggregator: {model_streaming: true}
 """
@@ -71,7 +70,7 @@ class HangingModel(ScriptedModel):
     """Stops in the middle of its second sentence and says nothing more, until whoever listens is gone."""
 
     def __init__(self) -> None:
-        super().__init__(SAID[:5], pause_s=0.01)
+        super().__init__(SAID[:5])
         self.is_left = asyncio.Event()
 
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
@@ -80,7 +79,7 @@ class HangingModel(ScriptedModel):
         async for frame in super().generate(messages, params):
             yield frame
         try:
-            await asyncio.Event().wait()
+            await forever()
         finally:
             self.is_left.set()
 
@@ -90,7 +89,7 @@ async def open_talker(options: Mapping[str, Any]) -> AsyncIterator[ScriptedModel
     """A model that says the same whatever is asked, or only half of it."""
     fails = bool(options.get("fails"))
     error = Unavailable("model", "the model has ended") if fails else None
-    yield ScriptedModel(SAID[:4] if fails else SAID, pause_s=float(options.get("pause_s", 0.0)), error=error)
+    yield ScriptedModel(SAID[:4] if fails else SAID, error=error)
 
 
 class PacedModel:

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a browser comes from: every case on a machine that is a folder of small commands."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.browser.chromium import COMMAND, Machine, NoBrowser, find_browser, require_browser
+from tests.waits import HANG_S
 
 INSTALLS = """echo "$DEBIAN_FRONTEND $*" >> "{folder}/diary"
 if [ "$1" = install ]; then printf '#!/bin/sh\\n' > "{folder}/chromium"; /bin/chmod +x "{folder}/chromium"; fi"""
 
 
-def machine(folder: Path, *, is_root: bool = True, timeout_s: float = 10.0, ci: str | None = None) -> Machine:
+def machine(folder: Path, *, is_root: bool = True, timeout_s: float = HANG_S, ci: str | None = None) -> Machine:
     """One whose whole path is that folder."""
     environ = {"PATH": str(folder)} | ({} if ci is None else {"CI": ci})
     return Machine(environ, is_root, folder / "lock", timeout_s)
@@ -92,11 +92,9 @@ def test_an_installation_that_brings_none_is_told(tmp_path: Path) -> None:
 
 
 def test_an_installation_is_not_waited_for_forever(tmp_path: Path) -> None:
-    put(tmp_path, "apt-get", "exec /bin/sleep 30")
-    begun = time.monotonic()
+    put(tmp_path, "apt-get", "exec /bin/sleep infinity")
     with pytest.raises(NoBrowser, match="took longer"):
         find_browser(machine(tmp_path, timeout_s=0.3), lambda _: None)
-    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("ci", [None, "", "false"])

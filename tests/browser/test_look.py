@@ -42,7 +42,7 @@ _FIND_NAMELESS = """(all) => {
 async def _fill_every_tab(visit: Visit) -> None:
     await visit.ask(f"Where is {LONG}?", policy="guarded", model="quick")
     await visit.wait_for("done")
-    await visit.at("tab-detect").click()
+    await visit.open("detect")
     await visit.at("detect-text").fill(f"Ask rosa@example.org about {LONG}, you idiot.")
     await visit.at("detect-run").click()
     await expect(visit.at("detect-results").get_by_test_id("finding")).to_have_count(2)
@@ -51,12 +51,11 @@ async def _fill_every_tab(visit: Visit) -> None:
 @pytest.mark.parametrize("width", [360, 768])
 async def test_no_tab_has_to_be_scrolled_sideways(browser: Browser, house: House, width: int) -> None:
     async with visiting(browser, house.address, size={"width": width, "height": 740}) as visit:
-        assert await visit.overflow() <= 0
+        await visit.expect_no_overflow()
         await _fill_every_tab(visit)
         for tab in ("ask", "detect", "raw"):
-            await visit.at(f"tab-{tab}").click()
-            await expect(visit.page.locator(f"#panel-{tab}")).to_be_visible()
-            assert await visit.overflow() <= 0, tab
+            await visit.open(tab)
+            await visit.expect_no_overflow()
             await visit.picture(f"width-{width}-{tab}", full=True)
 
 
@@ -75,30 +74,32 @@ async def test_texts_stand_out_from_what_is_behind_them(browser: Browser, house:
         await visit.ask("Where is the desk?", policy="guarded", model="hanging")
         await expect(visit.at("held").last).to_contain_text("is on the")
         await expect(visit.at("source-error")).to_be_visible()
-        await visit.page.wait_for_timeout(700)  # what is new fades in
         await visit.expect_readable(*MAIN_TEXTS)
         await visit.picture(f"held-{scheme}")
 
 
-async def _darkness(visit: Visit) -> int:
-    painted = await visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return sum(int(value) for value in re.findall(r"\d+", painted)[:3]) // 3
+async def _expect_light(visit: Visit, *, is_light: bool) -> None:
+    async def read() -> int:
+        painted = await visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(value) for value in re.findall(r"\d+", painted)[:3]) // 3
+
+    await visit.eventually(read, lambda light: light > 192 if is_light else light < 64)
 
 
 async def test_the_theme_is_the_systems_until_one_is_chosen_and_then_stays(browser: Browser, house: House) -> None:
     async with visiting(browser, house.address, color_scheme="dark") as visit:
-        assert await _darkness(visit) < 64
+        await _expect_light(visit, is_light=False)
         toggle = visit.at("theme-toggle")
         await toggle.click()
         await expect(toggle).to_contain_text("light")
-        assert await _darkness(visit) > 192
+        await _expect_light(visit, is_light=True)
         await visit.page.reload()
         await visit.wait_for_choices()
-        assert await _darkness(visit) > 192
+        await _expect_light(visit, is_light=True)
         await toggle.click()
         await expect(toggle).to_contain_text("dark")
         await visit.page.emulate_media(color_scheme="light")
-        assert await _darkness(visit) < 64
+        await _expect_light(visit, is_light=False)
 
 
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, house: House) -> None:
@@ -134,8 +135,7 @@ async def test_marks_and_controls_show_where_the_keyboard_is(browser: Browser, h
         await visit.page.evaluate("document.activeElement.blur()")
         for name in ("tab-ask", "question", "policy", "finding"):
             await _tab_to(visit, name)
-            outline = await visit.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-            assert outline != "none", name
+            await expect(visit.page.locator(":focus")).not_to_have_css("outline-style", "none")
         await expect(visit.page.get_by_role("tooltip")).to_be_visible()
         await visit.page.keyboard.press("Escape")
         await expect(visit.page.get_by_role("tooltip")).to_be_hidden()
@@ -143,7 +143,9 @@ async def test_marks_and_controls_show_where_the_keyboard_is(browser: Browser, h
 
 async def _tab_to(visit: Visit, name: str, *, back: bool = False) -> None:
     for _ in range(40):
+        await visit.page.evaluate("window.left = document.activeElement")
         await visit.page.keyboard.press("Shift+Tab" if back else "Tab")
+        await visit.eventually(lambda: visit.page.evaluate("document.activeElement !== window.left"), bool)
         if await visit.page.evaluate("document.activeElement.dataset.testid") == name:
             return
     pytest.fail(f"the keyboard does not reach `{name}`")

@@ -6,19 +6,21 @@ Decides what no page of ours may do. Refuses to know what is on the page: elemen
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, Request, expect
 from playwright.async_api import ViewportSize as Size
 
+from tests.waits import HANG_S
+
 PICTURES = Path(__file__).resolve().parents[2] / "artifacts" / "screenshots"
 WIDE: Size = {"width": 1280, "height": 900}
 PHONE: Size = {"width": 360, "height": 740}
-PATIENCE_MS = 30_000.0
+HANG_MS = HANG_S * 1000
 OVER = ("done", "failed", "stopped", "lost")
 MAX_PORTRAIT_BYTES = 300_000
 READABLE = 4.5  # the least contrast of text (WCAG 2.2, 1.4.3)
@@ -41,13 +43,19 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 """
 # Playwright's own way to wait for a claim needs `eval` in the page, which our policy forbids.
-_UNTIL = """(held) => new Promise((resolve) => {
+_UNTIL_HELD = """([held, over]) => new Promise((resolve) => {
   const pattern = new RegExp(held);
-  const look = () => (pattern.test(window.seen.at(-1)?.held ?? "") ? resolve() : requestAnimationFrame(look));
+  const isHeld = () => pattern.test(window.seen.at(-1)?.held ?? "");
+  const isOver = () => over.includes(document.querySelector("[data-testid=status]").dataset.phase);
+  const look = () => (isHeld() || isOver() ? resolve() : requestAnimationFrame(look));
   look();
 })"""
+# The page draws what has changed with the next frame; what is new then fades in.
+_FRAME = "() => new Promise((resolve) => requestAnimationFrame(() => resolve()))"
+_SETTLED = "() => Promise.allSettled(document.getAnimations().map((one) => one.finished)).then(() => null)"
 _CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
-expect.set_options(timeout=PATIENCE_MS)
+_Read = TypeVar("_Read")
+expect.set_options(timeout=HANG_MS)
 
 
 class Visit:
@@ -84,7 +92,13 @@ class Visit:
             if value is not None:
                 await self.at(name).select_option(value)
         await self.at("question").fill(question)
-        await self.at("ask").click()
+        await self.begin(self.at("ask"))
+
+    async def begin(self, button: Locator) -> None:
+        """Press what begins a run, until that run is what the page shows."""
+        before = await self.at("answer").get_attribute("data-run")
+        await button.click()
+        await expect(self.at("answer")).not_to_have_attribute("data-run", before or "")
 
     async def wait_for(self, *phases: str) -> str:
         """Until the answer is in one of these phases; without any, until it is over. The phase."""
@@ -92,13 +106,41 @@ class Visit:
         await expect(self.at("status")).to_have_attribute("data-phase", wanted)
         return await self.at("status").get_attribute("data-phase") or ""
 
-    async def until(self, held: str) -> None:
-        """Until text that fits the pattern waits; told at that very moment."""
-        await asyncio.wait_for(self.page.evaluate(_UNTIL, held), PATIENCE_MS / 1000)
+    async def wait_for_held(self, pattern: str) -> None:
+        """Until such text waits, which is told at that very moment, or until the answer is over."""
+        async with asyncio.timeout(HANG_S):
+            await self.page.evaluate(_UNTIL_HELD, [pattern, OVER])
+
+    async def eventually(self, read: Callable[[], Awaitable[_Read]], holds: Callable[[_Read], bool]) -> _Read:
+        """What is read once it fits: the page is looked at with every frame."""
+        value = await read()
+        try:
+            async with asyncio.timeout(HANG_S):
+                while not holds(value):
+                    await self.page.evaluate(_FRAME)
+                    value = await read()
+        except TimeoutError:
+            raise AssertionError(f"this is still what is read: {value!r}") from None
+        return value
+
+    async def settle(self) -> None:
+        """Until what has changed is drawn, and what is new has faded in."""
+        await self.page.evaluate(_FRAME)
+        await self.page.evaluate(_SETTLED)
+
+    async def open(self, tab: str) -> None:
+        """Open a tab, until it is drawn."""
+        await self.at(f"tab-{tab}").click()
+        await expect(self.page.locator(f"#panel-{tab}")).to_be_visible()
+        await self.settle()
 
     async def text(self, name: str) -> str:
         """The text of every element with that test id, joined."""
         return "".join(await self.at(name).all_text_contents())
+
+    async def expect_text(self, name: str, words: str) -> None:
+        """That text becomes exactly this."""
+        await self.eventually(lambda: self.text(name), lambda told: told == words)
 
     async def story(self) -> list[dict[str, str]]:
         """What was held and what was released, after each change."""
@@ -107,11 +149,17 @@ class Visit:
 
     async def expect_readable(self, *selectors: str) -> None:
         """The text of the first visible element of each selector stands out from what is behind it."""
+        for selector in selectors:
+            await expect(self.page.locator(selector).filter(visible=True).first).to_be_visible()
+        await self.settle()
         told: Mapping[str, float] = await self.page.evaluate(_CONTRAST, list(selectors))
         assert {name: value for name, value in told.items() if value < READABLE} == {}
 
-    async def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+    async def expect_no_overflow(self) -> None:
+        """The page is not wider than the window."""
+        await self.eventually(self._read_overflow, lambda pixels: pixels <= 0)
+
+    async def _read_overflow(self) -> int:
         script = "document.scrollingElement.scrollWidth - innerWidth"
         return int(await self.page.evaluate(script))
 
@@ -124,7 +172,7 @@ class Visit:
         """A picture of the page among the artefacts."""
         PICTURES.mkdir(parents=True, exist_ok=True)
         path = PICTURES / f"{name}.png"
-        await self.page.screenshot(path=path, full_page=full, caret="initial")
+        await self.page.screenshot(path=path, full_page=full, caret="initial", animations="disabled")
         return path
 
     async def portrait(self, name: str) -> None:
@@ -149,7 +197,7 @@ async def visiting(
     """A page that is open and, unless the server keeps it from us, knows what there is; at the end it has behaved."""
     context = await browser.new_context(viewport=size, **more)
     try:
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(HANG_MS)
         await context.add_init_script(_WATCHER)
         visit = Visit(await context.new_page(), address)
         await visit.page.goto(address)

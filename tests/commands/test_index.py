@@ -23,6 +23,7 @@ from lockgate.embedded.reading import SUFFIXES
 from lockgate.errors import ConfigError, Unavailable
 from tests.embedded.pdf_files import build_pdf, encrypt_pdf
 from tests.embedders import BrokenEmbedder, TopicEmbedder
+from tests.waits import forever
 from tests.weights import require_weights
 
 Run = Callable[..., int]
@@ -344,7 +345,7 @@ class PausingEmbedder(TopicEmbedder):
     async def embed(self, texts: Any) -> Any:
         if len(self.asked) >= 2:
             self.has_stopped.set()
-            await asyncio.sleep(3600)
+            await forever()
         return await super().embed(texts)
 
 

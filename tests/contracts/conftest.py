@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of parts that several tests share, started when first asked for."""
+"""The servers of parts that several tests share, started when first asked for; and patience with what must succeed."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
+from lockgate.clients import chunker, grpc, http, postgres, upstreams
+from lockgate.searching import DoubleSearch
 from tests.contracts.parts_process import PartsProcess, serving_parts
+from tests.waits import HANG_S
 
 CONFIGURED = """
 detectors:
@@ -20,6 +24,31 @@ chunkers:
   short: {embedded: sentence, options: {max_chars: 16}}
 callers: {app: {key_env: APP_KEY}}
 """
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No limit of the clients' own ends what a test wants to succeed."""
+    monkeypatch.setattr(http, "PROBE_TIMEOUT_S", HANG_S)
+    monkeypatch.setattr(grpc, "_PROBE_TIMEOUT_S", HANG_S)
+    monkeypatch.setattr(postgres, "CONNECT_TIMEOUT_S", HANG_S)
+    monkeypatch.setattr(upstreams, "KEEP_ALIVE_S", HANG_S)
+    monkeypatch.setattr(chunker, "_REASON_TRIES", 100_000)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The halves of double searches that have come to their end."""
+    legs: list[str] = []
+    search_half = DoubleSearch._try
+
+    async def note(double: DoubleSearch, leg: str, search: Callable[[], Awaitable[Any]]) -> Any:
+        result = await search_half(double, leg, search)
+        legs.append(leg)
+        return result
+
+    monkeypatch.setattr(DoubleSearch, "_try", note)
+    return legs
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +68,6 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PartsProces
         "LOCKGATE_LIMITS__BODY_BYTES": "1000",
         "LOCKGATE_LIMITS__MAX_HELD_CHARS": "500",
         "LOCKGATE_LIMITS__MAX_STREAMS": "1",
-        "LOCKGATE_LIMITS__REQUEST_TIMEOUT_S": "1",
     }
     with serving_parts(directory, ["--config-path", "config.yaml"], **limits) as process:
         yield process

@@ -17,6 +17,7 @@ from lockgate.wire.protos import caikit_runtime_chunkers_pb2 as chunkers
 from lockgate.wire.protos import caikit_runtime_nlp_pb2 as nlp_requests
 from lockgate.wire.protos import fmaas_pb2 as fmaas
 from lockgate.wire.protos import grpc_health_pb2 as health
+from tests.waits import forever, until
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Any, Context], Awaitable[Any]]
@@ -119,6 +120,13 @@ class GrpcServer:
             yield bound
         finally:
             await server.stop(None)
+            await until(lambda: not _list_calls(), "the end of every call")  # one that the loop ends is told of loudly
+
+
+def _list_calls() -> list[Any]:
+    """The library's own tasks, one for each call of a server of this loop."""
+    names = (getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks())
+    return [name for name in names if name == "_schedule_rpc_coro"]
 
 
 class _noting:  # noqa: N801 - reads as a word
@@ -142,13 +150,12 @@ TGIS = "/fmaas.GenerationService"
 
 async def answer_nothing(_message: Any, _context: Context) -> Any:
     """Never comes back."""
-    await asyncio.sleep(3600)
+    await forever()
 
 
 async def stream_nothing(_message: Any, _context: Context) -> AsyncIterator[Any]:
     """Never says a word."""
-    await asyncio.sleep(3600)
-    yield b""
+    yield await forever()
 
 
 def failing_with(code: grpc.StatusCode, details: str) -> Unary:
@@ -248,9 +255,7 @@ def over_tls(port: int, hostname: str = "127.0.0.1", **tls: Any) -> ServiceSetti
     return ServiceSettings(hostname=hostname, port=port, tls=TlsSettings(**tls))
 
 
-async def frames_of(texts: Sequence[str], pause_s: float | None = None) -> AsyncGenerator[Frame, None]:
+async def frames_of(texts: Sequence[str]) -> AsyncGenerator[Frame, None]:
     """Texts as frames, numbered from 0."""
     for number, text in enumerate(texts):
-        if pause_s is not None:
-            await asyncio.sleep(pause_s)
         yield Frame(number, text)

@@ -10,12 +10,16 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockgate.config.settings import DetectorSettings, OpenAISettings, ServiceSettings
+from tests.contracts.pacing import skip_time
+from tests.waits import HANG_S, latency, until
 
-PATIENCE_S = 5.0
+SOCKETS = Path("/proc/net/tcp")
+LOOPBACK = "0100007F"
 
 
 class Received(NamedTuple):
@@ -46,11 +50,19 @@ class Exchange:
         self.is_over = False
 
     async def send(self, *packets: bytes) -> None:
-        """Raw bytes, one packet after the other."""
-        for packet in packets:
+        """Raw bytes, each packet when the client has taken the one before it."""
+        for number, packet in enumerate(packets):
+            if number:
+                await self.wait_until_taken()
             self._writer.write(packet)
             await self._writer.drain()
-            await asyncio.sleep(0.002)
+
+    async def wait_until_taken(self) -> None:
+        """Until the client has read from its socket whatever was sent, or has left."""
+        server, client = (self._writer.get_extra_info(name)[1] for name in ("sockname", "peername"))
+        await latency(0.001)
+        while self._writer.transport.get_write_buffer_size() or _count_unread(server, client):
+            await latency(0.001)
 
     async def answer(self, body: bytes, status: int = 200, kind: str = "application/json", *more: str) -> None:
         """A whole answer; the connection stays open."""
@@ -86,10 +98,16 @@ class Exchange:
 
     async def wait_until_left(self) -> None:
         """Until the client closes its side."""
-        async with asyncio.timeout(PATIENCE_S):
+        with suppress(ConnectionError):
             while await self._reader.read(65536):
                 pass
         self.is_over = True
+
+
+def _count_unread(server: int, client: int) -> int:
+    """The bytes that lie in the socket of a client on this machine, as the system tells."""
+    _, _, entry = SOCKETS.read_text().partition(f" {LOOPBACK}:{client:04X} {LOOPBACK}:{server:04X} ")
+    return int(entry.split(maxsplit=2)[1].partition(":")[2], 16) if entry else 0
 
 
 Script = Callable[[Exchange], Awaitable[None]]
@@ -103,12 +121,13 @@ class Peer:
         self.received: list[Received] = []
         self.has_received = asyncio.Event()
         self.connections = 0
+        self.open_connections = 0
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
     def service(self, **changes: Any) -> ServiceSettings:
         """Settings that lead here."""
-        return ServiceSettings(**{"hostname": "127.0.0.1", "port": self.port, "request_timeout": 5, **changes})
+        return ServiceSettings(**{"hostname": "127.0.0.1", "port": self.port, "request_timeout": HANG_S, **changes})
 
     def detector(self, kind: Any = "text_contents", path: str | None = None, **changes: Any) -> DetectorSettings:
         """Settings of a detector here."""
@@ -123,9 +142,17 @@ class Peer:
         for writer in self._writers:
             writer.close()
 
+    async def part_from_all(self) -> None:
+        """The same, until the clients know; none may be in the middle of a request."""
+        for writer in self._writers:
+            if not writer.is_closing():
+                writer.write_eof()
+        await until(lambda: not self.open_connections, "the end of every connection")
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
         self.connections += 1
+        self.open_connections += 1
         number = self.connections
         self._writers.append(writer)
         try:
@@ -136,10 +163,11 @@ class Peer:
                 await self.script(exchange)
                 if exchange.is_over:
                     break
-        except (ConnectionError, TimeoutError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
+            self.open_connections -= 1
 
 
 async def _receive(reader: asyncio.StreamReader, connection: int) -> Received | None:
@@ -173,11 +201,9 @@ async def open_peer(script: Script | None = None, tls: ssl.SSLContext | None = N
 @asynccontextmanager
 async def open_closed_port() -> AsyncIterator[ServiceSettings]:
     """Settings that lead to a port on which nobody listens."""
-    server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    yield ServiceSettings("127.0.0.1", port, request_timeout=5)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield ServiceSettings("127.0.0.1", taken.getsockname()[1])
 
 
 def reply(body: bytes, status: int = 200, kind: str = "application/json") -> Script:
@@ -203,7 +229,21 @@ def stream(*parts: bytes, kind: str = "text/event-stream", is_ended: bool = True
         if is_ended:
             await exchange.end()
         else:
+            await exchange.wait_until_taken()
             exchange.reset()
+
+    return script
+
+
+def drip(whole: bytes, kind: str = "text/event-stream") -> Script:
+    """A stream byte by byte; the client may find several at once."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.start(kind)
+        for byte in whole:
+            await exchange.chunk(bytes([byte]))
+            await asyncio.sleep(0)
+        await exchange.end()
 
     return script
 
@@ -213,6 +253,7 @@ def send_raw(*packets: bytes) -> Script:
 
     async def script(exchange: Exchange) -> None:
         await exchange.send(*packets)
+        await exchange.wait_until_taken()
         exchange.hang_up()
 
     return script
@@ -225,6 +266,12 @@ async def break_off(exchange: Exchange) -> None:
 
 async def stay_silent(exchange: Exchange) -> None:
     """No answer until the client leaves."""
+    await exchange.wait_until_left()
+
+
+async def let_time_pass(exchange: Exchange) -> None:
+    """No answer, and more time passes than a client of this process may wait."""
+    skip_time()
     await exchange.wait_until_left()
 
 

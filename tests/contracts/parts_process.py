@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.config.settings import DetectorSettings, ServiceSettings
-from tests.server.processes import COMMAND, ServerProcess, clean_environment, wait_until
+from tests.server.processes import COMMAND, ServerProcess, clean_environment
+from tests.waits import HANG_S, wait_until
 
 
 class PartsProcess(ServerProcess):
@@ -34,7 +35,7 @@ class PartsProcess(ServerProcess):
 
     def service(self, port: int) -> ServiceSettings:
         """Settings that lead here."""
-        return ServiceSettings("127.0.0.1", port, request_timeout=10)
+        return ServiceSettings("127.0.0.1", port, request_timeout=int(HANG_S))
 
     def detector(self, kind: Any = "text_contents") -> DetectorSettings:
         """Settings of a detector here."""

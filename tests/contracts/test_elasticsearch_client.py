@@ -13,14 +13,26 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http
 from lockgate.clients.elasticsearch import ElasticsearchSource, open_elasticsearch
 from lockgate.clients.ollama import open_ollama_embedder
 from lockgate.config.settings import ElasticsearchSettings, OllamaModelSettings, Secret
 from lockgate.core.fusion import Query
 from lockgate.core.values import Document, Health
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
-from tests.contracts.http_peers import Exchange, Peer, Received, Script, break_off, open_peer, reply, reply_json
+from tests.contracts.http_peers import (
+    Exchange,
+    Peer,
+    Received,
+    Script,
+    break_off,
+    let_time_pass,
+    open_peer,
+    reply,
+    reply_json,
+    stay_silent,
+)
+from tests.contracts.pacing import skip_time
+from tests.waits import HANG_S, forever, until
 
 KEY = "es-key.1=="
 QUERY = Query("How long does tea take?", "tea time")
@@ -67,16 +79,17 @@ class Index:
 
 
 class Embedder:
-    """Gives the same vector; `fault` is what it does instead."""
+    """Gives the same vector; `fault` is what it does instead. It may also hang."""
 
-    def __init__(self, fault: Exception | None = None, delay_s: float = 0.0) -> None:
+    def __init__(self, fault: Exception | None = None, *, hangs: bool = False) -> None:
         self.texts: list[str] = []
+        self.hangs = hangs
         self._fault = fault
-        self._delay_s = delay_s
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         self.texts += texts
-        await asyncio.sleep(self._delay_s)
+        if self.hangs:
+            await forever()
         if self._fault is not None:
             raise self._fault
         return [VECTOR for _ in texts]
@@ -84,13 +97,13 @@ class Embedder:
 
 @asynccontextmanager
 async def open_index(
-    embedder: Any = None, leg_timeout_s: float = 5.0, prefix: str = "", key: str | None = None
+    embedder: Any = None, prefix: str = "", key: str | None = None
 ) -> AsyncIterator[tuple[Index, ElasticsearchSource]]:
     index = Index()
     async with open_peer(index) as index.peer:
         secret = Secret(key) if key is not None else None
         settings = ElasticsearchSettings(f"http://127.0.0.1:{index.peer.port}{prefix}", "docs", "ES_KEY", secret)
-        async with open_elasticsearch(settings, embedder, "docs-source", leg_timeout_s) as source:
+        async with open_elasticsearch(settings, embedder, "docs-source", HANG_S) as source:
             yield index, source
 
 
@@ -210,8 +223,7 @@ async def test_both_searches_run_at_once() -> None:
     both = asyncio.Barrier(2)
 
     async def meet(exchange: Exchange) -> None:
-        async with asyncio.timeout(2):
-            await both.wait()
+        await both.wait()
         await found(hit("a"))(exchange)
 
     async with open_index(Embedder()) as (index, source):
@@ -220,10 +232,6 @@ async def test_both_searches_run_at_once() -> None:
 
 
 # ---------------------------------------------------------------- failures
-async def hang(exchange: Exchange) -> None:
-    await exchange.wait_until_left()
-
-
 FAULTS: list[tuple[Script, str]] = [
     (
         reply_json({"error": {"type": "search_phase_execution_exception", "reason": "secret words"}}, 500),
@@ -235,19 +243,23 @@ FAULTS: list[tuple[Script, str]] = [
     (reply_json({"hits": {"hits": [{"no": "id"}]}}), "BrokeProtocol < ValueError"),
     (reply(b"[" * 100_000), "BrokeProtocol < "),
     (break_off, "Unavailable < "),
-    (hang, "TimedOut"),
+    (stay_silent, "TimedOut"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 @pytest.mark.parametrize("leg", ["lexical", "vector"])
 async def test_a_search_that_fails_leaves_the_other(
-    leg: str, fault: Script, reason: str, caplog: pytest.LogCaptureFixture
+    leg: str, fault: Script, reason: str, caplog: pytest.LogCaptureFixture, ended: list[str]
 ) -> None:
-    async with open_index(Embedder(), leg_timeout_s=0.2) as (index, source):
+    async with open_index(Embedder()) as (index, source):
         index.words, index.vectors = found(hit("l1"), hit("l2")), found(hit("v1"), hit("v2"))
         setattr(index, "words" if leg == "lexical" else "vectors", fault)
-        kept = titles(await source.search_both(QUERY, 8))
+        searching = asyncio.create_task(source.search_both(QUERY, 8))
+        if fault is stay_silent:
+            await until(lambda: ended, "the end of the other search")
+            skip_time()
+        kept = titles(await searching)
     assert kept == (["v1", "v2"] if leg == "lexical" else ["l1", "l2"])
     [record] = [one for one in caplog.records if one.name == "lockgate"]
     told = vars(record)
@@ -261,16 +273,20 @@ async def test_a_search_that_fails_leaves_the_other(
     [
         (Embedder(Unavailable("ollama", "down")), "Unavailable"),
         (Embedder(RuntimeError("secret words")), "Unavailable < RuntimeError"),
-        (Embedder(delay_s=60), "TimedOut"),
+        (Embedder(hangs=True), "TimedOut"),
     ],
     ids=["down", "broken", "hanging"],
 )
 async def test_an_embedder_that_fails_leaves_the_search_by_words(
-    embedder: Embedder, reason: str, caplog: pytest.LogCaptureFixture
+    embedder: Embedder, reason: str, caplog: pytest.LogCaptureFixture, ended: list[str]
 ) -> None:
-    async with open_index(embedder, leg_timeout_s=0.2) as (index, source):
+    async with open_index(embedder) as (index, source):
         index.words = found(hit("l1"))
-        assert titles(await source.search_both(QUERY, 8)) == ["l1"]
+        searching = asyncio.create_task(source.search_both(QUERY, 8))
+        if embedder.hangs:
+            await until(lambda: ended, "the end of the other search")
+            skip_time()
+        assert titles(await searching) == ["l1"]
     [record] = [one for one in caplog.records if one.name == "lockgate"]
     assert (vars(record)["leg"], vars(record)["reason"]) == ("vector", reason)
 
@@ -306,14 +322,14 @@ async def test_an_embedding_server_that_fails_leaves_the_search_by_words() -> No
         (reply_json({"error": f"bad {KEY}"}, 401), Rejected, "Search failed: HTTP 401"),
         (reply_json({"error": {"type": f"Odd {KEY}"}}, 500), UpstreamError, "Search failed: HTTP 500"),
         (reply(b"x" * 200), BrokeProtocol, "Search failed: the answer is no list of hits"),
-        (hang, TimedOut, "Search failed: no answer in time"),
+        (let_time_pass, TimedOut, "Search failed: no answer in time"),
         (break_off, Unavailable, "Search failed: "),
     ],
 )  # fmt: skip
 async def test_if_no_search_ends_well_it_is_an_error_without_secrets(
     fault: Script, kind: type, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_index(Embedder(), leg_timeout_s=0.2, key=KEY) as (index, source):
+    async with open_index(Embedder(), key=KEY) as (index, source):
         index.words = index.vectors = fault
         with pytest.raises(UpstreamError) as caught:
             await source.search_both(QUERY, 8)
@@ -348,8 +364,7 @@ async def test_leaving_a_search_closes_both_connections_at_once() -> None:
         task = asyncio.create_task(source.search_both(QUERY, 8))
         await begun.wait()
         task.cancel()
-        async with asyncio.timeout(0.1):
-            await left.wait()
+        await left.wait()
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -372,15 +387,14 @@ async def test_no_more_hits_are_read_than_were_asked_for() -> None:
 
 
 # ---------------------------------------------------------------- probes
-async def test_a_server_that_answers_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PROBE_TIMEOUT_S", 0.1)
+async def test_a_server_that_answers_is_there() -> None:
     async with open_index() as (index, source):
         assert await source.probe([("x-secret", "1")]) == Health("HEALTHY")
         index.greeting = reply_json({}, 403)  # a key that may only search
         assert await source.probe(()) == Health("HEALTHY")
         index.greeting = reply_json({}, 503)
         assert await source.probe(()) == Health("UNHEALTHY", 503, "Service Unavailable")
-        greetings: list[Callable[[Exchange], Any]] = [break_off, hang]
+        greetings: list[Callable[[Exchange], Any]] = [break_off, let_time_pass]
         for index.greeting in greetings:
             assert (await source.probe(())).status == "UNKNOWN"
     assert not any(one.all("x-secret") for one in index.peer.received)

@@ -4,8 +4,7 @@
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
 from lockgate.embedded.fts import open_index
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.interfaces import Embedder
-from tests.embedders import BrokenEmbedder, SlowEmbedder, TopicEmbedder
+from tests.contracts.pacing import skip_time
+from tests.embedders import BrokenEmbedder, HangingEmbedder, TopicEmbedder
+from tests.waits import HANG_S, until
 
 TEXTS = {
     "cars.md": "An automobile has four wheels and an engine.",
@@ -34,9 +35,9 @@ Opener = Callable[..., AbstractAsyncContextManager[Any]]
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Opens the same index again and again."""
     if request.param == "file":
-        return lambda embedder, leg_s=5.0: open_index(tmp_path / "sub" / "index.db", embedder, "docs", leg_s)
+        return lambda embedder: open_index(tmp_path / "sub" / "index.db", embedder, "docs", HANG_S)
     dsn = request.getfixturevalue("postgres_dsn")
-    return lambda embedder, leg_s=5.0: open_postgres_index(dsn, "passages", embedder, "docs", leg_timeout_s=leg_s)
+    return lambda embedder: open_postgres_index(dsn, "passages", embedder, "docs", leg_timeout_s=HANG_S)
 
 
 async def fill(index: Any, embedder: Embedder | None, texts: dict[str, str] = TEXTS) -> None:
@@ -49,6 +50,10 @@ async def put(index: Any, embedder: Embedder | None, name: str, *texts: str, dig
     vectors = await embedder.embed([text_to_embed(one) for one in passages]) if embedder else []
     model = embedder.model if isinstance(embedder, TopicEmbedder) else ""
     await index.add_document(IndexedDocument(f"/docs/{name}", digest, name, "", model), passages, vectors)
+
+
+def made_at(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def files(found: Any) -> list[str]:
@@ -105,7 +110,7 @@ async def test_each_search_gives_twenty_four_and_no_more_than_asked_leave(opener
         assert [one.metadata["id"] for one in first] == ["many.md#1", "many.md#2", "many.md#3"]
 
 
-async def test_a_document_is_replaced_whole_and_removed_whole(opener: Opener) -> None:
+async def test_a_document_is_replaced_whole_and_removed_whole(opener: Opener, tmp_path: Path) -> None:
     embedder = TopicEmbedder()
     async with opener(embedder) as index:
         await fill(index, embedder)
@@ -114,7 +119,8 @@ async def test_a_document_is_replaced_whole_and_removed_whole(opener: Opener) ->
         entries = {entry.document.name: entry for entry in await index.list_documents()}
         assert list(entries) == sorted(TEXTS)
         assert (entries["bread.md"].passages, entries["bread.md"].document.digest) == (2, "2")
-        assert entries["bread.md"].added_at_s == pytest.approx(time.time(), abs=60)
+        assert entries["bread.md"].added_at_s > entries["cars.md"].added_at_s
+        assert entries["bread.md"].added_at_s == pytest.approx(made_at(tmp_path), abs=3600)
         assert await index.remove_documents(["/docs/bread.md", "/docs/ships.md", "/docs/none.md"]) == 2
         assert {"bread.md", "ships.md"}.isdisjoint(files(await index.search("vessel sail red", 8)))
 
@@ -179,11 +185,16 @@ async def test_a_failing_embedder_leaves_the_words_with_one_warning(
     assert warnings_of(caplog) == [("docs", "vector", reason)]
 
 
-async def test_an_embedder_that_hangs_does_not_hold_the_words(opener: Opener, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_embedder_that_hangs_does_not_hold_the_words(
+    opener: Opener, caplog: pytest.LogCaptureFixture, ended: list[str]
+) -> None:
     async with opener(TopicEmbedder()) as index:
         await fill(index, TopicEmbedder())
-    async with opener(SlowEmbedder(3600), 0.3) as index:
-        assert files(await index.search("hollow crust", 8)) == ["bread.md"]
+    async with opener(HangingEmbedder()) as index:
+        searching = asyncio.create_task(index.search("hollow crust", 8))
+        await until(lambda: ended, "the end of the search by words")
+        skip_time()
+        assert files(await searching) == ["bread.md"]
     assert warnings_of(caplog) == [("docs", "vector", "TimedOut")]
 
 
@@ -201,14 +212,22 @@ async def test_vectors_of_another_model_or_length_are_not_compared(
         assert files(await index.search("Where can I drive?", 1)) == ["cars.md"]
 
 
-async def test_both_searches_run_at_once(opener: Opener) -> None:
-    embedder = SlowEmbedder(0.2)
-    async with opener(embedder) as index:
+async def test_both_searches_of_many_run_at_once(
+    opener: Opener, caplog: pytest.LogCaptureFixture, ended: list[str]
+) -> None:
+    class Late(TopicEmbedder):
+        """Answers when five ask and all that goes on without it is done."""
+
+        async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+            self.asked += texts
+            await until(lambda: len(self.asked) == 5 and len(ended) >= 5)
+            return [self._embed(text) for text in texts]
+
+    async with opener(Late()) as index:
         await fill(index, TopicEmbedder())
-        started = asyncio.get_running_loop().time()
         found = await asyncio.gather(*(index.search("hollow crust", 1) for _ in range(5)))
-        assert asyncio.get_running_loop().time() - started < 0.8
         assert [files(one) for one in found] == [["bread.md"]] * 5
+    assert warnings_of(caplog) == []
 
 
 async def test_a_chance_word_does_not_push_out_what_was_meant(opener: Opener) -> None:

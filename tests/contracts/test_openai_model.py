@@ -17,12 +17,14 @@ from tests.contracts.http_peers import (
     Peer,
     Script,
     break_off,
+    drip,
     open_peer,
     reply,
     reply_json,
     send_raw,
     stream,
 )
+from tests.waits import HANG_S
 
 TOKEN = "sk-al.1"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
@@ -56,7 +58,7 @@ async def ask(peer: Peer, params: dict[str, Any], prefix: str = "") -> tuple[Bur
     async with open_upstreams((), {}, {}) as upstreams:
         model = upstreams.model(Endpoint(url, "org/m", "al", "tenant", TOKEN, "tx"), "c-1")
         try:
-            async with aclosing(model.generate(MESSAGES, params)) as frames, asyncio.timeout(5):
+            async with aclosing(model.generate(MESSAGES, params)) as frames:
                 async for burst in frames:
                     bursts.append(burst if isinstance(burst, list) else [burst])
         except UpstreamError as error:
@@ -126,7 +128,7 @@ async def test_frames_of_one_packet_come_together_and_usage_comes_last() -> None
 
 async def test_a_stream_may_end_without_saying_so_and_come_byte_by_byte() -> None:
     sent = event(chunk("a")) + event(chunk("ü😀")).rstrip()
-    assert await answer(stream(*[bytes([byte]) for byte in sent])) == (["a", "ü😀"], "")
+    assert await answer(drip(sent)) == (["a", "ü😀"], "")
 
 
 async def test_a_reply_that_is_no_stream_is_one_frame() -> None:
@@ -202,7 +204,7 @@ async def test_a_network_error_is_told_behind_the_frames_that_came() -> None:
 
 
 async def test_a_connection_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "END_WAIT_S", 2.0)  # a busy machine may be late
+    monkeypatch.setattr(http, "END_WAIT_S", HANG_S)
     async with (
         open_peer(stream(event(chunk("a")) + DONE)) as peer,
         open_upstreams((), {}, {}) as upstreams,
@@ -227,8 +229,7 @@ async def test_closing_a_stream_closes_its_connection_at_once() -> None:
         model = upstreams.model(Endpoint(f"openai+http://127.0.0.1:{peer.port}", "m"), "c")
         async with aclosing(model.generate(MESSAGES, STREAM)) as frames:
             assert await anext(frames) == [Frame(0, "a")]
-        async with asyncio.timeout(0.1):
-            await left.wait()
+        await left.wait()
 
 
 async def test_a_configured_server_is_reached_by_its_name_here() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our chunkers as a service, over raw gRPC: what comes when, how calls are refused, and what if one leaves."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,12 +14,11 @@ from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
 from lockgate.wire.protos import caikit_runtime_chunkers_pb2 as chunkers
 from lockgate.wire.protos import grpc_health_pb2 as health
 from tests.contracts.grpc_peers import CHUNKERS
-from tests.contracts.parts_process import PartsProcess
-from tests.server.processes import wait_until
+from tests.contracts.parts_process import PartsProcess, serving_parts
+from tests.waits import HANG_S, until
 
 CUT = f"{CHUNKERS}/ChunkerTokenizationTaskPredict"
 STREAM = f"{CHUNKERS}/BidiStreamingChunkerTokenizationTaskPredict"
-PATIENCE_S = 5.0
 
 
 @asynccontextmanager
@@ -35,7 +34,7 @@ def metadata(name: str | None) -> tuple[tuple[str, str], ...]:
 async def cut(channel: grpc.aio.Channel, text: str, name: str | None = "sentence") -> Any:
     method: Any = channel.unary_unary(CUT)
     raw = chunkers.ChunkerTokenizationTaskRequest(text=text).SerializeToString()
-    return nlp.TokenizationResults.FromString(await method(raw, metadata=metadata(name), timeout=PATIENCE_S))
+    return nlp.TokenizationResults.FromString(await method(raw, metadata=metadata(name), timeout=HANG_S))
 
 
 class Stream:
@@ -43,7 +42,7 @@ class Stream:
 
     def __init__(self, channel: grpc.aio.Channel, name: str | None = "sentence") -> None:
         method: Any = channel.stream_stream(STREAM)
-        self.call = method(metadata=metadata(name), timeout=PATIENCE_S)
+        self.call = method(metadata=metadata(name), timeout=HANG_S)
 
     async def send(self, text: str, number: int) -> None:
         message = chunkers.BidiStreamingChunkerTokenizationTaskRequest(text_stream=text, input_index_stream=number)
@@ -65,7 +64,7 @@ class Stream:
 
 async def refusal_of(channel: grpc.aio.Channel, texts: Sequence[str], name: str | None) -> tuple[grpc.StatusCode, str]:
     """The status of a refused stream, but none that the library makes up when a refusal overtakes what it sends."""
-    for _ in range(5):
+    while True:
         stream = Stream(channel, name)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             for number, text in enumerate(texts):
@@ -73,8 +72,7 @@ async def refusal_of(channel: grpc.aio.Channel, texts: Sequence[str], name: str 
             await stream.finish()
             raise AssertionError("was not refused")
         if caught.value.details() != "Internal error from Core":
-            break
-    return caught.value.code(), caught.value.details() or ""
+            return caught.value.code(), caught.value.details() or ""
 
 
 def describe(chunk: Any) -> tuple[str, tuple[int, int], tuple[int, int]]:
@@ -95,8 +93,7 @@ async def test_a_whole_text_comes_back_as_tokens_with_places_in_code_points(part
 async def test_the_answer_begins_before_any_text_is_sent(parts: PartsProcess) -> None:
     async with channel_to(parts) as channel:
         stream = Stream(channel)
-        async with asyncio.timeout(PATIENCE_S):
-            await stream.call.initial_metadata()
+        await stream.call.initial_metadata()
         assert await stream.finish() == []
 
 
@@ -183,16 +180,18 @@ async def test_a_client_that_leaves_frees_its_place(configured: PartsProcess) ->
             grpc.StatusCode.UNAVAILABLE,
             "too many requests at once, try again later",
         )
+        before = len(configured.events("client_left"))
         stream.call.cancel()
-        await asyncio.to_thread(wait_until, lambda: configured.has_logged("client_left", path=STREAM), PATIENCE_S)
+        await until(lambda: len(configured.events("client_left")) > before, "the end of the call")
         assert (await cut(channel, "a")).token_count == 1
 
 
-async def test_a_call_that_takes_too_long_is_ended(configured: PartsProcess) -> None:
-    async with channel_to(configured) as channel:
-        stream = Stream(channel, "word")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stream.read()
+async def test_a_call_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with serving_parts(tmp_path, LOCKGATE_LIMITS__REQUEST_TIMEOUT_S="1") as hasty:
+        async with channel_to(hasty) as channel:
+            stream = Stream(channel, "word")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stream.read()
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.DEADLINE_EXCEEDED, "request timed out")
 
 
@@ -206,4 +205,4 @@ async def test_every_call_leaves_one_line_in_the_log(parts: PartsProcess) -> Non
         await call.done_writing()
         assert len([one async for one in call]) == 2
     line = {"trace_id": trace, "path": STREAM, "status": 200, "events": 2}
-    await asyncio.to_thread(wait_until, lambda: parts.has_logged("request", **line))
+    await until(lambda: parts.has_logged("request", **line), "the line")

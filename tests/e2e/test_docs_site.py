@@ -68,7 +68,7 @@ class Outline(HTMLParser):
 
 def build(clone: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BUILD, str(folder)]
-    return subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,10 +21,10 @@ import yaml
 from lockgate.cli import _parser
 from lockgate.config.load import load_settings
 from tests.server.processes import clean_environment
+from tests.waits import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "examples" / "compose"
-PATIENCE_S = 30.0
 KEY = "sk-web"
 
 
@@ -84,15 +83,12 @@ def deployment(folder: Path) -> Iterator[int]:
             ["sh", str(COMPOSE / "without_containers.sh")], cwd=ROOT, env=environ, stdout=log, stderr=log
         )
     try:
-        end = time.monotonic() + PATIENCE_S
-        while not all(_is_open(port) for port in ports.values()):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.05)
+        wait_until(lambda: process.poll() is not None or all(map(_is_open, ports.values())), "that all listen")
+        assert process.poll() is None, (folder / "log").read_text()
         yield ports["HTTP_PORT"]
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait() == 0
     assert not any(_is_open(port) for port in ports.values())
 
 
@@ -109,7 +105,7 @@ def post(port: int, text: str, **headers: str) -> str:
         json.dumps(body).encode(),
         {"content-type": "application/json", **headers},
     )
-    with urlopen(request, timeout=PATIENCE_S) as answer:
+    with urlopen(request) as answer:
         whole: str = answer.read().decode()
         return whole
 
@@ -133,21 +129,18 @@ def space() -> Iterator[str]:
     command = [sys.executable, str(ROOT / "examples" / "echo_space.py"), str(port)]
     process = subprocess.Popen(command, env=clean_environment(PACE_S="0"), stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + PATIENCE_S
-        while not _is_open(port):
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: process.poll() is not None or _is_open(port), "that the library listens")
+        assert process.poll() is None
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait()
 
 
 def query(space: str, slug: str, body: dict[str, Any], **headers: str) -> str:
     address = f"{space}/api/v1/endpoints/{slug}/query"
     request = Request(address, json.dumps(body).encode(), {"content-type": "application/json", **headers})
-    with urlopen(request, timeout=PATIENCE_S) as answer:
+    with urlopen(request) as answer:
         whole: str = answer.read().decode()
         return whole
 

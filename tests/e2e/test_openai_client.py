@@ -15,8 +15,8 @@ import pytest
 from openai import OpenAI
 
 from tests.server.processes import running
+from tests.waits import HANG_S
 
-PATIENCE_S = 15.0
 WORDS = ["The key ", "is bluebird", ". Mail ana@exa", "mple.org now."]
 SAID = "".join(WORDS)
 BASE = {"id": "c1", "created": 1, "model": "m"}
@@ -53,7 +53,7 @@ class ScriptedModel(ThreadingHTTPServer):
     def patient(self, say: Say) -> None:
         """Two sentences; between them it waits until the test says so."""
         say(_chunk({"content": "One is done. Two"}))
-        assert self.may_go_on.wait(PATIENCE_S)
+        assert self.may_go_on.wait(HANG_S)
         say(_chunk({"content": " is done."}))
         say(_chunk({}, "stop"))
 
@@ -94,10 +94,13 @@ class _Connection(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        script(lambda value: self._write(json.dumps(value)))
-        self._write("[DONE]")
-        self.wfile.write(b"0\r\n\r\n")
+        try:
+            self.end_headers()
+            script(lambda value: self._write(json.dumps(value)))
+            self._write("[DONE]")
+            self.wfile.write(b"0\r\n\r\n")
+        except ConnectionError:  # whoever asked has left
+            self.close_connection = True
 
     def _write(self, event: str) -> None:
         raw = f"data: {event}\n\n".encode()
@@ -143,7 +146,7 @@ def _serving(model: ScriptedModel) -> Iterator[ScriptedModel]:
         yield model
     finally:
         model.shutdown()
-        thread.join(PATIENCE_S)
+        thread.join()
         model.server_close()
 
 
@@ -164,7 +167,7 @@ def base_url(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def client(base_url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=base_url, api_key="sk-app", max_retries=0, timeout=PATIENCE_S) as made:
+    with OpenAI(base_url=base_url, api_key="sk-app", max_retries=0, timeout=HANG_S) as made:
         yield made
 
 
@@ -323,7 +326,7 @@ def test_the_api_key_is_the_callers_and_goes_no_further(base_url: str, client: O
 async def test_the_async_client_reads_many_streams_at_once(base_url: str) -> None:
     messages: Any = [{"role": "user", "content": "Hello there"}]
 
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-app", max_retries=0, timeout=PATIENCE_S) as client:
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-app", max_retries=0, timeout=HANG_S) as client:
 
         async def read() -> str:
             chunks = await client.chat.completions.create(

@@ -7,15 +7,17 @@ The loops here are those of tutorials: they look at `chunk.choices[0]` in every 
 import json
 import threading
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
-from tests.e2e.test_openai_client import BASE, PATIENCE_S, USAGE, Say, ScriptedModel, _chunk, _serving
+from tests.e2e.test_openai_client import BASE, USAGE, Say, ScriptedModel, _chunk, _serving
 from tests.server.policy_house import verifies
 from tests.server.processes import running
+from tests.waits import HANG_S
 
 MAIL = "ana@example.org"
 HIDDEN = "█" * len(MAIL)
@@ -59,9 +61,9 @@ class Model(ScriptedModel):
     def endless(self, say: Say) -> None:
         """The same, and then it goes on until nobody listens."""
         try:
-            for piece in PIECES * 2000:
+            for piece in cycle(PIECES):
                 say(_chunk({"content": piece}))
-        except OSError:
+        except ConnectionError:
             self.was_left.set()
             raise
 
@@ -97,7 +99,7 @@ def host(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 def open_client(host: str, policy: str = "") -> OpenAI:
     """A client whose base URL names the policy: nothing else in the code of its user has to change."""
     under = f"/{policy}" if policy else ""
-    return OpenAI(base_url=f"{host}{under}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S)
+    return OpenAI(base_url=f"{host}{under}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
 
 def listen(client: OpenAI, model: str = "talker", text: str = "Hello", **more: Any) -> tuple[str, list[Any], list[Any]]:
@@ -168,7 +170,7 @@ def test_a_stream_that_is_stopped_ends_and_the_model_is_left(host: str, model: M
     with open_client(host, "stopped") as client:
         said, reasons, _ = listen(client, "endless")
     assert (said, reasons[-1]) == ("Write to I stop here.", "content_filter")
-    assert model.was_left.wait(PATIENCE_S)
+    assert model.was_left.wait(HANG_S)
 
 
 def test_arguments_of_calls_under_a_mask_still_parse(host: str) -> None:

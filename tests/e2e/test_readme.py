@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.waits import wait_until
 from tests.weights import require_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,6 @@ DATA = ".lockgate"  # the data directory of a page
 DEMO = "make demo"
 SERVE, SERVE_PARTS = "lockgate serve", "lockgate parts serve"
 LEFT_OUT = "…"
-TIMEOUT_S = 30.0
 
 
 class Step(NamedTuple):
@@ -146,7 +145,7 @@ def running_server(command: str, ports: dict[str, str], folder: Path) -> Iterato
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=TIMEOUT_S)
+        process.communicate()
     assert process.returncode == 0
 
 
@@ -161,7 +160,7 @@ def running_demo(ports: dict[str, str], folder: Path) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=TIMEOUT_S)
+        told, _ = process.communicate()
     assert (process.returncode, told.strip()) == (0, "Stopped.")
 
 
@@ -189,15 +188,12 @@ def running_behind(command: str, ports: dict[str, str], folder: Path) -> Iterato
     port = next(int(word) for word in words if word in ports.values())
     process = subprocess.Popen(words, cwd=folder, env=clean_environment(), stdout=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + TIMEOUT_S
-        while not is_open(port):
-            assert process.poll() is None, f"{command} ended with {process.returncode}"
-            assert time.monotonic() < end, f"{command} does not listen"
-            time.sleep(0.02)
+        wait_until(lambda: process.poll() is not None or is_open(port), f"that `{command}` listens")
+        assert process.poll() is None, f"{command} ended with {process.returncode}"
         yield
     finally:
         process.terminate()
-        process.wait(TIMEOUT_S)
+        process.wait()
 
 
 def is_open(port: int) -> bool:
@@ -208,9 +204,7 @@ def is_open(port: int) -> bool:
 def run(command: str, folder: Path) -> str:
     """What a command prints, on both streams, in the order in which a terminal would show it."""
     words, both = ["sh", "-c", command], subprocess.STDOUT
-    done = subprocess.run(
-        words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=both, timeout=TIMEOUT_S, check=False
-    )
+    done = subprocess.run(words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, stderr=both, check=False)
     return done.stdout.decode().replace("\r\n", "\n").rstrip("\n")
 
 

@@ -27,6 +27,7 @@ from lockgate.embedded.chunkers import (
 from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
 from lockgate.errors import ConfigError
 from lockgate.interfaces import ChunkMachine
+from tests.waits import forever
 
 Build = Callable[[int], ChunkMachine]
 
@@ -368,11 +369,9 @@ async def test_a_stream_gives_the_chunks_of_the_whole_text(open_chunker: Any) ->
 
 
 async def test_a_chunk_comes_before_the_stream_has_ended() -> None:
-    never = asyncio.Event()
-
     async def endless() -> AsyncIterator[Frame]:
         yield Frame(0, "Ann said hi. She")
-        await never.wait()
+        await forever()
 
     async with open_sentence_chunker({"max_chars": 100}) as chunker:
         chunks = chunker.stream(endless())

@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from lockgate.core.values import Detection, Excerpt
 from lockgate.embedded import formats
 from lockgate.embedded.formats import open_format_detector
 from lockgate.errors import ConfigError, InvalidRequest
+from tests.waits import bounded_work
 
 
 async def _scan(text: str, params: dict[str, Any], options: dict[str, Any]) -> list[Detection]:
@@ -88,43 +88,39 @@ LAUGHS = (
 )
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 40))
 TOO_DEEP = [
-    ("json", "[" * 100_000),
-    ("json", '{"a":' * 100_000),
-    ("json", "[" * 201 + "]" * 201),
-    ("yaml", "[" * 100_000),
-    ("yaml", "{" * 100_000),
-    ("yaml", "- " * 100_000),
+    ("json", "[", 1_000_000),
+    ("json", '{"a":', 1_000_000),
+    ("json", "[", 201),
+    ("yaml", "[", 1_000_000),
+    ("yaml", "{", 1_000_000),
+    ("yaml", "- ", 1_000_000),
 ]
 
 
 def test_a_billion_laughs_are_refused_and_cheap() -> None:
-    begun = time.process_time()
-    (hit,) = scan("xml", LAUGHS)
+    with bounded_work():
+        (hit,) = scan("xml", LAUGHS)
     assert hit.metadata is not None
     assert hit.metadata["reason"] == "document type declarations are not allowed"
     assert hit.text == "<"
-    assert time.process_time() - begun < 0.5
 
 
 def test_a_bomb_of_aliases_is_only_names() -> None:
-    begun = time.process_time()
-    assert scan("yaml", ALIASES) == []
-    assert time.process_time() - begun < 0.5
+    with bounded_work():
+        assert scan("yaml", ALIASES) == []
 
 
-@pytest.mark.parametrize(("name", "text"), TOO_DEEP)
-def test_deep_nesting_is_a_finding_and_cheap(name: str, text: str) -> None:
-    begun = time.process_time()
-    (hit,) = scan(name, text)
+@pytest.mark.parametrize(("name", "opening", "levels"), TOO_DEEP)
+def test_deep_nesting_is_a_finding_and_cheap(name: str, opening: str, levels: int) -> None:
+    with bounded_work():
+        (hit,) = scan(name, opening * levels + "]" * 201)
     assert hit.metadata is not None
     assert hit.metadata["reason"] == "nested deeper than 200 levels"
-    assert time.process_time() - begun < 1
 
 
 def test_a_string_that_never_ends_is_read_once() -> None:
-    begun = time.process_time()
-    assert len(scan("json", '"' + '[\\"' * 100_000 + "\\")) == 1
-    assert time.process_time() - begun < 2
+    with bounded_work():
+        assert len(scan("json", '"' + '[\\"' * 1_000_000 + "\\")) == 1
 
 
 def test_a_reader_out_of_stack_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from lockgate.embedded.index_part import find_index_file, open_index_part
 from lockgate.embedded.vector_table import VectorTable, pack_vectors
 from lockgate.errors import ConfigError, Unavailable
 from tests.embedders import TopicEmbedder
+from tests.waits import HANG_S
 
 
 async def put(index: FtsDataSource, name: str, text: str, embedder: TopicEmbedder | None = None) -> None:
@@ -89,7 +90,8 @@ async def test_an_index_of_another_version_says_what_to_do(tmp_path: Path) -> No
             await index.search("text", 8)
 
 
-async def test_many_write_and_search_at_once(tmp_path: Path) -> None:
+async def test_many_write_and_search_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockgate.embedded.index_file.BUSY_TIMEOUT_S", HANG_S)
     embedder = TopicEmbedder()
     file = tmp_path / "index.db"
     async with open_index(file, embedder, "docs") as one, open_index(file, embedder, "docs") as two:
@@ -179,4 +181,4 @@ async def main():
 asyncio.run(main())
 assert "numpy" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)

@@ -4,7 +4,7 @@
 import asyncio
 import shutil
 import sys
-import time
+import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from lockgate.embedded.injection import InjectionDetector, open_injection_detect
 from lockgate.embedded.injection_rules import RULES
 from lockgate.embedded.plain_text import RuleTable
 from lockgate.errors import ConfigError, InvalidRequest
+from tests.waits import HANG_S, until
 from tests.weights import require_weights
 
 THRESHOLD = 0.8
@@ -123,15 +124,29 @@ async def test_no_odd_letters_keep_an_attack_from_the_model(detector: InjectionD
         assert max((hit.score for hit in hits), default=0.0) >= THRESHOLD, text
 
 
-async def test_the_event_loop_goes_on_while_much_is_read(detector: InjectionDetector) -> None:
-    task = asyncio.create_task(read(detector, *[CALM] * 40, CALM * 100))
-    longest, before = 0.0, time.perf_counter()
-    while not task.done():
-        await asyncio.sleep(0.001)
-        now = time.perf_counter()
-        longest, before = max(longest, now - before), now
-    await task
-    assert longest < 0.1
+def hold(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> tuple[threading.Event, threading.Event]:
+    """From now on it tells that it has begun, and waits until it may go on."""
+    has_begun, may_go_on, work = threading.Event(), threading.Event(), getattr(owner, name)
+
+    def work_held(*given: Any) -> Any:
+        has_begun.set()
+        assert may_go_on.wait(HANG_S)
+        return work(*given)
+
+    monkeypatch.setattr(owner, name, work_held)
+    return has_begun, may_go_on
+
+
+async def test_the_event_loop_goes_on_while_much_is_read(
+    detector: InjectionDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = detector.accept({}, ())
+    held = [hold(monkeypatch, reading, "_cut_all"), hold(monkeypatch, detector._pool, "_run")]
+    task = asyncio.create_task(reading.read([Excerpt(text) for text in (*[CALM] * 40, CALM * 100)]))
+    for has_begun, may_go_on in held:
+        await until(has_begun.is_set)
+        may_go_on.set()
+    assert len(await task) == 41
 
 
 async def test_without_patterns_only_the_model_speaks(house: Any) -> None:

@@ -3,8 +3,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.testing import ScriptedModel, check_detector
 from tests.contracts.http_peers import Exchange, open_peer, reply_json, stay_silent
+from tests.pipelines.clock import LoopClock
+from tests.waits import forever, is_pending, latency, until
 
+Pause = Callable[[], Awaitable[object]]
+AT_ONCE: Pause = partial(latency, 0)
 CRITERIA = "gives medical advice"
 GUILTY = '{"violates": true, "score": 0.9, "reason": "tells a dose"}'
 INNOCENT = '{"violates": false, "score": 0.0, "reason": "about tea"}'
@@ -45,12 +50,12 @@ class OneModelHouse:
 class JudgingModel:
     """Says what `reply` makes of the text under judgement; knows what it was asked, and how much at once."""
 
-    def __init__(self, reply: Callable[[str], str], pause_s: float = 0.0) -> None:
+    def __init__(self, reply: Callable[[str], str], pause: Pause = AT_ONCE) -> None:
         self.judged: list[str] = []
         self.asked: list[tuple[Sequence[Message], Mapping[str, Any]]] = []
         self.open = self.most_open = self.stopped = 0
+        self.pause = pause
         self._reply = reply
-        self._pause_s = pause_s
 
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
         self.asked.append((messages, params))
@@ -59,7 +64,7 @@ class JudgingModel:
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
-            await asyncio.sleep(self._pause_s)
+            await self.pause()
             yield Frame(0, self._reply(text))
         except (asyncio.CancelledError, GeneratorExit):
             self.stopped += 1
@@ -176,7 +181,7 @@ async def test_it_stands_in_for_reviewers() -> None:
 
 
 async def test_equal_texts_of_a_request_are_judged_once_whenever_they_come() -> None:
-    model = JudgingModel(by_word(), pause_s=0.01)
+    model = JudgingModel(by_word(), partial(latency, 0.01))
     async with judging(model) as judge:
         reading = judge.accept({}, ())
         results = await asyncio.gather(*[reading.read([Excerpt("a dose"), Excerpt("tea")]) for _ in range(5)])
@@ -188,7 +193,7 @@ async def test_equal_texts_of_a_request_are_judged_once_whenever_they_come() -> 
 
 
 async def test_no_more_than_a_few_are_asked_at_once_for_all_requests_together() -> None:
-    model = JudgingModel(by_word(), pause_s=0.005)
+    model = JudgingModel(by_word(), partial(latency, 0.005))
     async with judging(model) as judge:
         texts = [[Excerpt(f"{who} {number}") for number in range(10)] for who in "abc"]
         await asyncio.gather(*[judge.accept({}, ()).read(one) for one in texts])
@@ -206,13 +211,14 @@ async def test_a_request_does_not_remember_without_end() -> None:
 
 
 async def test_who_waits_for_somebody_who_leaves_asks_itself() -> None:
-    model = JudgingModel(by_word(), pause_s=0.02)
+    model = JudgingModel(by_word(), forever)
     async with judging(model) as judge:
         reading = judge.accept({}, ())
         first = asyncio.create_task(reading.read([Excerpt("a dose")]))
-        await asyncio.sleep(0.005)
+        await until(lambda: model.open == 1)
         second = asyncio.create_task(reading.read([Excerpt("a dose")]))
-        await asyncio.sleep(0.005)
+        assert await is_pending(second)
+        model.pause = AT_ONCE
         first.cancel()
         assert len((await second)[0]) == 1
         with pytest.raises(asyncio.CancelledError):
@@ -221,20 +227,16 @@ async def test_who_waits_for_somebody_who_leaves_asks_itself() -> None:
 
 
 async def test_leaving_stops_the_model_everywhere() -> None:
-    model = JudgingModel(by_word(), pause_s=10)
+    model = JudgingModel(by_word(), forever)
     async with judging(model) as judge:
         task = asyncio.create_task(judge.accept({}, ()).read([Excerpt(f"{number}") for number in range(9)]))
-        await asyncio.sleep(0.01)
+        await until(lambda: model.open == 4)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (model.open, model.stopped) == (0, 4)
-        assert await asyncio.wait_for(_judge_quickly(judge, model), 5) == [[]]  # permits are back
-
-
-async def _judge_quickly(judge: LlmJudge, model: JudgingModel) -> list[list[Detection]]:
-    model._pause_s = 0
-    return await judge.accept({}, ()).read([Excerpt("tea")])
+        model.pause = AT_ONCE
+        assert await judge.accept({}, ()).read([Excerpt("tea")]) == [[]]  # permits are back
 
 
 # How it fails.
@@ -248,7 +250,7 @@ async def test_a_reply_that_is_no_ruling_is_a_failure_never_a_text_without_findi
 
 
 async def test_one_failure_ends_the_other_questions() -> None:
-    model = JudgingModel(lambda text: "?" if text == "0" else INNOCENT, pause_s=0.01)
+    model = JudgingModel(lambda text: "?" if text == "0" else INNOCENT, partial(latency, 0.01))
     with pytest.raises(BrokeProtocol):
         await read(model, *[str(number) for number in range(50)])
     assert len(model.judged) < 20
@@ -257,7 +259,7 @@ async def test_one_failure_ends_the_other_questions() -> None:
 
 async def test_a_failure_is_not_remembered_and_shared_by_those_who_wait() -> None:
     replies = iter(["?", GUILTY])
-    model = JudgingModel(lambda _: next(replies), pause_s=0.01)
+    model = JudgingModel(lambda _: next(replies), partial(latency, 0.01))
     async with judging(model) as judge:
         reading = judge.accept({}, ())
         both = await asyncio.gather(*[reading.read([Excerpt("x")]) for _ in range(2)], return_exceptions=True)
@@ -266,22 +268,24 @@ async def test_a_failure_is_not_remembered_and_shared_by_those_who_wait() -> Non
 
 
 async def test_a_model_that_is_too_slow_is_stopped() -> None:
-    model = JudgingModel(by_word(), pause_s=10)
+    model = JudgingModel(by_word(), LoopClock().run_out)
     with pytest.raises(TimedOut, match="the judge's model `m` did not answer in time"):
-        await read(model, "x", timeout_s=0.1)
+        await read(model, "x", timeout_s=600)
     assert (model.stopped, model.open) == (1, 0)
 
 
 async def test_waiting_for_a_turn_is_a_part_of_the_time() -> None:
-    model = JudgingModel(by_word(), pause_s=10)
-    async with judging(model, timeout_s=0.1, max_open=1) as judge:
-        began = asyncio.get_running_loop().time()
+    clock, model = LoopClock(), JudgingModel(by_word(), forever)
+    async with judging(model, timeout_s=600, max_open=1) as judge:
         texts = [Excerpt(str(number)) for number in range(8)]
-        outcomes = await asyncio.gather(*[judge.accept({}, ()).read([one]) for one in texts], return_exceptions=True)
-        assert asyncio.get_running_loop().time() - began < 0.5
+        tasks = [asyncio.create_task(judge.accept({}, ()).read([one])) for one in texts]
+        await until(lambda: model.open == 1)
+        clock.leap()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in outcomes] == [TimedOut] * 8
-        assert model.open == 0
-        assert await asyncio.wait_for(_judge_quickly(judge, model), 5) == [[]]  # the permit is back
+        assert (len(model.judged), model.open) == (1, 0)
+        model.pause = AT_ONCE
+        assert await judge.accept({}, ()).read([Excerpt("tea")]) == [[]]  # the permit is back
 
 
 @pytest.mark.parametrize(

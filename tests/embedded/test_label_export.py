@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels are written in batches, whole or not at all, and never disturb a turn."""
 
-import asyncio
 import json
 import logging
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 import pytest
 
 from lockgate.embedded.label_export import MAX_KEPT_BATCHES, MAX_QUERY_CHARS, LabelExport, open_label_export
+from tests.waits import latency, until
 
 
 def read_batches(directory: Path) -> list[list[dict[str, Any]]]:
-    files = sorted(directory.glob("*"), key=lambda path: path.stat().st_mtime_ns)
-    return [[json.loads(line) for line in path.read_text("ascii").splitlines()] for path in files]
+    """The longest first."""
+    batches = [[json.loads(line) for line in path.read_text("ascii").splitlines()] for path in directory.glob("*")]
+    return sorted(batches, key=len, reverse=True)
 
 
 @pytest.mark.asyncio
@@ -23,10 +24,7 @@ async def test_a_batch_is_written_when_enough_labels_have_come(tmp_path: Path) -
     async with open_label_export(directory, 3) as export:
         for number in range(3):
             export.note(f"q{number} é\ud800\n", "RETRIEVAL", "embedding", 0.9)
-        for _ in range(500):
-            if list(directory.glob("labels-*.jsonl")):
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: list(directory.glob("labels-*.jsonl")))
         export.note("x" * 10_000, "PLATFORM", "rules", None)
     batches = read_batches(directory)
     assert [len(batch) for batch in batches] == [3, 1]
@@ -42,7 +40,7 @@ async def test_nothing_is_lost_or_written_twice_however_the_writes_fall(tmp_path
         for number in range(15):
             export.note(f"q{number}", "RETRIEVAL", "model", None)
             if number % 3 == 0:
-                await asyncio.sleep(0.003)
+                await latency(0.003)
     queries = [entry["query"] for batch in read_batches(tmp_path) for entry in batch]
     assert sorted(queries) == sorted(f"q{number}" for number in range(15))
 
@@ -64,7 +62,7 @@ async def test_a_failing_write_warns_once_and_drops_the_oldest(
     with caplog.at_level(logging.WARNING):
         for number in range(30):
             export.note(f"q{number}", "RETRIEVAL", "model", None)
-            await asyncio.sleep(0.001)
+            await latency(0.001)
         await export.flush()
     assert len(caplog.records) == 1
     blocked.unlink()

@@ -25,6 +25,7 @@ from lockgate.embedded.language import (
 from lockgate.embedded.scanning import INLINE_CHARS, ScanningDetector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.testing import check_detector
+from tests.waits import HANG_S
 
 FRENCH = "Bonjour tout le monde, comment allez-vous aujourd'hui ?"
 ENGLISH = "The parcel was left with a neighbour this morning."
@@ -173,7 +174,7 @@ def test_the_code_that_downloads_is_never_imported_and_nothing_is_written() -> N
         "assert not loaded, loaded\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +18,13 @@ from lockgate.core.prompt import Grounds
 from lockgate.core.short_prompt import REFUSAL
 from lockgate.core.values import Document, Frame, Message
 from lockgate.embedded import llama_keeper, llamacpp
-from lockgate.embedded.llama_keeper import BUSY, CLOSED, DIED, NOT_RUNNING
+from lockgate.embedded.llama_child import load_engine
+from lockgate.embedded.llama_keeper import BUSY, CLOSED, DIED, NOT_RUNNING, End, _Job
 from lockgate.embedded.llamacpp import LlamaModel, ShortLlamaModel, open_llamacpp_model
 from lockgate.errors import ConfigError, Rejected, Unavailable
 from lockgate.interfaces import House
+from tests.pipelines.clock import LoopClock
+from tests.waits import HANG_S, linger, until
 from tests.weights import require_weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,7 +32,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 STREAM: Mapping[str, Any] = {"stream": True}
 STORY = [Message("user", "Tell me a long story about a ship.")]
 LONG = [Message("user", "The old map shows a mill and two bridges. " * 200)]
-IDLE_S = 0.2
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -102,18 +104,32 @@ def list_open_ports(pid: int | None) -> list[str]:
     return [row[1] for row in rows if f"socket:[{row[9]}]" in open_files]
 
 
-async def wait_until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_so():  # noqa: ASYNC110 - of a process there is no event
-            await asyncio.sleep(0.01)
+async def check_stopped(model: LlamaModel, job: _Job | None, pid: int | None) -> None:
+    """It was stopped before its end, by its own child, which did hardly anything since: all would take many seconds."""
+    assert job is not None
+    await until(lambda: job.end)
+    assert job.end == End(None, False)
+    assert model.pid == pid
+    readings = [count_ticks(pid)]
+    while len(readings) < 2 or readings[-2] != readings[-1]:
+        await linger()
+        readings.append(count_ticks(pid))
+    assert readings[0] is not None
+    assert readings[-1] is not None
+    assert readings[-1] - readings[0] < 1 / TICK_S
 
 
-async def check_idle_soon(pid: int | None) -> None:
-    await asyncio.sleep(IDLE_S)
-    before = count_ticks(pid)
-    await asyncio.sleep(0.3)
-    after = count_ticks(pid)
-    assert after is None or before is None or after - before <= 0.03 / TICK_S
+async def stop_reading(model: LlamaModel) -> _Job | None:
+    """The job of a long prompt that is left while the model reads it."""
+    frames = model.generate(LONG, STREAM)
+    reading = asyncio.ensure_future(anext(frames))
+    await until(lambda: model._keeper._job)
+    job, before = model._keeper._job, count_ticks(model.pid) or 0
+    await until(lambda: (count_ticks(model.pid) or 0) > before)
+    reading.cancel()
+    await asyncio.wait([reading])
+    await frames.aclose()
+    return job
 
 
 # What it says.
@@ -140,8 +156,7 @@ async def test_a_reader_that_is_slower_than_the_model_gets_every_word(model: Sho
     async with aclosing(model.generate(STORY, {"stream": True, "max_tokens": 24})) as frames:
         async for burst in frames:
             slow += burst if isinstance(burst, list) else [burst]
-            while model._keeper._job is not None:  # noqa: ASYNC110 - the whole answer is there before more of it is taken
-                await asyncio.sleep(0.01)
+            await until(lambda: model._keeper._job is None)  # the whole answer is there before more of it is taken
     assert "".join(frame.text for frame in slow) == "".join(frame.text for frame in quick)
     assert slow[-1].fields == quick[-1].fields
 
@@ -205,9 +220,7 @@ async def test_the_same_question_gets_the_same_answer_whatever_was_asked_before(
     assert len({*first}) == 2
     await say(model.generate([Message("user", "Hi")], {"max_tokens": 2}))
     assert [await say(model.answer(one, STREAM)) for one in reversed(asked)] == first[::-1]
-    async with aclosing(model.generate(LONG, STREAM)) as frames:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(frames), 0.1)
+    await stop_reading(model)
     assert [await say(model.answer(one, STREAM)) for one in asked] == first
 
 
@@ -220,21 +233,30 @@ async def test_the_library_is_never_loaded_here(model: ShortLlamaModel) -> None:
 # How it stops.
 
 
-async def test_it_is_idle_soon_after_its_reader_left(model: ShortLlamaModel) -> None:
+async def test_it_stops_when_its_reader_has_left(model: ShortLlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_keeper, "STOP_GRACE_S", HANG_S)
+    frames = model.generate(STORY, {**STREAM, "max_tokens": 4000})
+    await anext(frames)
+    job, pid = model._keeper._job, model.pid
+    await frames.aclose()
+    await check_stopped(model, job, pid)
+
+
+async def test_it_stops_while_it_reads(model: ShortLlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_keeper, "STOP_GRACE_S", HANG_S)
+    pid = model.pid
+    await check_stopped(model, await stop_reading(model), pid)
+    assert await say(model.generate([Message("user", "Hi")], {"max_tokens": 3}))
+
+
+async def test_one_that_does_not_stop_is_killed(model: ShortLlamaModel) -> None:
     frames = model.generate(STORY, STREAM)
     await anext(frames)
     pid = model.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     await frames.aclose()
-    await check_idle_soon(pid)
-
-
-async def test_it_is_idle_soon_when_it_is_stopped_while_it_reads(model: ShortLlamaModel) -> None:
-    frames = model.generate(LONG, STREAM)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(frames), 0.3)
-    pid = model.pid
-    await frames.aclose()
-    await check_idle_soon(pid)
+    await until(lambda: count_ticks(pid) is None)
     assert await say(model.generate([Message("user", "Hi")], {"max_tokens": 3}))
 
 
@@ -245,6 +267,7 @@ async def test_a_few_wait_and_others_are_refused(model: ShortLlamaModel) -> None
         await say(model.generate(STORY, {"max_tokens": 4}))
         ended.append(number)
 
+    await until(lambda: model._keeper.is_ready and model._keeper._job is None)
     tasks = [asyncio.create_task(tell(number)) for number in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(Unavailable, match=BUSY):
@@ -277,11 +300,9 @@ async def test_what_was_said_before_it_died_is_heard_before_the_failure(model: S
     job, pid = model._keeper._job, model.pid
     assert job is not None
     assert pid is not None
-    while len(job._said) < 5:  # noqa: ASYNC110 - the reader is slow
-        await asyncio.sleep(0.01)
+    await until(lambda: len(job._said) >= 5)  # the reader is slow
     os.kill(pid, signal.SIGKILL)
-    while job.error is None:  # noqa: ASYNC110 - and learns of nothing
-        await asyncio.sleep(0.01)
+    await until(lambda: job.error)  # and learns of nothing
     said = len(job._said)
     with pytest.raises(Unavailable, match=DIED):
         async for burst in frames:
@@ -289,20 +310,23 @@ async def test_what_was_said_before_it_died_is_heard_before_the_failure(model: S
     assert sum(len(burst) for burst in heard[1:] if isinstance(burst, list)) == said
 
 
-async def test_one_that_stands_still_is_replaced(model: ShortLlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_keeper, "SILENCE_S", 0.5)
+async def test_one_that_stands_still_is_replaced(model: ShortLlamaModel) -> None:
     frames = model.generate(STORY, STREAM)
     await anext(frames)
     pid = model.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
+    LoopClock().leap()
     with pytest.raises(Unavailable, match=DIED):
         await say(frames)
-    monkeypatch.undo()
     assert await say(model.generate([Message("user", "Hi")], {"max_tokens": 3}))
 
 
-async def test_a_model_that_cannot_be_loaded_again_is_told_and_not_tried_all_the_time(tmp_path: Path) -> None:
+async def test_a_model_that_cannot_be_loaded_again_is_told_and_not_tried_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_PAUSE_S", "MAX_PAUSE_S"):
+        monkeypatch.setattr(llama_keeper, name, 3600.0)
     path = tmp_path / "m.gguf"
     path.symlink_to(find_gguf())
     async with open_llamacpp_model({"path": str(path), "context_tokens": 512}, house()) as opened:
@@ -313,7 +337,7 @@ async def test_a_model_that_cannot_be_loaded_again_is_told_and_not_tried_all_the
         pid = opened.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: opened.pid != pid)
+        await until(lambda: opened.pid != pid)
         with pytest.raises(Unavailable, match=NOT_RUNNING):
             await say(opened.generate(STORY, STREAM))
         assert (await opened.probe(())).status == "UNHEALTHY"
@@ -337,7 +361,7 @@ async def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
 async def test_nothing_is_left_when_opening_is_cancelled() -> None:
     before = list_children()
     opening = asyncio.create_task(AsyncExitStack().enter_async_context(open_llamacpp_model({}, house())))
-    await wait_until(lambda: list_children() > before)
+    await until(lambda: list_children() > before)
     (pid,) = list_children() - before
     assert not opening.done()
     opening.cancel()
@@ -357,7 +381,7 @@ async def main():
     options = {{"path": {str(find_gguf())!r}, "context_tokens": 512}}
     async with open_llamacpp_model(options, SimpleNamespace(data_dir=Path("."))) as model:
         print(model.pid, flush=True)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -365,11 +389,11 @@ asyncio.run(main())
     assert parent.stdout is not None
     pid = int(await parent.stdout.readline())
     os.kill(pid, signal.SIGINT)  # Ctrl-C is for the parent
-    await asyncio.sleep(0.1)
+    await linger()
     assert count_ticks(pid) is not None
     parent.kill()
     await parent.wait()
-    await wait_until(lambda: count_ticks(pid) is None)
+    await until(lambda: count_ticks(pid) is None)
 
 
 # Its settings.
@@ -414,3 +438,11 @@ async def test_a_file_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"half\.gguf cannot be loaded: llama\.cpp"):
         async with open_llamacpp_model({"path": str(path)}, house()):
             pass
+
+
+async def test_a_missing_system_library_is_told_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # its import fails
+    with pytest.raises(ImportError, match="apt-get install libgomp1"):
+        load_engine({"path": str(find_gguf())})

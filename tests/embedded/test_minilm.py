@@ -23,6 +23,7 @@ from lockgate.embedded import minilm
 from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, RECENT, Minilm, cut_batches, open_minilm
 from lockgate.embedded.wordpiece import load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
+from tests.waits import HANG_S, latency, until
 
 Matrix = Any
 
@@ -140,38 +141,46 @@ async def test_a_question_waits_for_one_batch_of_an_indexing_job(
     embedder: Minilm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: list[int] = []
-    begun = threading.Event()
+    permits = threading.Semaphore(0)  # for runs of passages
     run = embedder._run
 
     def run_noted(rows: Sequence[list[int]]) -> list[list[float]]:
         lengths.append(len(rows[0]))
-        begun.set()
+        assert len(rows[0]) < 10 or permits.acquire(timeout=HANG_S)
         return run(rows)
 
     monkeypatch.setattr(embedder, "_run", run_noted)
     job = asyncio.create_task(embedder.embed(["a passage of some length " * 40] * 60))
-    assert await asyncio.to_thread(begun.wait, 10)
-    await embedder.embed(["How long?"])
+    await until(lambda: lengths)
+    question = asyncio.create_task(embedder.embed(["How long?"]))
+    await asyncio.sleep(0)  # it has asked
+    permits.release(2)  # the one that ran, and one that may have come in between
+    await question
     assert not job.done()
+    permits.release(1000)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    place = next(at for at, length in enumerate(lengths) if length < 10)
-    assert place <= 2  # the one that ran, and one that may have come in between
 
 
-async def test_the_event_loop_goes_on_meanwhile(embedder: Minilm) -> None:
-    job = asyncio.create_task(embedder.embed(["a passage of some length " * 40] * 5))
-    ticks = 0
-    while not job.done():
-        await asyncio.sleep(0.005)
-        ticks += 1
-    assert ticks > 10
+async def test_the_event_loop_goes_on_meanwhile(embedder: Minilm, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, is_begun, go_on = embedder._begin, threading.Event(), threading.Event()
+
+    def begin_held(texts: Sequence[str]) -> Any:
+        is_begun.set()
+        assert go_on.wait(HANG_S)
+        return begin(texts)
+
+    monkeypatch.setattr(embedder, "_begin", begin_held)
+    job = asyncio.create_task(embedder.embed(["a passage of some length "] * 5))
+    await until(is_begun.is_set)
+    go_on.set()
+    assert len(await job) == 5
 
 
 async def test_a_call_that_is_left_does_not_disturb_others(embedder: Minilm) -> None:
     jobs = [asyncio.create_task(embedder.embed([f"{'word ' * 30}{at}"])) for at in range(8)]
-    await asyncio.sleep(0.01)
+    await latency(0.01)
     for job in jobs[::2]:
         job.cancel()
     ends = await asyncio.gather(*jobs, return_exceptions=True)
@@ -192,7 +201,7 @@ async def test_closing_ends_the_thread(weights_dir: Path) -> None:
     async with open_minilm(weights_dir, threads=2) as opened:
         assert len(await opened.embed(["x"])) == 1
         job = asyncio.create_task(opened.embed(["a passage of some length " * 40] * 20))
-        await asyncio.sleep(0.05)
+        await latency(0.05)
         job.cancel()
     assert not [one for one in threading.enumerate() if one.name.startswith("lockgate-embedder")]
 

@@ -2,7 +2,6 @@
 """Personal data: what is found, what only looks like it, and what both cost."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -20,6 +19,7 @@ from lockgate.embedded.pii import ENTITIES, open_pii_detector
 from lockgate.embedded.scanning import ScanningDetector, ScanReading
 from lockgate.embedded.secrets import open_secrets_detector
 from lockgate.errors import ConfigError, InvalidRequest
+from tests.waits import bounded_work
 
 REGIONS = ["US", "ES", "DE", "GB"]
 
@@ -395,31 +395,15 @@ UNITS = [
 ]
 
 
-def _cost(name: str, text: str) -> float:
-    """The best of three: other processes can only make it slower."""
-    best = float("inf")
-    for _ in range(3):
-        begun = time.process_time()
-        READINGS[name]._read_all([Excerpt(text)])
-        best = min(best, time.process_time() - begun)
-    return best
-
-
 @pytest.mark.parametrize("name", READINGS)
-def test_ten_times_the_text_is_about_ten_times_the_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_grows_with_the_text_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "MAX_FINDINGS", 1_000_000)
     for unit in UNITS:
-        small, large = (unit * (chars // len(unit)) for chars in (2_000, 20_000))
-        assert _cost(name, large) <= 20 * _cost(name, small) + 0.01, f"{name} is not linear in {unit!r}"
+        with bounded_work():
+            READINGS[name]._read_all([Excerpt(unit * (150_000 // len(unit)))])
 
 
 @pytest.mark.parametrize("unit", ["a", "1", "1 ", "@", ".", "-"])
-def test_a_megabyte_of_one_thing_is_read_in_seconds(unit: str) -> None:
-    begun = time.process_time()
-    READINGS["pii"]._read_all([Excerpt(unit * (1_000_000 // len(unit)))])
-    assert time.process_time() - begun < 10
-
-
-def test_plain_prose_costs_almost_nothing() -> None:
-    prose = ("The quick brown fox jumped over 12 lazy dogs in 2024, at a price of 12.50 a dog. " * 20)[:1_024]
-    assert min(_cost("pii", prose) for _ in range(5)) < 500e-6  # Measured: 5 µs; the bound is for busy machines.
+def test_the_work_on_a_megabyte_of_one_thing_is_bounded(unit: str) -> None:
+    with bounded_work():
+        READINGS["pii"]._read_all([Excerpt(unit * (1_000_000 // len(unit)))])

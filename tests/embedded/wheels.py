@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from lockgate.embedded.weights import WeightFile, WeightPackage
+from tests.waits import HANG_S
 
 CONTENTS = {"model.bin": bytes(range(256)) * 1024, "vocab.txt": b"a\nb\n"}
 INFO = "tiny_weights-0.1.dist-info"
@@ -78,7 +79,7 @@ class Index:
                 else:
                     self.wfile.write(content[: len(content) // 2])
                     index._middle.set()
-                    index._going_on.wait(30)
+                    index._going_on.wait(HANG_S)
                     self.close_connection = True
 
             def log_message(self, *args: object) -> None:

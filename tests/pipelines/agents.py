@@ -18,7 +18,7 @@ from lockgate.pipelines.graph import build_graphs
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import NamedSource
-from lockgate.pipelines.speaking import Facts, Gate
+from lockgate.pipelines.speaking import Facts, Gate, Pace
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel
 
 KEY = SessionKey("anonymous", "default", "s1")
@@ -102,6 +102,8 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         gate=Gate(plan_lanes, chunking),
         guess=guess_nothing,
         note_label=lambda *noted: None,
+        prepare_s=600.0,
+        pace=Pace(600.0, 600.0),
     )
     return replace(agent, **changed)
 

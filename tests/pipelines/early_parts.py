@@ -10,6 +10,7 @@ from lockgate.core.verdicts import Measures
 from lockgate.pipelines.answer import Guarding
 from lockgate.testing import ScriptedDetector, find_word
 from tests.pipelines.questions import guard
+from tests.waits import forever
 
 FALLBACK = "Withheld."
 
@@ -18,6 +19,7 @@ class Gated:
     """A detector that waits until it may read, then finds the word."""
 
     def __init__(self, word: str, error: Exception | None = None) -> None:
+        self.lookbehind_chars = 0
         self.may_read = asyncio.Event()
         self.is_reading = asyncio.Event()
         self.cancelled = 0
@@ -56,7 +58,7 @@ class Talker:
                 self.said += 1
                 yield Frame(number, piece)
             if not self._ends:
-                await asyncio.Event().wait()
+                await forever()
         finally:
             self.closed += 1
 

@@ -14,6 +14,7 @@ from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Guard
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.testing import FixedChunker, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 
+LIMITS = Limits(600.0, 600.0, 600.0)
 NOTES = Document("Kettle", "It boils in three minutes.", 0.9)
 STREAMED = {"max_tokens": 10, "temperature": 0.0, "stream": True}
 
@@ -65,7 +66,7 @@ def _self(part: Any) -> Any:
 
 def ask(model: ScriptedModel, *sources: ScriptedDataSource, **more: Any) -> Question:
     named = [NamedSource(f"o/s{place}", partial(_self, one)) for place, one in enumerate(sources)]
-    question = Question("How long?", named, partial(_self, model), "mo/llm", STREAMED, 5, Limits(), plan_lanes)
+    question = Question("How long?", named, partial(_self, model), "mo/llm", STREAMED, 5, LIMITS, plan_lanes)
     return question._replace(**more)
 
 

@@ -2,16 +2,21 @@
 """Grounded answers: what is asked of whom, what is told in which order, and that everything ends with the request."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Never
 
 import pytest
 
 from lockgate.core.answers import GenerationStarted, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.core.retrieval import Status
-from lockgate.core.values import Document
+from lockgate.core.values import Document, Excerpt, Frame, Message
 from lockgate.errors import GenerationFailed, Rejected, RequestTimedOut, Unavailable
 from lockgate.pipelines.answer import Guarding, Limits, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
+from tests.pipelines.clock import LoopClock
+from tests.pipelines.early_parts import Gated, Talker
 from tests.pipelines.questions import (
+    LIMITS,
     NOTES,
     RecordingModel,
     ask,
@@ -21,6 +26,7 @@ from tests.pipelines.questions import (
     text_of,
     word_guard,
 )
+from tests.waits import until
 
 
 async def test_steps_are_told_in_order_and_tokens_join_to_the_answer() -> None:
@@ -35,13 +41,48 @@ async def test_steps_are_told_in_order_and_tokens_join_to_the_answer() -> None:
     assert outcome.total_ms >= max(outcome.retrieval_ms, outcome.generation_ms)
 
 
+class PacedSource(ScriptedDataSource):
+    """Finds one document, as soon as it may."""
+
+    def __init__(self, may_answer: Callable[[], object]) -> None:
+        super().__init__([NOTES])
+        self._may_answer = may_answer
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        found = await super().search(question, limit)
+        await until(self._may_answer)
+        return found
+
+
+class LateSource(ScriptedDataSource):
+    """All time passes once it is asked, and what else `first` says has happened."""
+
+    def __init__(self, first: Callable[[], object] = lambda: True) -> None:
+        super().__init__([])
+        self._clock = LoopClock()
+        self._first = first
+
+    async def search(self, question: str, limit: int) -> Never:
+        try:
+            await until(self._first)
+            await self._clock.run_out()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
 async def test_sources_are_asked_at_once_and_told_as_they_end() -> None:
-    slow, quick = ScriptedDataSource([NOTES], delay_s=0.2), ScriptedDataSource([NOTES], delay_s=0.05)
-    steps, outcome = await run(ask(ScriptedModel(["x"]), slow, slow, quick))
-    ended = [step.retrieval.path for step in steps if isinstance(step, SourceEnded)]
+    ended: list[str] = []
+    slow = PacedSource(lambda: ended)
+    quick = PacedSource(lambda: len(slow.questions) == 2)
+
+    async def hear(step: Step) -> None:
+        if isinstance(step, SourceEnded):
+            ended.append(step.retrieval.path)
+
+    outcome = await answer(ask(ScriptedModel(["x"]), slow, slow, quick), hear)
     assert ended[0] == "o/s2"
     assert [one.path for one in outcome.retrievals] == ["o/s0", "o/s1", "o/s2"]
-    assert outcome.retrieval_ms < 390  # one after the other would take 450
 
 
 @pytest.mark.parametrize(
@@ -50,18 +91,30 @@ async def test_sources_are_asked_at_once_and_told_as_they_end() -> None:
         (ScriptedDataSource([], error=Rejected("s", "HTTP 429: slow down")), Status.ERROR, "HTTP 429: slow down"),
         (ScriptedDataSource([], error=Unavailable("s", "cannot connect")), Status.ERROR, "cannot connect"),
         (ScriptedDataSource([], error=ValueError("secret")), Status.ERROR, "The source failed"),
-        (ScriptedDataSource([], delay_s=5.0), Status.TIMEOUT, "Request timed out"),
     ],
 )
 async def test_a_source_that_fails_gives_nothing_and_the_others_go_on(
     source: ScriptedDataSource, status: Status, words: str
 ) -> None:
-    limits = Limits(retrieval_s=0.1)
-    steps, outcome = await run(ask(ScriptedModel(["x"]), source, ScriptedDataSource([NOTES]), limits=limits))
+    steps, outcome = await run(ask(ScriptedModel(["x"]), source, ScriptedDataSource([NOTES])))
     failed = outcome.retrievals[0]
     assert (failed.status, failed.error, failed.documents) == (status, words, ())
     assert len(outcome.documents) == 1
     assert text_of(steps) == "x"
+
+
+async def test_a_source_that_is_late_gives_nothing_and_the_others_go_on() -> None:
+    steps: list[Step] = []
+
+    async def hear(step: Step) -> None:
+        steps.append(step)
+
+    late = LateSource(lambda: "SourceEnded" in names_of(steps))
+    limits = LIMITS._replace(generation_s=1e6, total_s=1e6)
+    outcome = await answer(ask(ScriptedModel(["x"]), late, ScriptedDataSource([NOTES]), limits=limits), hear)
+    failed = outcome.retrievals[0]
+    assert (failed.status, failed.error, failed.documents) == (Status.TIMEOUT, "Request timed out", ())
+    assert (late.cancelled, len(outcome.documents), text_of(steps)) == (1, 1, "x")
 
 
 async def test_documents_reach_the_prompt_in_the_order_of_their_scores() -> None:
@@ -87,31 +140,44 @@ async def test_a_model_that_fails_lets_what_it_said_leave_first() -> None:
 
 
 async def test_a_model_is_cut_by_the_clock() -> None:
-    model = ScriptedModel(["x"] * 50, pause_s=0.05)
+    class Late(ScriptedModel):
+        async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+            try:
+                yield Frame(0, "x")
+                await clock.run_out()
+            finally:
+                self.was_stopped = True
+
+    clock, model = LoopClock(), Late([])
     with pytest.raises(GenerationFailed, match="Model request timed out"):
-        await run(ask(model, limits=Limits(generation_s=0.2)))
+        await run(ask(model, limits=LIMITS._replace(total_s=1e6)))
     assert model.was_stopped
-    assert model.said < 10
 
 
-async def test_the_total_limit_covers_all_phases() -> None:
-    late, model = ScriptedDataSource([], delay_s=5.0), ScriptedModel(["x"])
+async def test_the_total_limit_covers_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockgate.pipelines.answer._GRACE_S", 1e6)
+    late, model = LateSource(), ScriptedModel(["x"])
     with pytest.raises(GenerationFailed, match="Model request timed out"):
-        await run(ask(model, late, limits=Limits(total_s=0.1)))
+        await run(ask(model, late, limits=Limits(retrieval_s=1e6, generation_s=1e6, total_s=600.0)))
     assert (late.cancelled, model.said) == (1, 0)
 
 
 async def test_a_detector_that_takes_too_long_ends_the_request() -> None:
-    slow = guard("slow", ScriptedDetector(delay_s=5.0))
+    class Late(ScriptedDetector):
+        async def read(self, excerpts: Sequence[Excerpt]) -> Never:
+            await clock.run_out()
+
+    clock = LoopClock()
     with pytest.raises(RequestTimedOut):
-        await run(ask(ScriptedModel(["x"]), limits=Limits(total_s=0.1), guarding=Guarding(output=[slow])))
+        await run(ask(ScriptedModel(["x"]), guarding=Guarding(output=[guard("slow", Late())])))
 
 
 async def test_leaving_stops_sources_and_detectors() -> None:
-    source, detector = ScriptedDataSource([], delay_s=5.0), ScriptedDetector(delay_s=5.0)
+    source, detector = ScriptedDataSource([], delay_s=3600), Gated("x")
     question = ask(ScriptedModel(["x"]), source, guarding=Guarding(input=[guard("g", detector)]))
     task = asyncio.create_task(run(question))
-    await asyncio.sleep(0.05)
+    await detector.is_reading.wait()
+    await until(lambda: source.questions)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -119,13 +185,13 @@ async def test_leaving_stops_sources_and_detectors() -> None:
 
 
 async def test_leaving_stops_the_model() -> None:
-    model = ScriptedModel(["x"] * 100, pause_s=0.02)
-    task = asyncio.create_task(run(ask(model, guarding=Guarding(output=[word_guard("w", "y", 3)]))))
-    await asyncio.sleep(0.1)
+    model = Talker(["x"] * 7, ends=False)
+    task = asyncio.create_task(run(ask(model, guarding=Guarding(output=[word_guard("w", "y", 3)]))))  # type: ignore[arg-type]
+    await until(lambda: model.said == 7)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert model.was_stopped
+    assert model.closed == 1
 
 
 async def test_an_answer_without_a_word_is_told_as_one_empty_token() -> None:

@@ -35,6 +35,7 @@ from tests.pipelines.questions import (
     text_of,
     word_guard,
 )
+from tests.waits import latency, until
 
 
 class BrokenModel:
@@ -86,7 +87,7 @@ async def test_a_document_that_is_too_long_to_be_read_is_not_used() -> None:
 
 
 class CountingDetector(ScriptedDetector):
-    """Knows how often it was asked at once."""
+    """Knows how often it was asked at once; answers nobody before it was three times."""
 
     at_once = most = 0
 
@@ -94,26 +95,27 @@ class CountingDetector(ScriptedDetector):
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         try:
+            await until(lambda: self.most >= 3)
             return await super().read(excerpts)
         finally:
             self.at_once -= 1
 
 
 class CountingReviewer(ScriptedReviewer):
-    """Knows how often it was asked at once."""
+    """Knows how often it was asked at once; answers nobody before it was three times."""
 
     at_once = most = 0
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
         self.at_once += 1
         self.most = max(self.most, self.at_once)
-        await asyncio.sleep(0.001)
+        await until(lambda: self.most >= 3)
         self.at_once -= 1
         return await super().review(subject)
 
 
 async def test_documents_of_all_sources_share_the_requests_that_a_detector_may_get() -> None:
-    busy = CountingDetector(delay_s=0.01)
+    busy = CountingDetector()
     sources = [ScriptedDataSource([NOTES] * 4) for _ in range(5)]
     guarding = Guarding(documents=[guard("busy", busy)], max_open=3)
     _, outcome = await run(ask(ScriptedModel(["x"]), *sources, guarding=guarding))
@@ -146,7 +148,7 @@ async def test_whoever_is_faster_every_source_has_one_entry_and_a_blocked_prompt
 
     async def hear(step: Step) -> None:
         heard.append(step)
-        await asyncio.sleep(0.004)  # a client that takes its time
+        await latency(0.004)  # a client that takes its time
 
     outcome = await answer(ask(model, *sources, guarding=Guarding(input=[slow])), hear)
     paths = ["o/s0", "o/s1", "o/s2"]

@@ -15,6 +15,7 @@ import pytest
 
 from lockgate.errors import Unavailable
 from lockgate.pipelines.early import take_first
+from tests.waits import forever, until
 
 FOREVER = 10_000
 CHECKS = ("passes", "fails", "breaks")
@@ -25,7 +26,7 @@ TURNS = (0, 1, 2, 5)
 async def turn(times: int) -> None:
     """So many turns of the loop, or no end."""
     if times == FOREVER:
-        await asyncio.Event().wait()
+        await forever()
     for _ in range(times):
         await asyncio.sleep(0)
 
@@ -118,25 +119,22 @@ async def test_whoever_leaves_at_any_moment_leaves_nothing_behind(cancel_after: 
 @pytest.mark.parametrize("item_after", [3, FOREVER])
 async def test_a_failed_check_ends_at_once_whatever_the_items_wait_for(item_after: int) -> None:
     script = Script(1, "fails", item_after, "says")
-    async with asyncio.timeout(1.0):
-        assert await take(script) == (False, None)
+    assert await take(script) == (False, None)
     assert_nothing_runs(script)
 
 
 async def test_a_check_that_breaks_ends_at_once_whatever_the_items_wait_for() -> None:
     script = Script(1, "breaks", FOREVER, "says")
-    async with asyncio.timeout(1.0):
-        with pytest.raises(Unavailable, match="the check broke"):
-            await take(script)
+    with pytest.raises(Unavailable, match="the check broke"):
+        await take(script)
     assert_nothing_runs(script)
 
 
 @pytest.mark.parametrize("item", ["breaks", "is late"])
 async def test_items_that_break_end_at_once_whatever_the_check_waits_for(item: str) -> None:
     script = Script(FOREVER, "passes", 1, item)
-    async with asyncio.timeout(1.0):
-        with pytest.raises((Unavailable, TimeoutError), match=r"gone|its own"):
-            await take(script)
+    with pytest.raises((Unavailable, TimeoutError), match=r"gone|its own"):
+        await take(script)
     assert_nothing_runs(script)
 
 
@@ -159,8 +157,15 @@ async def test_an_item_is_not_heard_before_the_check_is_done() -> None:
 
 async def test_a_timeout_around_it_stays_whose_it_is() -> None:
     script = Script(FOREVER, "passes", FOREVER, "says")
+
+    async def expire(limit: asyncio.Timeout) -> None:
+        await until(lambda: len(script.begun) == 2)
+        limit.reschedule(0.0)
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(None) as limit:
+            expiring = asyncio.ensure_future(expire(limit))
             await take(script)
+    assert expiring.done()
     assert_nothing_runs(script)
     assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]

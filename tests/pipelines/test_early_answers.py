@@ -67,7 +67,7 @@ async def test_a_prompt_that_is_blocked_late_leaves_no_token(pieces: Sequence[st
 
 
 async def test_a_prompt_that_is_blocked_while_sources_are_asked_asks_no_model() -> None:
-    model, slow = Talker(), ScriptedDataSource([NOTES], delay_s=5.0)
+    model, slow = Talker(), ScriptedDataSource([NOTES], delay_s=3600)
     steps, outcome = await run(ask(model, slow, guarding=guarding(ScriptedDetector(find_word("long")))))  # type: ignore[arg-type]
     assert outcome.is_prompt_blocked
     assert not model.has_begun.is_set()

@@ -18,6 +18,7 @@ from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.testing import ScriptedBackend, ScriptedDetector, find_word
 from tests.pipelines.early_parts import Gated, assert_nothing_runs, settle
 from tests.pipelines.questions import guard
+from tests.waits import forever, until
 
 BURSTS = [[{"text": "It "}], [{"text": "is "}], [{"text": "8033."}]]
 
@@ -41,9 +42,9 @@ async def hear(asked: Order) -> tuple[str | None, Any]:
 async def test_no_completion_is_heard_before_the_prompt_has_been_read(*, is_whole: bool) -> None:
     backend, detector = ScriptedBackend(BURSTS), Gated("none")
     task = asyncio.ensure_future(hear(order(backend, detector, is_whole=is_whole)))
+    await detector.is_reading.wait()
+    await until(lambda: backend.requests, "the backend's call")
     await settle()
-    assert backend.requests  # it was asked at once
-    assert detector.is_reading.is_set()
     assert not task.done()
     detector.may_read.set()
     text, answer = await task
@@ -60,11 +61,10 @@ async def test_a_finding_in_the_prompt_ends_the_backend(*, is_whole: bool, reads
         async def generate(self, request: Generation) -> dict[str, Any]:
             self.requests.append(request)
             try:
-                await asyncio.Event().wait()
+                await forever()
             except asyncio.CancelledError:
                 self.was_stopped = True
                 raise
-            return {}
 
         async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
             try:
@@ -77,6 +77,7 @@ async def test_a_finding_in_the_prompt_ends_the_backend(*, is_whole: bool, reads
 
     backend, detector = Waiting(BURSTS, tokens=7), Gated("bad")
     task = asyncio.ensure_future(hear(order(backend, detector, is_whole=is_whole)))
+    await detector.is_reading.wait()
     await settle()
     assert not task.done()
     detector.may_read.set()

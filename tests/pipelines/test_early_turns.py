@@ -19,6 +19,7 @@ from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDet
 from tests.pipelines.agents import KEY, build_agent, build_main, converse, turns_of
 from tests.pipelines.early_parts import FALLBACK, Gated, Talker, assert_nothing_runs, guarding, settle
 from tests.pipelines.questions import NOTES, guard
+from tests.waits import until
 
 TALK = Ask("How long?", KEY, label="CONVERSATIONAL")
 
@@ -99,17 +100,14 @@ async def test_a_turn_that_is_blocked_late_is_not_remembered(*, is_stream: bool)
 
 async def test_a_turn_that_is_blocked_while_it_is_prepared_is_not_remembered() -> None:
     store, main, detector = MemorySessionStore(), build_main(), Gated("long")
-    source = ScriptedDataSource([NOTES], delay_s=5.0)
+    source = ScriptedDataSource([NOTES], delay_s=3600)
     agent = build_agent(main=main, memory=Memory(store), guarding=lambda: guarding(detector))
     agent = replace(
         agent,
         library=agent.library._replace(sources=[agent.library.sources[0]._replace(open=lambda: source)]),
     )
     task = asyncio.ensure_future(converse(agent, Ask("How long?", KEY)))
-    for _ in range(1000):
-        if source.questions:
-            break
-        await asyncio.sleep(0.001)
+    await until(lambda: source.questions)
     detector.may_read.set()
     assert (await task)[0] == [FALLBACK]
     assert source.cancelled == 1

@@ -3,8 +3,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from lockgate.pipelines.evaluate import (
     load_questions,
 )
 from lockgate.pipelines.speaking import Facts
+from tests.pipelines.clock import LoopClock
+from tests.waits import forever, latency, until
 
 QUESTIONS = [
     {"id": f"q{n}", "category": "odd" if n % 2 else "even", "question": f"What is {n}?", "reference": f"It is {n}."}
@@ -33,6 +36,8 @@ QUESTIONS = [
 DOCUMENTS = (Document("A", "It is so.", 0.9), Document("B", "Nothing.", 0.1))
 YES_NO = {"verdicts": [{"passage": 1, "verdict": "yes"}, {"passage": 2, "verdict": "no"}]}
 Judging = Callable[[str, str], str]
+Pause = Callable[[], Awaitable[object]]
+AT_ONCE: Pause = partial(latency, 0)
 
 
 def name_task(text: str) -> str:
@@ -52,7 +57,7 @@ class Answering:
     def __init__(self, scripted: Mapping[str, str | Exception] | None = None, facts: Facts | None = None) -> None:
         self.asked: list[Ask] = []
         self.open_now = self.most_open = 0
-        self.pause_s = 0.0
+        self.pause = AT_ONCE
         self._scripted = scripted or {}
         self._facts = facts or Facts(documents=DOCUMENTS)
 
@@ -62,19 +67,19 @@ class Answering:
         self.most_open = max(self.most_open, self.open_now)
         self.asked.append(ask)
         try:
-            yield Said(self._scripted.get(ask.question, "It is so."), self._facts, self.pause_s)
+            yield Said(self._scripted.get(ask.question, "It is so."), self._facts, self.pause)
         finally:
             self.open_now -= 1
 
 
 class Said:
-    def __init__(self, words: str | Exception, facts: Facts, pause_s: float) -> None:
+    def __init__(self, words: str | Exception, facts: Facts, pause: Pause) -> None:
         self.facts = facts
         self._words = words
-        self._pause_s = pause_s
+        self._pause = pause
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        await asyncio.sleep(self._pause_s)
+        await self._pause()
         if isinstance(self._words, Exception):
             raise self._words
         yield "<think>hm</think>"
@@ -84,18 +89,18 @@ class Said:
 class ScriptedJudge:
     """A judge of the test: replies what `judge` says of the measure and the material."""
 
-    def __init__(self, judge: Judging | None = None, *, pause_s: float = 0.0) -> None:
+    def __init__(self, judge: Judging | None = None, *, pause: Pause = AT_ONCE) -> None:
         self.params: list[Mapping[str, Any]] = []
         self.asked: list[tuple[Message, ...]] = []
         self.was_stopped = 0
         self._judge = judge or (lambda _metric, _task: json.dumps(YES_NO))
-        self._pause_s = pause_s
+        self._pause = pause
 
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
         self.asked.append(tuple(messages))
         self.params.append(params)
         try:
-            await asyncio.sleep(self._pause_s)
+            await self._pause()
             yield Frame(0, self._judge(name_metric(messages), messages[1].text))
         except (asyncio.CancelledError, GeneratorExit):
             self.was_stopped += 1
@@ -152,7 +157,7 @@ async def test_questions_are_chosen_by_category_and_limit(questions: Path) -> No
 
 async def test_no_more_questions_are_under_way_than_allowed_and_progress_is_told(questions: Path) -> None:
     agent, told = Answering(), list[Progress]()
-    agent.pause_s = 0.01
+    agent.pause = partial(latency, 0.01)
     await evaluate(EvaluationRequest(), build_bench(questions, agent, ScriptedJudge(), max_open=2), told.append)
     assert (agent.most_open, agent.open_now) == (2, 0)
     assert [(one.done, one.total) for one in told] == [(n, 6) for n in range(1, 7)]
@@ -220,8 +225,8 @@ async def test_a_judge_that_is_down_is_told(questions: Path) -> None:
 
 
 async def test_a_judge_that_takes_too_long_is_left(questions: Path) -> None:
-    judge = ScriptedJudge(pause_s=60)
-    bench = build_bench(questions, Answering(), judge)._replace(judge=Judge(judge, "slow", timeout_s=0.01))
+    judge = ScriptedJudge(pause=LoopClock().run_out)
+    bench = build_bench(questions, Answering(), judge)
     with pytest.raises(EvaluationFailed, match="the judge failed: Model request timed out"):
         await evaluate(EvaluationRequest(limit=1), bench)
     assert judge.was_stopped == 4
@@ -247,12 +252,11 @@ async def test_without_a_judge_or_questions_there_is_an_error_that_says_what_to_
 
 @pytest.mark.parametrize("pause", ["agent", "judge"])
 async def test_cancelling_ends_everything_that_is_under_way(questions: Path, pause: str) -> None:
-    agent, judge = Answering(), ScriptedJudge(pause_s=60 if pause == "judge" else 0)
-    agent.pause_s = 60 if pause == "agent" else 0
+    agent, judge = Answering(), ScriptedJudge(pause=forever if pause == "judge" else AT_ONCE)
+    if pause == "agent":
+        agent.pause = forever
     task = asyncio.create_task(evaluate(EvaluationRequest(), build_bench(questions, agent, judge)))
-    async with asyncio.timeout(5):
-        while len(agent.asked) < 4 or (pause == "judge" and len(judge.asked) < 4):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: len(agent.asked) >= 4 and (pause == "agent" or len(judge.asked) >= 4))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

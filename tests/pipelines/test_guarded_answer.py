@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from lockgate.core.answers import SourceEnded, Token
+from lockgate.core.answers import RetrievalEnded, SourceEnded, Step, Token
 from lockgate.core.prompt import tell_lack
 from lockgate.core.receipts import Part
 from lockgate.core.values import Document
 from lockgate.core.verdicts import Action, Measures
 from lockgate.embedded.chunkers import open_sentence_chunker
 from lockgate.errors import Unavailable
-from lockgate.pipelines.answer import Guarding
+from lockgate.pipelines.answer import Guarding, answer
 from lockgate.pipelines.metering import Chunking
-from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
+from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
+from tests.pipelines.early_parts import Gated, Talker
 from tests.pipelines.questions import (
     NOTES,
     RecordingModel,
@@ -30,7 +31,7 @@ from tests.pipelines.questions import (
 
 
 async def test_a_blocked_prompt_ends_the_request_before_the_model_is_asked() -> None:
-    model, slow = ScriptedModel(["x"]), ScriptedDataSource([NOTES], delay_s=5.0)
+    model, slow = ScriptedModel(["x"]), ScriptedDataSource([NOTES], delay_s=3600)
     guarding = Guarding(input=[word_guard("w", "long")])
     steps, outcome = await run(ask(model, ScriptedDataSource([NOTES]), slow, guarding=guarding))
     assert outcome.is_prompt_blocked
@@ -44,9 +45,14 @@ async def test_a_blocked_prompt_ends_the_request_before_the_model_is_asked() -> 
 
 
 async def test_a_prompt_checked_late_is_awaited_before_the_model_is_asked() -> None:
-    model = ScriptedModel(["x"])
-    slow = guard("w", ScriptedDetector(find_word("long"), delay_s=0.1))
-    steps, _ = await run(ask(model, ScriptedDataSource([NOTES]), guarding=Guarding(input=[slow])))
+    model, slow, steps = ScriptedModel(["x"]), Gated("long"), list[Step]()
+
+    async def hear(step: Step) -> None:
+        steps.append(step)
+        if isinstance(step, RetrievalEnded):
+            slow.may_read.set()
+
+    await answer(ask(model, ScriptedDataSource([NOTES]), guarding=Guarding(input=[guard("w", slow)])), hear)
     assert names_of(steps) == ["RetrievalStarted", "SourceEnded", "RetrievalEnded"]
     assert model.said == 0
 
@@ -110,12 +116,12 @@ async def test_a_word_split_over_frames_is_masked_before_it_leaves() -> None:
 
 
 async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> None:
-    model = ScriptedModel(["Good one. ", "Bad one. ", *["More. "] * 50], pause_s=0.01)
+    model = Talker(["Good one. ", "Bad one. ", "More. "], ends=False)
     guarding = Guarding(output=[word_guard("w", "Bad", 10)], for_output=Measures(Action.BLOCK, fallback="Withheld."))
-    steps, outcome = await run(ask(model, guarding=guarding))
+    steps, outcome = await run(ask(model, guarding=guarding))  # type: ignore[arg-type]
     assert text_of(steps) == "Good one. Withheld."
     assert outcome.is_answer_blocked
-    assert model.was_stopped
+    assert model.closed == 1
     assert outcome.receipt.released[Part.ANSWER] == len("Good one. ")
 
 

@@ -24,6 +24,8 @@ from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, Guard, Rules, choose_guards
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
+from tests.pipelines.early_parts import Gated
+from tests.waits import latency, linger, until
 
 TEXT = "the cat sat on the mat and the dog ran"
 
@@ -88,8 +90,13 @@ async def test_nothing_leaves_before_the_slow_detector_has_answered() -> None:
 
 
 async def test_a_trailing_detector_does_not_hold_the_stream() -> None:
-    slow = ScriptedDetector(find_word("mat"), delay_s=0.05)
-    releases = await _run(_source(), _guards(("slow", slow, FixedChunker(100)), trailing=["slow"]))
+    slow, releases = Gated("mat"), list[Release]()
+    guards = _guards(("slow", slow, FixedChunker(100)), trailing=["slow"])
+    async with open_guarded_stream(_source().generate((), {}), guards, plan_lanes(guards)) as stream:
+        async for release in stream:
+            releases.append(release)
+            if release.end == len(TEXT):
+                slow.may_read.set()
     assert [release.text for release in releases[:-1]] == [TEXT[at : at + 4] for at in range(0, len(TEXT), 4)]
     assert [one.start for one in releases[-1].detections] == [19]
 
@@ -104,15 +111,22 @@ class _BrokenLater(ScriptedDetector):
 async def test_an_error_of_a_detector_ends_the_stream_behind_what_has_left() -> None:
     guards = _guards(("ok", ScriptedDetector(), FixedChunker(4)), ("broken", _BrokenLater(), FixedChunker(8)))
     texts: list[str] = []
+
+    async def say() -> AsyncGenerator[Frame, None]:
+        async for frame in _source().generate((), {}):
+            if frame.number == 3:
+                await until(lambda: "".join(texts) == TEXT[:8])
+            yield frame
+
     with pytest.raises(Unavailable):
-        async with open_guarded_stream(_source(pause_s=0.002).generate((), {}), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(say(), guards, plan_lanes(guards)) as releases:
             async for release in releases:
                 texts.append(release.text)  # noqa: PERF401 - what came before the error is the point
     assert "".join(texts) == TEXT[:8]
 
 
 async def test_of_a_whole_text_an_error_does_not_wait_for_a_slow_detector() -> None:
-    slow = ScriptedDetector(delay_s=30)
+    slow = ScriptedDetector(delay_s=3600)
     bad = ScriptedDetector(error=Unavailable("bad", "gone"))
     with pytest.raises(Unavailable):
         await detect_contents(TEXT, _guards(("slow", slow, FixedChunker(9)), ("bad", bad, FixedChunker(9))))
@@ -132,7 +146,7 @@ async def test_a_chunker_that_ends_before_its_text_is_named() -> None:
         async def stream(self, frames: object) -> AsyncGenerator[Chunk, None]:
             yield Chunk(0, 4, "the ")
 
-    for model in (_source(pause_s=0.01), _source(pause_s=0.01, error=InvalidRequest("bad line"))):
+    for model in (_source(), _source(error=InvalidRequest("bad line"))):
         with pytest.raises(BrokeProtocol, match="ended before its text"):
             await _run(model, _guards(("d", ScriptedDetector(), Lazy(4))))
 
@@ -144,14 +158,14 @@ async def test_a_reader_that_does_not_read_stops_detectors_and_chunkers_too() ->
         ScriptedModel(["ab" * 100_000]).generate((), {}), guards, plan_lanes(guards)
     ) as releases:
         await anext(releases)
-        await asyncio.sleep(0.1)
+        await linger()
         assert len(detector.read_texts) < 1000
 
 
 async def test_cancelling_a_whole_text_stops_its_detectors() -> None:
-    slow = ScriptedDetector(delay_s=30)
+    slow = Gated("x")
     task = asyncio.create_task(detect_contents(TEXT, _guards(("d", slow, FixedChunker(9)))))
-    await asyncio.sleep(0.01)
+    await slow.is_reading.wait()
     task.cancel()
     await asyncio.wait([task])
     assert (task.cancelled(), slow.cancelled) == (True, 1)
@@ -194,10 +208,8 @@ async def test_a_reader_that_does_not_read_stops_the_source() -> None:
     guards = _guards(("d", ScriptedDetector(), FixedChunker(5)))
     async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
         await anext(releases)
-        await asyncio.sleep(0.2)
-        said = model.said
-        await asyncio.sleep(0.1)
-        assert model.said == said < 1000
+        await linger()
+        assert model.said < 1000
     assert model.was_stopped
 
 
@@ -216,7 +228,7 @@ async def test_wherever_the_reader_leaves_nothing_is_left_behind(steps: int) -> 
     task = asyncio.create_task(read())
     for _ in range(steps):
         await asyncio.sleep(0)
-    await asyncio.sleep(steps / 2000)
+    await latency(steps / 2000)
     task.cancel()
     await asyncio.wait([task])
     assert asyncio.all_tasks() == before

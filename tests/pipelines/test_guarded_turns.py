@@ -21,6 +21,7 @@ from lockgate.pipelines.guards import ActiveGuard, Guard
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.pipelines.agents import KEY, PASSAGES, WaitingModel, build_agent, build_main, converse, turns_of
+from tests.waits import linger
 
 TALK = Ask("Thanks!", KEY, label="CONVERSATIONAL")
 
@@ -117,7 +118,7 @@ async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
         first = asyncio.ensure_future(anext(pieces))
         for _ in range(5):
             model.permits.release()
-        await asyncio.sleep(0.05)
+        await linger()
         assert not first.done()  # no sentence has ended
         first.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -19,18 +19,18 @@ from lockgate.config.settings import Listener
 from lockgate.core.turns import SessionKey, StoredTurn, StoreLimits
 from lockgate.embedded.sessions import open_sqlite_sessions
 from lockgate.server.grpc.service import build_agent_port
+from lockgate.server.http.callers import Callers
 from lockgate.server.readiness import Readiness
 from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse, EvalRequest, EvalResponse
 from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.contracts.http_peers import Exchange, Peer, open_peer
-from tests.server.processes import ServerProcess, wait_until
+from tests.server.processes import ServerProcess
+from tests.waits import HANG_S, until, wait_until
 
 HOST = "127.0.0.1"
 SERVICE = "brunix.AssistanceEngine"
 CLASSIFY, REWRITE, EMBED, WORDS, MEANING, SPEAK = "classify", "rewrite", "embed", "words", "meaning", "speak"
 NDJSON = "application/x-ndjson"
-PATIENCE_S = 10.0
-_START_S = 60.0
 _CONFIG = """
 models:
   main: {{ollama: {{url: "http://127.0.0.1:{port}", model: main}}}}
@@ -107,15 +107,14 @@ class Upstream:
         self.label = "RETRIEVAL"
         self.speak: Speak = say("It ", "is ", "8033.")
         self.status = 200  # of streamed answers
-        self.delay_s = 0.0  # before what is no streamed answer
+        self.is_silent = False  # where no streamed answer is asked for
+        self.is_left = asyncio.Event()  # by whoever waited in silence
         self.asked: list[tuple[str, str]] = []  # kind of call, model
         self.prompts: list[list[dict[str, str]]] = []  # of streamed answers
 
     async def wait_for(self, kind: str) -> None:
         """Until that is asked for."""
-        async with asyncio.timeout(PATIENCE_S):
-            while kind not in self.kinds:  # noqa: ASYNC110 - whoever asks is another process
-                await asyncio.sleep(0.005)
+        await until(lambda: kind in self.kinds, f"`{kind}` among what was asked for")
 
     @property
     def kinds(self) -> list[str]:
@@ -137,7 +136,10 @@ class Upstream:
             self.prompts.append(body["messages"])
             await self._speak(exchange)
             return
-        await asyncio.sleep(self.delay_s)
+        if self.is_silent:
+            await exchange.wait_until_left()
+            self.is_left.set()
+            return
         await exchange.answer(json.dumps(self._answer(kind, body)).encode())
 
     async def _speak(self, exchange: Exchange) -> None:
@@ -202,7 +204,7 @@ class AgentProcess(ServerProcess):
 
     def wait_for_start(self) -> None:
         """Until the agent's port listens too; what an agent needs takes a while to load."""
-        wait_until(lambda: self._has_agent() or self.process.poll() is not None, _START_S, "the start")
+        wait_until(lambda: self._has_agent() or self.process.poll() is not None, "the start")
         super().wait_for_start()
         [address] = [one["address"] for one in self.events("listening") if one["port"] == "agent"]
         self.grpc_port = int(address.rpartition(":")[2])
@@ -231,7 +233,8 @@ async def open_agent(folder: Path, config: Path, **environ: str) -> AsyncIterato
     async with open_gateway(settings) as gateway:
         readiness = Readiness(gateway.staff.needed)
         number = find_free_port()
-        port = build_agent_port(gateway, readiness, Listener("agent", HOST, number, is_asked_for=True))
+        callers = Callers(settings.callers.values(), lambda: 0.0)  # for them no minute ever ends
+        port = build_agent_port(gateway, readiness, Listener("agent", HOST, number, is_asked_for=True), callers)
         await port.start()
         async with readiness.watch():
             serving = asyncio.create_task(port.serve(1.0))
@@ -294,7 +297,7 @@ class Client:
             request_serializer=AgentRequest.SerializeToString,
             response_deserializer=AgentResponse.FromString,
         )
-        timeout = fields.pop("timeout", PATIENCE_S)
+        timeout = fields.pop("timeout", None)
         return call(AgentRequest(query=query, session_id=session_id, **fields), metadata=metadata, timeout=timeout)
 
     async def ask(self, query: str, session_id: str = "", **fields: Any) -> Outcome:
@@ -308,7 +311,7 @@ class Client:
             request_serializer=EvalRequest.SerializeToString,
             response_deserializer=EvalResponse.FromString,
         )
-        answer: EvalResponse = await method(EvalRequest(), metadata=self.metadata, timeout=PATIENCE_S)
+        answer: EvalResponse = await method(EvalRequest(), metadata=self.metadata, timeout=HANG_S)
         return answer
 
     async def check_health(self, service: str = "") -> str:
@@ -318,7 +321,7 @@ class Client:
             request_serializer=HealthCheckRequest.SerializeToString,
             response_deserializer=HealthCheckResponse.FromString,
         )
-        answer = await method(HealthCheckRequest(service=service), timeout=PATIENCE_S)
+        answer = await method(HealthCheckRequest(service=service), timeout=HANG_S)
         return HealthCheckResponse.ServingStatus.Name(answer.status)
 
     def watch_health(self, service: str = "") -> Any:
@@ -328,7 +331,7 @@ class Client:
             request_serializer=HealthCheckRequest.SerializeToString,
             response_deserializer=HealthCheckResponse.FromString,
         )
-        return method(HealthCheckRequest(service=service), timeout=PATIENCE_S)
+        return method(HealthCheckRequest(service=service), timeout=HANG_S)
 
 
 async def finish(call: Any) -> Outcome:

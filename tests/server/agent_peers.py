@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.contracts.http_peers import PATIENCE_S, Exchange, open_peer
+from tests.contracts.http_peers import Exchange, open_peer
+from tests.waits import HANG_S
 
 WORDS = ["Hello", " there", "\u2028", "!"]
 SAID = "".join(WORDS)
@@ -36,7 +37,7 @@ class ScriptedOllama:
 
     def wait_until_open(self) -> None:
         """Until it can be called."""
-        assert self._is_open.wait(PATIENCE_S)
+        assert self._is_open.wait(HANG_S)
 
     def run(self) -> None:
         """Serve on a free port of loopback, in a loop of its own."""
@@ -103,4 +104,4 @@ def ollama_at_work() -> Iterator[ScriptedOllama]:
         yield ollama
     finally:
         ollama.stop()
-        thread.join(PATIENCE_S)
+        thread.join(HANG_S)

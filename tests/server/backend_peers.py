@@ -24,10 +24,10 @@ STATUSES = [400, 401, 403, 404, 408, 409, 422, 429, 500, 502, 503, 504]
 FIRST = "One is done. "
 
 
-def config(port: int, extra: str = "") -> str:
+def config(port: int, extra: str = "", patience: int = 600) -> str:
     """Detectors of every kind, all of which run here."""
     return f"""
-openai: {{service: {{hostname: 127.0.0.1, port: {port}, request_timeout: 1}}}}
+openai: {{service: {{hostname: 127.0.0.1, port: {port}, request_timeout: {patience}}}}}
 detectors:
   words: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [done]}}}}
   whole: {{embedded: keywords, chunker_id: whole_doc_chunker, options: {{keywords: [done]}}}}
@@ -38,9 +38,11 @@ detectors:
 
 
 @asynccontextmanager
-async def before(script: Script, extra: str = "", **environ: str) -> AsyncIterator[tuple[int, Peer]]:
+async def before(
+    script: Script, extra: str = "", patience: int = 600, **environ: str
+) -> AsyncIterator[tuple[int, Peer]]:
     """The port of the gateway, and the server behind it."""
-    async with open_peer(script) as peer, gateway(config(peer.port, extra), **environ) as port:
+    async with open_peer(script) as peer, gateway(config(peer.port, extra, patience), **environ) as port:
         yield port, peer
 
 

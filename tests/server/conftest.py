@@ -16,7 +16,7 @@ detectors:
   whole: {embedded: keywords, chunker_id: whole_doc_chunker, options: {keywords: [end]}}
   regex: {embedded: regex}
   chat: {type: text_chat, embedded: keywords, options: {keywords: [tea]}}
-  slow: {embedded: "tests.server.slow_parts:open_slow_detector", options: {delay_s: 20}}
+  slow: {embedded: "tests.server.slow_parts:open_slow_detector"}
   broken: {embedded: "tests.server.slow_parts:open_broken_detector"}
 server: {host: 127.0.0.1}
 """
@@ -67,9 +67,16 @@ def narrow(tmp_path_factory: pytest.TempPathFactory, mixed_config: Path) -> Iter
         "LOCKGATE_LIMITS__LINE_BYTES": "1000",
         "LOCKGATE_LIMITS__MAX_HELD_CHARS": "500",
         "LOCKGATE_LIMITS__MAX_STREAMS": "1",
-        "LOCKGATE_LIMITS__REQUEST_TIMEOUT_S": "0.5",
         "LOCKGATE_SERVER__DOCS": "true",
     }
     arguments = ["--config-path", str(mixed_config)]
     with running(tmp_path_factory.mktemp("narrow"), arguments, **limits) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def hasty(tmp_path_factory: pytest.TempPathFactory, mixed_config: Path) -> Iterator[ServerProcess]:
+    """A request has half a second."""
+    arguments = ["--config-path", str(mixed_config)]
+    with running(tmp_path_factory.mktemp("hasty"), arguments, LOCKGATE_LIMITS__REQUEST_TIMEOUT_S="0.5") as process:
         yield process

@@ -2,7 +2,7 @@
 """A gateway in this process, from a config file's text, over a real socket; and clients of its answers."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ TEXT = "/api/v2/text/completions-detection"
 V1 = "/api/v1/task/classification-with-text-generation"
 V1_STREAM = "/api/v1/task/server-streaming-classification-with-text-generation"
 GENERIC = {"code": 500, "details": "unexpected error occurred while processing request"}
+GROWING_S = (0.3, 3.0, 30.0)  # limits of time to try until everything that must come before them does
 BASE = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
 
@@ -43,6 +44,23 @@ async def gateway(text: str, *, port_of: str = "api", **environ: str) -> AsyncIt
 async def ask(port: int, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Answer:
     """One JSON request."""
     return await call(port, path, json.dumps(body).encode(), headers={**JSON_TYPE, **(headers or {})})
+
+
+async def listen(
+    port: int,
+    path: str,
+    body: Mapping[str, Any],
+    hear: Callable[[Answer], object],
+    headers: Mapping[str, str] = JSON_TYPE,
+) -> Answer:
+    """The same for an answer in parts: whenever another has come, `hear` gets all that has come so far."""
+    async with connect(port) as client:
+        await client.send(build_request("POST", path, json.dumps(body).encode(), headers))
+        answer = await client.read_head()
+        while part := await client.read_chunk():
+            answer = answer._replace(body=answer.body + part)
+            hear(answer)
+        return answer
 
 
 def events_of(answer: Answer) -> list[Any]:

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from tests.waits import HANG_S
+
 CONTENT = "/api/v2/text/detection/content"
 STREAM = "/api/v2/text/detection/stream-content"
 JSON_TYPE = {"content-type": "application/json"}
 NDJSON_TYPE = {"content-type": "application/x-ndjson"}
-PATIENCE_S = 15.0
 
 
 class Answer(NamedTuple):
@@ -58,7 +59,7 @@ class Client:
 
     async def read_head(self) -> Answer:
         """Status and headers."""
-        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), HANG_S)
         first, *others = raw.decode("latin-1").split("\r\n")[:-2]
         version, status, _ = first.split(" ", 2)
         assert version == "HTTP/1.1"
@@ -68,8 +69,8 @@ class Client:
 
     async def read_chunk(self) -> bytes:
         """One chunk of the body; the last one is empty."""
-        size = int(await asyncio.wait_for(self.reader.readline(), PATIENCE_S), 16)
-        data = await asyncio.wait_for(self.reader.readexactly(size + 2), PATIENCE_S)
+        size = int(await asyncio.wait_for(self.reader.readline(), HANG_S), 16)
+        data = await asyncio.wait_for(self.reader.readexactly(size + 2), HANG_S)
         assert data.endswith(b"\r\n")
         return data[:-2]
 
@@ -87,17 +88,17 @@ class Client:
             return head
         if "content-length" in head.headers:
             size = int(head.headers["content-length"])
-            return head._replace(body=await asyncio.wait_for(self.reader.readexactly(size), PATIENCE_S))
+            return head._replace(body=await asyncio.wait_for(self.reader.readexactly(size), HANG_S))
         assert head.headers["transfer-encoding"] == "chunked"
         parts = []
         while part := await self.read_chunk():
             parts.append(part)
         return head._replace(body=b"".join(parts))
 
-    async def is_closed(self, timeout_s: float = PATIENCE_S) -> bool:
-        """Whether the server ends the connection in time without another word."""
+    async def is_closed(self) -> bool:
+        """Whether the server ends the connection without another word."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), timeout_s) == b""
+            return await asyncio.wait_for(self.reader.read(1), HANG_S) == b""
         except ConnectionError:
             return True
         except TimeoutError:

@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-import time
 from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, redirect_stdout
@@ -34,7 +33,7 @@ PIECES = ["Write to a", "na@exam", "ple.org now. ", "It is blue", "bird. Bye."]
 SAID = "".join(PIECES)
 CONFIG = """
 openai:
-  service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 5}}
+  service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 600}}
   policies: {{guarded: masked}}
 generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {generation}}}}}
 models:
@@ -99,7 +98,6 @@ class Voice:
         self.waits = waits  # once everything is said, until whoever listens is gone
         self.asked: list[dict[str, Any]] = []
         self.is_asked = asyncio.Event()
-        self.left_at = 0.0
         self.is_left = asyncio.Event()
 
     @property
@@ -131,7 +129,6 @@ class Voice:
         except ConnectionError:
             exchange.is_over = True
         if exchange.is_over:
-            self.left_at = time.monotonic()
             self.is_left.set()
 
     async def _speak(self, exchange: Exchange, is_chat: bool) -> None:
@@ -198,7 +195,7 @@ async def open_house(
     *,
     agent_policy: str = "masked",
     more: str = "",
-    patience: int = 5,
+    patience: int = 600,
     **environ: str,
 ) -> AsyncIterator[House]:
     """A gateway with all of this; `far` is the detector that is called over the network."""

@@ -30,7 +30,7 @@ FAILED = "Detector `far` failed. The text was not checked by it."
 def config(model: int, far: int, generation: int) -> str:
     """`far` and `talk` are read by a remote detector, the others here."""
     return f"""
-openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 2}}}}
+openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 600}}}}
 generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {generation}}}}}
 detectors:
   key: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [bluebird]}}}}
@@ -39,12 +39,12 @@ detectors:
     type: text_contents
     chunker_id: sentence
     default_threshold: 0.5
-    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
+    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 600}}
   talk:
     type: text_chat
     chunker_id: sentence
     default_threshold: 0.5
-    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
+    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 600}}
 policies:
   watch: {{output: {{key: {{}}}}}}
   mask: {{output: {{key: {{}}}}, on_finding: mask}}

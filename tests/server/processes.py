@@ -6,30 +6,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.waits import HANG_S, wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "lockgate")
-PATIENCE_S = 20.0
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
-    """Our environment without any setting of Lockgate, plus the given ones; the repository can be imported."""
+    """Our environment without any setting of Lockgate, plus the given ones; the repository can be imported, and a
+    warning about our own code is an error."""
     ours = ("LOCKGATE_", "AGGREGATOR_", "OTEL_", "OTLP_", "TLS_", "HTTP_PORT", "HEALTH_HTTP_PORT", "LOG_", "RUST_LOG")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return kept | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **variables}
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = PATIENCE_S, what: str = "what was expected") -> None:
-    """Looks again and again until the claim holds."""
-    end = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end, f"{what} did not happen within {timeout_s} s"
-        time.sleep(0.01)
+    path = f"{ROOT / 'tests' / 'children'}{os.pathsep}{ROOT}"
+    return kept | {"PYTHONPATH": path, "PYTHONWARNINGS": "error", **variables}
 
 
 class ServerProcess:
@@ -73,12 +67,12 @@ class ServerProcess:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition(f"{field}:")[2].split()[0])
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            return self.process.wait(timeout_s)
+            return self.process.wait(HANG_S)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

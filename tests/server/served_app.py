@@ -16,7 +16,7 @@ from lockgate.server.http.connection import Connection
 
 
 def build_app(
-    routes: Mapping[str, Endpoint], *, max_streams: int = 100, timeout_s: float = 20.0, callers: Callers | None = None
+    routes: Mapping[str, Endpoint], *, max_streams: int = 100, timeout_s: float = 600.0, callers: Callers | None = None
 ) -> App:
     """Every route answers GET and POST."""
     table = {path: {"GET": endpoint, "POST": endpoint} for path, endpoint in routes.items()}
@@ -39,5 +39,5 @@ async def served(app: App, tls: ssl.SSLContext | None = None) -> AsyncIterator[i
         for connection in list(state.connections):
             connection.transport.abort()
         if state.tasks:
-            await asyncio.wait(state.tasks, timeout=5.0)
+            await asyncio.wait(state.tasks)
         await asyncio.sleep(0)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector for tests that waits before it answers and writes to a file when it began, ended or was cancelled."""
+"""A detector for tests that never answers and writes to a file when it began and when it was cancelled."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +10,15 @@ from typing import Any
 from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import InvalidRequest
 from lockgate.interfaces import Headers
+from tests.waits import forever
 
 
 class SlowDetector:
-    """Finds nothing, `delay_s` later. `diary` gets one line per step: what happened, and when."""
+    """Reads for ever. `diary` gets one line per step."""
 
     lookbehind_chars = 0
 
-    def __init__(self, delay_s: float, diary: Path | None) -> None:
-        self._delay_s = delay_s
+    def __init__(self, diary: Path | None) -> None:
         self._diary = diary
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> "SlowDetector":
@@ -30,23 +29,21 @@ class SlowDetector:
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         self._note("began")
         try:
-            await asyncio.sleep(self._delay_s)
+            await forever()
         except asyncio.CancelledError:
             self._note("cancelled")
             raise
-        self._note("ended")
-        return [() for _ in excerpts]
 
     def _note(self, step: str) -> None:
         if self._diary is not None:
             with self._diary.open("a") as diary:
-                diary.write(f"{step} {time.monotonic()}\n")
+                diary.write(f"{step}\n")
 
 
 @asynccontextmanager
 async def open_slow_detector(options: Mapping[str, Any]) -> AsyncIterator[SlowDetector]:
     diary = options.get("diary")
-    yield SlowDetector(float(options.get("delay_s", 30.0)), Path(diary) if diary else None)
+    yield SlowDetector(Path(diary) if diary else None)
 
 
 class BrokenDetector(SlowDetector):
@@ -58,11 +55,9 @@ class BrokenDetector(SlowDetector):
 
 @asynccontextmanager
 async def open_broken_detector(options: Mapping[str, Any]) -> AsyncIterator[BrokenDetector]:
-    yield BrokenDetector(0.0, None)
+    yield BrokenDetector(None)
 
 
-def read_diary(path: Path) -> list[tuple[str, float]]:
+def read_diary(path: Path) -> list[str]:
     """The steps so far."""
-    if not path.exists():
-        return []
-    return [(step, float(at)) for step, at in map(str.split, path.read_text().splitlines())]
+    return path.read_text().splitlines() if path.exists() else []

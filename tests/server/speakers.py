@@ -29,7 +29,7 @@ class _Said:
 
 @dataclass
 class ScriptedSpeaker:
-    """Says its pieces, each when `gate` lets it, and then what `error` is; remembers what it was asked."""
+    """Says its pieces, each when `gate` lets it, then what `error` is, or stores them; remembers what it was asked."""
 
     pieces: Sequence[str] = ("Hello", " there", "!")
     error: Exception | None = None
@@ -39,7 +39,6 @@ class ScriptedSpeaker:
     said: int = 0
     left: int = 0  # turns that were ended before their last piece
     stored: int = 0
-    store_s: float = 0.0
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[Speech]:
@@ -61,7 +60,6 @@ class ScriptedSpeaker:
             raise self.error
         if self.gate is not None:
             await self.gate.acquire()
-        await asyncio.sleep(self.store_s)
         self.stored += 1
 
 
@@ -96,4 +94,4 @@ def build_app(cast: Cast, **options: Any) -> App:
     table: Routes = {path: {"POST": one} for path, one in posts.items()} | {
         path: {"GET": one} for path, one in gets.items()
     }
-    return App(table, **{"max_streams": 100, "timeout_s": 20.0, **options})
+    return App(table, **{"max_streams": 100, "timeout_s": 600.0, **options})

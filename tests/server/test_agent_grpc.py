@@ -7,7 +7,6 @@ B-1 to B-11, B-20 to B-27, B-44, B-63 to B-65, B-69.
 import asyncio
 import base64
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -37,10 +36,11 @@ from tests.server.agent_houses import (
     say,
     write_config,
 )
+from tests.server.gateways import GROWING_S
+from tests.waits import latency, linger
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Code = grpc.StatusCode
-PATIENCE_S = 5.0
 FACTS = {
     "lockgate-label",
     "lockgate-layer",
@@ -98,19 +98,20 @@ async def test_a_stream_is_a_message_for_each_token_and_an_empty_last_one(house:
 
 async def test_each_token_arrives_before_the_next_is_made(house: House) -> None:
     """Part 1, check 2."""
-    made: list[float] = []
+    heard = asyncio.Semaphore(0)
 
     async def speak(saying: Saying) -> None:
         for number in range(12):
-            await asyncio.sleep(0.05)
-            made.append(time.monotonic())
             await saying.say(f"{number} ")
+            await heard.acquire()
         await saying.end()
 
     house.upstream.speak = speak
-    heard = [time.monotonic() async for one in house.client.start("Count", "paced") if not one.is_final]
-    assert len(heard) == len(made) == 12
-    assert [n for n in range(11) if heard[n] >= made[n + 1]] == []
+    call = house.client.start("Count", "paced")
+    for number in range(12):
+        assert (await call.read()).text == f"{number} "
+        heard.release()
+    assert (await call.read()).is_final
 
 
 @pytest.mark.parametrize("method", ["AskAgent", "AskAgentStream"])
@@ -153,7 +154,7 @@ async def test_the_end_tells_what_became_of_the_turn(house: House) -> None:
     told = {key.removeprefix("lockgate-"): value for key, value in found.trailing.items()}
     assert (told["label"], told["layer"], told["outcome"]) == ("RETRIEVAL", "model", "answered")
     assert (told["tokens"], told["passages"], told["session"]) == ("3", "1", "facts %C3%BC%25")
-    assert 0 < int(told["prepare-ms"]) <= int(told["first-token-ms"]) < 5000
+    assert 0 < int(told["prepare-ms"]) <= int(told["first-token-ms"])
     declared = await house.client.ask("Which port?", "facts", query_type="CONVERSATIONAL", method="AskAgent")
     assert declared.trailing["lockgate-layer"] == "caller"
     assert declared.trailing["lockgate-passages"] == "0"
@@ -187,22 +188,19 @@ async def test_history_changes_with_the_final_message_and_not_before(house: Hous
 
 async def test_a_client_that_leaves_stops_the_model_and_its_turn_is_forgotten(house: House) -> None:
     """Part 1, check 4."""
-    left, session = asyncio.get_running_loop().create_future(), "left"
+    left, session = asyncio.Event(), "left"
 
     async def speak(saying: Saying) -> None:
         for token in ("purple ", "green ", "yellow "):
             await saying.say(token)
         await saying.wait_until_left()
-        left.set_result(time.monotonic())
+        left.set()
 
     house.upstream.speak = speak
     call = house.client.start("Which colours?", session)
     assert [(await call.read()).text for _ in range(3)] == ["purple ", "green ", "yellow "]
-    cancelled_at = time.monotonic()
     call.cancel()
-    taken_s = await asyncio.wait_for(left, PATIENCE_S) - cancelled_at
-    print(f"the model was left {taken_s * 1000:.1f} ms after the client had")  # the contract: within 100 ms
-    assert taken_s < 1.0
+    await left.wait()
     house.upstream.speak = say("Yes.")
     await house.client.ask("And now?", session)
     prompts = json.dumps(house.upstream.prompts[1:])
@@ -213,11 +211,12 @@ async def test_a_client_that_leaves_stops_the_model_and_its_turn_is_forgotten(ho
 
 
 async def test_a_client_that_leaves_while_the_answer_is_prepared_leaves_nothing(house: House) -> None:
-    house.upstream.delay_s = 0.3
+    house.upstream.is_silent = True
     call = house.client.start("Which port?", "left early")
     await house.upstream.wait_for(CLASSIFY)
     call.cancel()
-    await asyncio.sleep(0.5)
+    await house.upstream.is_left.wait()
+    await linger()
     assert house.upstream.kinds == [CLASSIFY]
     assert (await read_stored(house.folder, "left early")).turns == []
 
@@ -231,9 +230,13 @@ async def test_a_clients_own_deadline_ends_the_model_too(house: House) -> None:
         left.set()
 
     house.upstream.speak = speak
-    found = await house.client.ask("Which port?", "deadline", timeout=0.6)
-    assert (found.code, found.text, found.is_complete) == (Code.DEADLINE_EXCEEDED, "slowly ", False)
-    await asyncio.wait_for(left.wait(), PATIENCE_S)
+    for timeout_s in GROWING_S:
+        found = await house.client.ask("Which port?", "deadline", timeout=timeout_s)
+        assert (found.code, found.is_complete) == (Code.DEADLINE_EXCEEDED, False)
+        if found.text:
+            break
+    assert found.text == "slowly "
+    await left.wait()
     assert (await read_stored(house.folder, "deadline")).turns == []
 
 
@@ -244,7 +247,7 @@ async def test_two_turns_at_once_in_a_session_follow_one_another(house: House) -
     async def speak(saying: Saying) -> None:
         word = "one" if prompts[-1][-1]["content"].count("First") else "two"
         for _ in range(5):
-            await asyncio.sleep(0.01)
+            await latency(0.01)
             await saying.say(f"{word} ")
         await saying.end()
 
@@ -261,7 +264,7 @@ async def test_sessions_of_other_ids_run_at_once_and_share_nothing(house: House)
     together = asyncio.Barrier(3)
 
     async def speak(saying: Saying) -> None:
-        await asyncio.wait_for(together.wait(), PATIENCE_S)  # nobody waits for another's end
+        await together.wait()  # nobody waits for another's end
         await saying.say("here")
         await saying.end()
 
@@ -392,7 +395,7 @@ async def test_what_there_is_to_call_can_be_asked(house: House) -> None:
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="brunix.AgentRequest"),
         reflection_pb2.ServerReflectionRequest(file_containing_symbol="nothing.There"),
     ]
-    answers = [one async for one in stub.ServerReflectionInfo(iter(requests), timeout=PATIENCE_S)]
+    answers = [one async for one in stub.ServerReflectionInfo(iter(requests))]
     names = {one.name for one in answers[0].list_services_response.service}
     assert {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} <= names
     for answer in answers[1:3]:
@@ -445,7 +448,7 @@ class Flood:
         before = -1
         while before != self.sent:
             before = self.sent
-            await asyncio.sleep(0.3)
+            await linger(0.3)
         return before
 
 
@@ -456,7 +459,7 @@ async def test_a_client_that_does_not_read_stops_the_model(house: House) -> None
     async with open_client(house.server.grpc_port, grows=False) as client:
         await client.check_health()
         before_kb = house.server.memory_kb()
-        call = client.start("Talk", "slow", query_type="CONVERSATIONAL", timeout=60)
+        call = client.start("Talk", "slow", query_type="CONVERSATIONAL")
         first = await call.read()
         ahead = await flood.wait_until_stuck()
         stuck_kb = house.server.memory_kb() - before_kb
@@ -472,7 +475,7 @@ async def test_memory_stays_flat_however_long_an_answer_is(house: House) -> None
     flood = Flood(tokens=2_500)  # 40 MB
     house.upstream.speak = flood.speak
     before_kb = house.server.memory_kb()
-    call = house.client.start("Talk", query_type="CONVERSATIONAL", timeout=60)
+    call = house.client.start("Talk", query_type="CONVERSATIONAL")
     most_kb, heard = 0, 0
     while not (message := await call.read()).is_final:
         heard += len(message.text)

@@ -15,7 +15,7 @@ from lockgate.core.turns import SessionKey
 from lockgate.core.values import Message
 from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed
 from lockgate.pipelines.speaking import ANSWER_BLOCKED, Facts
-from tests.server.gateways import ask, events_of, gateway
+from tests.server.gateways import GROWING_S, ask, events_of, gateway
 from tests.server.http_client import Answer, build_request, call, connect
 from tests.server.served_app import served
 from tests.server.speakers import (
@@ -31,6 +31,7 @@ from tests.server.speakers import (
     ScriptedSpeaker,
     build_app,
 )
+from tests.waits import is_pending, linger, until
 
 POSTS = (CHAT, TEXT, OLLAMA_CHAT, OLLAMA_TEXT)
 WORDS = ["Hello", " there", "!"]
@@ -149,15 +150,21 @@ async def test_each_piece_leaves_before_the_next_is_made(path: str) -> None:
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_the_end_is_told_when_the_turn_has_been_stored(path: str) -> None:
-    async with playing(ScriptedSpeaker(store_s=0.05)) as (port, cast), connect(port) as client:
+    gate = asyncio.Semaphore(len(WORDS))  # all is said, and nothing stored
+    async with playing(ScriptedSpeaker(gate=gate)) as (port, cast), connect(port) as client:
         await client.send(build_request("POST", path, json.dumps(body(path, is_stream=True)).encode()))
         await client.read_head()
         heard = b""
-        while b"[DONE]" not in heard and b'"done":true' not in heard:
-            assert b'"finish_reason":"stop"' not in heard
+        while json.dumps(WORDS[-1]).encode() not in heard:
             heard += await client.read_chunk()
-            was_stored = cast.model.stored
-        assert was_stored == 1
+        more = asyncio.create_task(client.read_chunk())
+        assert await is_pending(more)
+        assert [end for end in (b'"finish_reason":"stop"', b"[DONE]", b'"done":true') if end in heard] == []
+        gate.release()
+        heard += await more
+        while b"[DONE]" not in heard and b'"done":true' not in heard:
+            heard += await client.read_chunk()
+        assert cast.model.stored == 1
 
 
 # Who is named.
@@ -327,8 +334,12 @@ async def test_a_failure_after_pieces_is_the_last_word_of_a_stream(path: str) ->
 
 
 async def test_a_turn_that_takes_too_long_ends_with_an_error() -> None:
-    async with playing(ScriptedSpeaker(gate=asyncio.Semaphore(1)), timeout_s=0.3) as (port, cast):
-        answer = await ask(port, OLLAMA_CHAT, body(OLLAMA_CHAT, is_stream=True))
+    for timeout_s in GROWING_S:
+        async with playing(ScriptedSpeaker(gate=asyncio.Semaphore(1)), timeout_s=timeout_s) as (port, cast):
+            answer = await ask(port, OLLAMA_CHAT, body(OLLAMA_CHAT, is_stream=True))
+        if answer.status == 200:
+            break
+    assert pieces_in(OLLAMA_CHAT, answer) == WORDS[:1]
     assert answer.lines()[-1] == {"error": "request timed out"}
     assert cast.model.left == 1
 
@@ -355,11 +366,8 @@ async def test_a_client_that_leaves_ends_the_turn(path: str, is_stream: bool) ->
                 await client.read_head()
                 await client.read_chunk()
             else:
-                await asyncio.sleep(0.05)
-        for _ in range(100):
-            if cast.model.left:
-                break
-            await asyncio.sleep(0.01)
+                await until(lambda: cast.model.said, "the first piece")
+        await until(lambda: cast.model.left, "the end of the turn")
     assert (cast.model.left, cast.model.stored) == (1, 0)
 
 
@@ -371,7 +379,7 @@ async def test_a_client_that_does_not_read_slows_the_speaker() -> None:
         before = -1
         while before != speaker.said:
             before = speaker.said
-            await asyncio.sleep(0.1)
+            await linger()
         assert 0 < speaker.said < 15_000
 
 

@@ -109,8 +109,8 @@ async def test_a_policy_that_is_named_twice_is_the_same_one_or_refused() -> None
 
 
 async def test_each_side_has_its_own_limit() -> None:
-    limits = {"LOCKGATE_LIMITS__BODY_BYTES": "1000", "LOCKGATE_LIMITS__AGENT_REQUEST_BYTES": "3000"}
-    async with before(reply_json(ANSWER), NAMED, **limits) as (port, peer):
+    limits = "limits: {body_bytes: 1000, agent_request_bytes: 3000}\n"
+    async with before(reply_json(ANSWER), NAMED + limits) as (port, peer):
         for size, statuses in ((500, (200, 200)), (2000, (413, 200)), (4000, (413, 413))):
             sent = chat_body(False, padding="x" * size)
             got = [(await ask(port, CHAT, sent | {"model": name})).status for name in ("m", "tiny")]

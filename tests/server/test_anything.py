@@ -109,7 +109,7 @@ def test_any_bytes_in_place_of_a_request_leave_the_server_well(server: ServerPro
         async with connect(server.api_port) as client:
             await client.send(start + raw)
             client.writer.write_eof()
-            said = await asyncio.wait_for(client.reader.read(), 5.0)
+            said = await client.reader.read()
             assert said == b"" or said.startswith(b"HTTP/1.1 ")
             assert b" 500 " not in said
 

@@ -3,7 +3,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.server.endings import ended_badly, ended_well, error_of
 from tests.server.gateways import (
     CHAT,
     GENERIC,
+    GROWING_S,
     TEXT,
     V1,
     V1_STREAM,
@@ -35,12 +36,14 @@ from tests.server.gateways import (
     chunk,
     events_of,
     gateway,
+    listen,
     results_in,
     sse,
     text_in,
 )
-from tests.server.http_client import CONTENT, Answer
+from tests.server.http_client import CONTENT, NDJSON_TYPE, STREAM, Answer
 from tests.server.http_client import stream as stream_content
+from tests.waits import forever
 
 FIRST, SECOND, THIRD = PIECES = ("One is done. ", "Two is done. ", "Three")
 SAID = "".join(PIECES)
@@ -52,12 +55,12 @@ HTTP_STATUS = {
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
-def config(model: int, cut: int, extra: str = "") -> str:
+def config(model: int, cut: int, extra: str = "", patience: int = 600) -> str:
     return f"""
-openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 2}}}}
+openai: {{service: {{hostname: 127.0.0.1, port: {model}, request_timeout: 600}}}}
 chunkers:
-  cut: {{type: sentence, service: {{hostname: 127.0.0.1, port: {cut}, request_timeout: 1}}}}
-  too: {{type: sentence, service: {{hostname: 127.0.0.1, port: {cut}, request_timeout: 1}}}}
+  cut: {{type: sentence, service: {{hostname: 127.0.0.1, port: {cut}, request_timeout: {patience}}}}}
+  too: {{type: sentence, service: {{hostname: 127.0.0.1, port: {cut}, request_timeout: {patience}}}}}
 detectors:
   words: {{embedded: keywords, chunker_id: cut, options: {{keywords: [done]}}}}
   more: {{embedded: keywords, chunker_id: cut, options: {{keywords: [is]}}}}
@@ -99,13 +102,17 @@ def _as_text(message: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def before(
-    cut: Unary = answer_nothing, converse: Streaming = stream_nothing, extra: str = "", **environ: str
+    cut: Unary = answer_nothing,
+    converse: Streaming = stream_nothing,
+    extra: str = "",
+    patience: int = 600,
+    **environ: str,
 ) -> AsyncIterator[tuple[int, Record]]:
     server = build_chunker_server(cut, converse)
     async with (
         open_peer(speak) as model,
         server.listening() as chunker,
-        gateway(config(model.port, chunker, extra), **environ) as port,
+        gateway(config(model.port, chunker, extra, patience), **environ) as port,
     ):
         yield port, server.record
 
@@ -127,8 +134,31 @@ def said(path: str, events: list[Any]) -> str:
     return "".join(choice["text"] for event in events for choice in event["choices"])
 
 
-def script(*answers: Any, pause_s: float = 0.05, reads: bool = True) -> Streaming:
-    """Reads everything, then gives these answers, a pause between them; a status ends the call."""
+class Ears:
+    """Notes which clients have heard the first sentence, and when so many have."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.is_heard = asyncio.Event()
+        self._count = count
+        self._heard: set[int] = set()
+
+    def of(self, client: int) -> Callable[[Answer], None]:
+        """What `listen` needs."""
+
+        def hear(answer: Answer) -> None:
+            if b"done. " in answer.body or b'"processed_index":13' in answer.body:
+                self._heard.add(client)
+            if len(self._heard) == self._count:
+                self.is_heard.set()
+
+        return hear
+
+
+def script(*answers: Any, reads: bool = True, ears: Ears | None = None) -> Streaming:
+    """Reads everything, then gives these answers, with `ears` the second one when all have heard the first one.
+
+    A status ends the call.
+    """
 
     async def converse(messages: Any, context: Context) -> AsyncIterator[Any]:
         if reads:
@@ -138,7 +168,8 @@ def script(*answers: Any, pause_s: float = 0.05, reads: bool = True) -> Streamin
             if isinstance(answer, grpc.StatusCode):
                 await context.abort(answer, "why")
             yield answer
-            await asyncio.sleep(pause_s)
+            if ears is not None:
+                await ears.is_heard.wait()
 
     return converse
 
@@ -146,25 +177,28 @@ def script(*answers: Any, pause_s: float = 0.05, reads: bool = True) -> Streamin
 ONE, TWO, THREE = build_chunk(0, 13, FIRST), build_chunk(13, 26, SECOND), build_chunk(26, 31, THIRD)
 
 
-async def ask_streams(port: int) -> list[tuple[str, Answer]]:
+async def ask_streams(port: int, ears: Ears) -> list[tuple[str, Answer]]:
     cases = [
         (CHAT, chat(True, "words")),
         (CHAT, chat(True, "words", "fine", "talk")),
         (TEXT, text(True, "words", "more")),
     ]
-    answers = await asyncio.gather(*[ask(port, path, body) for path, body in cases])
+    answers = await asyncio.gather(*[listen(port, *case, ears.of(number)) for number, case in enumerate(cases)])
     return [(path, answer) for (path, _), answer in zip(cases, answers, strict=True)]
 
 
-async def check_streams(port: int, error: dict[str, Any], left: str) -> None:
-    """One error on every stream, behind the text that was read."""
-    lines = stream_content(port, {"detectors": {"words": {}}, "content": SAID})
-    streamed, answer = await asyncio.gather(ask_streams(port), lines)
-    for path, one in streamed:
-        assert said(path, ended_badly(events_of(one), error)) == left
-    ends = [one["processed_index"] for one in answer.lines()[:-1]]
-    assert ends == ([len(left)] if left else [])
-    assert answer.lines()[-1] == error
+async def read_streams(port: int, error: dict[str, Any], ears: Ears | None = None) -> set[str]:
+    """One error on every stream; the texts that were read before it."""
+    ears = ears or Ears()
+    body = {"detectors": {"words": {}}, "content": SAID}
+    streamed, answer = await asyncio.gather(
+        ask_streams(port, ears), listen(port, STREAM, body, ears.of(3), NDJSON_TYPE)
+    )
+    *others, last = answer.lines()
+    assert last == error
+    assert len(others) <= 1
+    texts = [SAID[: one["processed_index"]] for one in others] or [""]
+    return {said(path, ended_badly(events_of(one), error)) for path, one in streamed} | {*texts}
 
 
 async def check_whole(port: int, error: dict[str, Any]) -> None:
@@ -189,15 +223,16 @@ async def test_every_status_of_a_chunker_has_its_answer(code: grpc.StatusCode) -
     async with before(failing_with(code, "why"), script(code)) as (port, record):
         await check_whole(port, error)
         assert record.calls == 4
-        await check_streams(port, error, "")
+        assert await read_streams(port, error) == {""}
         assert record.calls == 4 + 4
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL], ids=lambda code: code.name)
 async def test_what_was_cut_before_the_failure_has_left(code: grpc.StatusCode) -> None:
     """G-147, G-164."""
-    async with before(converse=script(ONE, code)) as (port, _):
-        await check_streams(port, error_of(HTTP_STATUS.get(code, 500), "chunker request failed for `cut`: why"), FIRST)
+    ears, error = Ears(), error_of(HTTP_STATUS.get(code, 500), "chunker request failed for `cut`: why")
+    async with before(converse=script(ONE, code, ears=ears)) as (port, _):
+        assert await read_streams(port, error, ears) == {FIRST}
 
 
 FAULTS: dict[str, tuple[Any, ...]] = {
@@ -220,8 +255,9 @@ FAULTS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("how", FAULTS)
 async def test_a_chunker_that_breaks_its_promise_opens_no_gate(how: str) -> None:
     """G-121: chunks come in order and leave out nothing but white space."""
-    async with before(converse=script(*FAULTS[how])) as (port, _):
-        await check_streams(port, GENERIC, FIRST)
+    ears = Ears()
+    async with before(converse=script(*FAULTS[how], ears=ears)) as (port, _):
+        assert await read_streams(port, GENERIC, ears) == {FIRST}
 
 
 @pytest.mark.parametrize(
@@ -229,18 +265,19 @@ async def test_a_chunker_that_breaks_its_promise_opens_no_gate(how: str) -> None
 )
 async def test_a_first_chunk_that_is_wrong_lets_nothing_out(first: Any) -> None:
     async with before(converse=script(first, ONE, TWO, THREE)) as (port, _):
-        await check_streams(port, GENERIC, "")
+        assert await read_streams(port, GENERIC) == {""}
 
 
 async def test_a_chunker_that_ends_before_it_has_read_anything_is_a_fault() -> None:
     async with before(converse=script(reads=False)) as (port, _):
-        await check_streams(port, GENERIC, "")
+        assert await read_streams(port, GENERIC) == {""}
 
 
 async def test_a_chunker_that_says_nothing_is_given_up() -> None:
-    async with before() as (port, record):
-        await asyncio.gather(check_whole(port, GENERIC), check_streams(port, GENERIC, ""))
-        await asyncio.wait_for(record.left.wait(), 1)
+    async with before(patience=1) as (port, record):
+        while not record.left.is_set():
+            _, texts = await asyncio.gather(check_whole(port, GENERIC), read_streams(port, GENERIC))
+            assert texts == {""}
 
 
 async def test_a_chunker_that_stops_in_mid_stream_is_bounded_by_the_request() -> None:
@@ -248,36 +285,39 @@ async def test_a_chunker_that_stops_in_mid_stream_is_bounded_by_the_request() ->
         async for _ in messages:
             pass
         yield ONE
-        await asyncio.sleep(30)
+        await forever()
 
-    async with before(converse=converse, extra="limits: {request_timeout_s: 0.4}") as (port, record):
-        await check_streams(port, {"code": 504, "details": "request timed out"}, FIRST)
-        await asyncio.wait_for(record.left.wait(), 1)
+    for timeout_s in GROWING_S:
+        async with before(converse=converse, extra=f"limits: {{request_timeout_s: {timeout_s}}}") as (port, record):
+            texts = await read_streams(port, {"code": 504, "details": "request timed out"})
+            if texts == {FIRST}:
+                await record.left.wait()
+                break
+    assert texts == {FIRST}
 
 
 async def test_a_model_that_breaks_off_ends_the_chunker_behind_what_was_cut() -> None:
     """G-148, G-165: chunkers are not flushed, and their calls end."""
-    has_cut = asyncio.Event()
+    ears = Ears(1)
 
     async def converse(messages: Any, _context: Context) -> AsyncIterator[Any]:
+        await anext(messages)
+        yield ONE
         async for _ in messages:
-            if not has_cut.is_set():
-                yield ONE
-                has_cut.set()
+            pass
         yield TWO
 
     async def model(exchange: Exchange) -> None:
         await exchange.start()
         await exchange.chunk(sse(chunk(FIRST), chunk(SECOND)))
-        await has_cut.wait()
-        await asyncio.sleep(0.05)
+        await ears.is_heard.wait()
         exchange.reset()
 
     server = build_chunker_server(converse=converse)
     async with open_peer(model) as peer, server.listening() as chunker, gateway(config(peer.port, chunker)) as port:
-        events = events_of(await ask(port, CHAT, chat(True, "words", "more")))
+        events = events_of(await listen(port, CHAT, chat(True, "words", "more"), ears.of(0)))
         assert said(CHAT, ended_badly(events, GENERIC)) == FIRST
-        await asyncio.wait_for(server.record.left.wait(), 1)
+        await server.record.left.wait()
 
 
 @asynccontextmanager
@@ -306,8 +346,9 @@ V1_BODY = {"model_id": "m", "inputs": "Hello", "guardrail_config": {"output": {"
 @pytest.mark.parametrize("how", FAULTS)
 async def test_no_unread_text_of_a_generation_server_leaves_either(how: str) -> None:
     """G-147: one error, and no mark."""
-    async with generating(converse=script(*FAULTS[how])) as port:
-        rest = ended_badly(events_of(await ask(port, V1_STREAM, V1_BODY)), GENERIC, has_mark=False)
+    ears = Ears(1)
+    async with generating(converse=script(*FAULTS[how], ears=ears)) as port:
+        rest = ended_badly(events_of(await listen(port, V1_STREAM, V1_BODY, ears.of(0))), GENERIC, has_mark=False)
         assert "".join(event["generated_text"] for event in rest) == FIRST
 
 
@@ -335,8 +376,8 @@ GOOD: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("compat", ["none", "fms"])
 @pytest.mark.parametrize("how", GOOD)
 async def test_chunks_that_leave_out_nothing_but_white_space_let_all_text_out(how: str, compat: str) -> None:
-    async with before(converse=script(*GOOD[how], pause_s=0), LOCKGATE_COMPAT=compat) as (port, _):
-        for path, answer in await ask_streams(port):
+    async with before(converse=script(*GOOD[how]), LOCKGATE_COMPAT=compat) as (port, _):
+        for path, answer in await ask_streams(port, Ears()):
             events = ended_well(events_of(answer))
             assert said(path, events) == SAID
             assert [one["text"] for one in results_in(events) if one["detector_id"] == "words"] == ["done", "done"]
@@ -381,7 +422,7 @@ async def test_of_a_whole_text_chunks_are_what_was_sent(places: Any) -> None:
 
 async def test_a_chunker_is_asked_once_for_all_its_detectors() -> None:
     """LIM-9."""
-    async with before(tokens((0, 13, FIRST)), script(ONE, TWO, THREE, pause_s=0)) as (port, record):
+    async with before(tokens((0, 13, FIRST)), script(ONE, TWO, THREE)) as (port, record):
         three = {"content": SAID, "detectors": {"words": {}, "more": {}, "others": {}, "fine": {}}}
         found = (await ask(port, CONTENT, three)).json()["detections"]
         assert {one["detector_id"] for one in found} == {"words", "more", "others", "fine"}

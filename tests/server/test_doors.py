@@ -16,6 +16,7 @@ from lockgate.server import doors
 from lockgate.server.doors import TlsDoor
 from lockgate.server.tls import load_tls
 from tests.server.certificates import Authority
+from tests.waits import is_pending, until
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +42,37 @@ async def open_door(authority: Authority) -> AsyncIterator[tuple[TlsDoor, int]]:
 
 
 async def wait_for_guests(door: TlsDoor, count: int) -> None:
-    for _ in range(10_000):
-        if len(door._guests) == count:
-            return
+    """Returns in the very turn of the loop that follows."""
+    while len(door._guests) != count:  # noqa: ASYNC110 - `until` would miss that turn
         await asyncio.sleep(0)
-    raise AssertionError(f"{len(door._guests)} guests")
+
+
+async def receive(client: socket.socket) -> bytes:
+    client.setblocking(False)
+    return await asyncio.get_running_loop().sock_recv(client, 1)
 
 
 async def test_a_guest_that_comes_while_the_door_closes_is_not_left_standing(authority: Authority) -> None:
     """Its task is cancelled before it begins; a socket left open would be a ResourceWarning, hence an error here."""
     async with open_door(authority) as (door, port):
-        with socket.create_connection(("127.0.0.1", port), timeout=2.0) as client:
+        with socket.create_connection(("127.0.0.1", port)) as client:
             await wait_for_guests(door, 1)
             assert len(door._unmet) == 1
             door.close()
             await door.wait_closed()
             assert (door._guests, door._unmet) == (set(), set())
-            assert client.recv(1) == b""
+            assert await receive(client) == b""
     gc.collect()
 
 
 async def test_a_handshake_that_is_under_way_ends_with_the_door(authority: Authority) -> None:
     async with open_door(authority) as (door, port):
-        with socket.create_connection(("127.0.0.1", port), timeout=2.0) as client:
+        with socket.create_connection(("127.0.0.1", port)) as client:
             await wait_for_guests(door, 1)
-            await asyncio.sleep(0.02)
-            assert not door._unmet
+            await until(lambda: not door._unmet, "the beginning of the handshake")
             door.close()
             await door.wait_closed()
-            await asyncio.sleep(0)
-            assert client.recv(1) == b""
+            assert await receive(client) == b""
     gc.collect()
 
 
@@ -86,8 +88,8 @@ async def test_few_handshakes_are_under_way_at_once_and_the_next_waits(
         ):
             await wait_for_guests(door, 2)
             third = asyncio.create_task(asyncio.open_connection("127.0.0.1", port, ssl=context))
-            await asyncio.sleep(0.1)
-            assert (len(door._guests), third.done()) == (2, False)
+            assert await is_pending(third)
+            assert len(door._guests) == 2
             silent.close()
-            _, writer = await asyncio.wait_for(third, 2.0)
+            _, writer = await third
             writer.transport.abort()

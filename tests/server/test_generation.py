@@ -50,9 +50,9 @@ STATUSES = [
 ]
 
 
-def config(provider: str, port: int, extra: str = "", more: str = "") -> str:
+def config(provider: str, port: int, extra: str = "", more: str = "", patience: int = 600) -> str:
     return f"""
-generation: {{provider: {provider}, service: {{hostname: 127.0.0.1, port: {port}, request_timeout: 1}}}}
+generation: {{provider: {provider}, service: {{hostname: 127.0.0.1, port: {port}, request_timeout: {patience}}}}}
 detectors:
   bob: {{embedded: keywords, chunker_id: sentence, options: {{keywords: [Bob, Ünal]}}}}
   word: {{embedded: keywords, chunker_id: word, options: {{keywords: [Bye]}}}}
@@ -106,11 +106,16 @@ def build_server(
 
 
 @asynccontextmanager
-async def before(provider: str, extra: str = "", more: str = "", **peers: Any) -> AsyncIterator[tuple[int, Record]]:
+async def before(
+    provider: str, extra: str = "", more: str = "", patience: int = 600, **peers: Any
+) -> AsyncIterator[tuple[int, Record]]:
     """The port of a gateway before a generation server that behaves so; `LOCKGATE_…` are variables."""
     environ = {name: peers.pop(name) for name in list(peers) if name.startswith("LOCKGATE")}
     server = build_server(provider, **peers)
-    async with server.listening() as backend, gateway(config(provider, backend, extra, more), **environ) as port:
+    async with (
+        server.listening() as backend,
+        gateway(config(provider, backend, extra, more, patience), **environ) as port,
+    ):
         yield port, server.record
 
 
@@ -426,7 +431,7 @@ async def test_retries_can_be_set_and_end_with_the_first_success() -> None:
     down, up = grpc.StatusCode.UNAVAILABLE, whole_answer("nlp", "Hi")
     server = build_server("nlp", whole=answering(down, down, up))
     async with server.listening() as backend:
-        text = config("nlp", backend).replace("request_timeout: 1", "max_retries: 2")
+        text = config("nlp", backend).replace("request_timeout: 600", "max_retries: 2")
         async with gateway(text) as port:
             assert (await ask(port, V1, wanted())).json()["generated_text"] == "Hi"
     assert server.record.calls == 3
@@ -462,7 +467,7 @@ async def test_a_server_that_never_answers_or_answers_rubbish_is_a_general_error
             assert events_of(await ask(port, V1_STREAM, body)) == [{"$error": GENERIC}]
     if provider == "nlp":
         return
-    async with before(provider) as (port, _):
+    async with before(provider, patience=1) as (port, _):
         got = await ask(port, V1, wanted())
         assert (got.status, got.json()) == (500, GENERIC)
 

@@ -26,6 +26,7 @@ from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse
 from tests.contracts.http_peers import Exchange, open_peer
 from tests.server.gateways import ask
 from tests.server.served_app import served
+from tests.waits import is_pending
 
 SETTINGS = """
 models: {{main: {{ollama: {{url: "http://127.0.0.1:{port}", model: m}}}}}}
@@ -127,10 +128,8 @@ async def test_the_gate_holds_what_is_not_read_and_masks_what_is_found(tmp_path:
         reading = asyncio.ensure_future(call.read())
         for _ in range(4):
             at.model.permits.release()
-        async with asyncio.timeout(5):
-            await at.model.has_said_four.wait()
-        await asyncio.sleep(0.1)
-        assert not reading.done()  # the sentence is not complete
+        await at.model.has_said_four.wait()
+        assert await is_pending(reading)  # the sentence is not complete
         for _ in range(10):
             at.model.permits.release()
         messages = [await reading]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.server.gateways import gateway
 from tests.server.spaces import Say, Space, ask_chat, chat_request, collect, open_space, read_events, said_in
+from tests.waits import latency
 
 CONFIG = """
 detectors:
@@ -79,7 +80,7 @@ async def test_a_mail_address_split_over_chunks_is_never_released_and_sentences_
         # A sentence is known to be over when the next one begins: so the model is always one ahead, and never two.
         body = chat_request(space, "docs", detectors=wanted)
         events: list[tuple[str, Any]] = []
-        async with asyncio.timeout(10), aclosing(read_events(port, body)) as stream:
+        async with aclosing(read_events(port, body)) as stream:
             async for name, event in stream:
                 events.append((name, event))
                 if name in ("generation_start", "token"):
@@ -103,16 +104,15 @@ async def test_an_invented_citation_is_blocked_and_the_model_is_stopped() -> Non
         await say("It takes three minutes [al/docs]. ")
         await say("The moon is made of cheese [al/in")
         await say("vented]. And so on. ")
-        for _ in range(500):
+        while True:
             await say("More words follow here. ")
-            await asyncio.sleep(0.02)
+            await latency(0.02)
 
     async with opened({"docs": [NOTES], "llm": talk}, **STREAMING) as (space, port):
         wanted = {"output": {"citations": {}}, "on_finding": {"output": "block"}, "fallback": "Withheld."}
         events = await collect(port, chat_request(space, "docs", detectors=wanted))
         assert said_in(events) == "It takes three minutes [al/docs]. Withheld."
-        async with asyncio.timeout(1):
-            await space.is_idle.wait()
+        await space.is_idle.wait()
     done = dict(events)["done"]
     assert done["detections"]["output"][0]["detection"] == "invented_citation"
     assert done["citations"] == [{"path": "al/docs", "start": 24, "end": 31, "is_retrieved": True}]

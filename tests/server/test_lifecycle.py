@@ -5,7 +5,6 @@ import asyncio
 import dataclasses
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,19 @@ from lockgate.config.settings import Listener, Settings
 from lockgate.errors import CannotListen
 from lockgate.server.run import bind_all
 from tests.server.http_client import CONTENT, call, connect, detect, stream
-from tests.server.processes import ServerProcess, running, wait_until
+from tests.server.processes import ServerProcess, running
+from tests.waits import HANG_S, linger, until
+
+PATIENT = {"LOCKGATE_SERVER__SHUTDOWN_TIMEOUT_S": "600"}
 
 
 def take_port() -> socket.socket:
     return socket.create_server(("127.0.0.1", 0))
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PORT", "HEALTH_HTTP_PORT"])
@@ -28,7 +35,7 @@ def test_a_port_that_was_asked_for_and_is_taken_ends_the_start(tmp_path: Path, v
     with take_port() as taken:
         port = taken.getsockname()[1]
         server = ServerProcess(tmp_path, variables={variable: str(port)})
-        assert server.process.wait(20) == 3
+        assert server.process.wait(HANG_S) == 3
     assert server.error_path.read_text() == (
         f"lockgate: failed to run server: io error: Address already in use (os error 98) on 127.0.0.1:{port}; "
         f"--{variable.lower().replace('_', '-')} or {variable} chooses another\n"
@@ -69,7 +76,7 @@ def test_the_health_port_is_bound_first_and_without_a_config_file_only_loopback(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_the_request_in_flight_finish(tmp_path: Path, number: signal.Signals) -> None:
     """G-8: no new connections, idle ones closed, status 0."""
-    server = ServerProcess(tmp_path)
+    server = ServerProcess(tmp_path, variables=PATIENT)
     server.wait_for_start()
     try:
         async with connect(server.api_port) as idle, connect(server.api_port) as client:
@@ -78,15 +85,15 @@ async def test_a_signal_lets_the_request_in_flight_finish(tmp_path: Path, number
             await client.read_head()
             assert await client.read_chunk()
             server.process.send_signal(number)
-            assert await idle.is_closed(3.0)
+            assert await idle.is_closed()
             with pytest.raises(ConnectionError):
                 await call(server.api_port, CONTENT)
             await client.send_line(content=" and three.")
             await client.send_chunk(b"")
             assert await client.read_chunk() == b'{"detections":[],"processed_index":36,"start_index":22}\n'
             assert await client.read_chunk() == b""
-            assert await client.is_closed(3.0)
-        assert await asyncio.to_thread(server.process.wait, 5) == 0
+            assert await client.is_closed()
+        assert await asyncio.to_thread(server.process.wait, HANG_S) == 0
     finally:
         server.stop()
     assert server.error_path.read_text() == ""
@@ -94,17 +101,18 @@ async def test_a_signal_lets_the_request_in_flight_finish(tmp_path: Path, number
 
 
 async def test_a_second_interrupt_does_not_wait_for_requests(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path)
+    server = ServerProcess(tmp_path, variables=PATIENT)
     server.wait_for_start()
     try:
         async with connect(server.api_port) as client:
             await client.start_stream()
             await client.read_head()
             server.process.send_signal(signal.SIGINT)
-            await asyncio.sleep(0.5)
+            await until(lambda: server.events("stopping"), "the wait for the request")
+            await linger()
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGINT)
-            assert await asyncio.to_thread(server.process.wait, 5) == 0
+            assert await asyncio.to_thread(server.process.wait, HANG_S) == 0
     finally:
         server.stop()
 
@@ -123,7 +131,7 @@ async def test_the_log_has_one_object_per_line_and_nothing_that_a_caller_said(tm
         async with connect(server.api_port) as client:
             await client.send(f"{secret}\r\n\r\n".encode())
             await client.read_answer()
-        wait_until(lambda: len(server.events("request")) == 6)
+        await until(lambda: len(server.events("request")) == 6)
         log = server.log()
     assert secret not in server.log_path.read_text()
     assert all({"event", "service", "level", "logger", "timestamp"} <= line.keys() for line in log)
@@ -136,14 +144,8 @@ async def test_quiet_means_no_log_at_all(tmp_path: Path) -> None:
         port = chosen.getsockname()[1]
     server = ServerProcess(tmp_path, ["--quiet", "--http-port", str(port)])
     try:
-        started = time.monotonic()
-        while True:
-            try:
-                assert (await detect(port, {"content": "x", "detectors": {"pii": {}}})).status == 200
-                break
-            except ConnectionError:
-                assert time.monotonic() - started < 20
-                await asyncio.sleep(0.05)
+        await until(lambda: is_open(port) or server.process.poll() is not None, "the start")
+        assert (await detect(port, {"content": "x", "detectors": {"pii": {}}})).status == 200
     finally:
         assert server.stop() == 0
     assert (server.log_path.read_bytes(), server.error_path.read_bytes()) == (b"", b"")

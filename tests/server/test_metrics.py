@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What /metrics tells of a real server, and what its log never tells."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server.http_client import CONTENT, JSON_TYPE, STREAM, call, connect, detect, stream
 from tests.server.processes import ServerProcess, running
 from tests.server.spaces import Say, chat_request, collect, open_space
+from tests.waits import forever, until
 
 SECRETS = {
     "authorization": "Bearer zqx-token-1",
@@ -35,12 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, mixed_config: Path) -> Iter
     directory = tmp_path_factory.mktemp("metrics")
     path = directory / "config.yaml"
     path.write_text(mixed_config.read_text().replace("\nserver:", f"{LOST}server:"))
-    with running(
-        directory,
-        ["--config-path", str(path)],
-        LOCKGATE_LOG__LEVEL="DEBUG",
-        LOCKGATE_AGGREGATOR__RETRIEVAL_TIMEOUT_S="0.5",
-    ) as process:
+    with running(directory, ["--config-path", str(path)], LOCKGATE_LOG__LEVEL="DEBUG") as process:
         yield process
 
 
@@ -105,18 +100,14 @@ async def test_streams_are_measured_from_begin_to_end(server: ServerProcess) -> 
 
 
 async def test_a_request_is_open_until_its_client_leaves(server: ServerProcess) -> None:
-    before = await read_metrics(server)
+    before, left = await read_metrics(server), len(server.events("client_left"))
     async with connect(server.api_port) as client:
         await client.start_stream()
         await client.send_line(content="One. ", detectors={"slow": {}})
         await client.read_head()
         assert take(await read_metrics(server), "open_requests") == 1
+    await until(lambda: len(server.events("client_left")) > left, "the event in the log")
     after = await read_metrics(server)
-    for _ in range(500):
-        if not take(after, "open_requests"):
-            break
-        await asyncio.sleep(0.01)
-        after = await read_metrics(server)
     assert take(after, "open_requests") == 0
     assert count(after, STREAM, "left") == count(before, STREAM, "left") + 1
 
@@ -183,17 +174,15 @@ async def test_a_question_whose_detector_fails_is_logged_and_counted_like_any_ot
     assert all(line["correlation_id"] for line in lines)
 
 
-async def test_a_source_that_is_too_late_is_counted_as_failed(server: ServerProcess) -> None:
-    before = await read_metrics(server)
-
+async def test_a_source_that_is_too_late_is_counted_as_failed(tmp_path: Path) -> None:
     async def hang(say: Say) -> None:
-        await asyncio.sleep(5)
+        await forever()
 
-    async with open_space({"docs": hang, "llm": "x"}) as space:
-        events = await collect(server.api_port, chat_request(space, "docs"))
+    with running(tmp_path, LOCKGATE_AGGREGATOR__RETRIEVAL_TIMEOUT_S="0.5") as server:
+        async with open_space({"docs": hang, "llm": "x"}) as space:
+            events = await collect(server.api_port, chat_request(space, "docs"))
+        counted = await read_metrics(server)
     assert dict(events)["source_complete"]["status"] == "timeout"
-    after = await read_metrics(server)
-    late = {"kind": "source", "name": "syftai_space", "status": "504"}
-    assert take(after, "backend_errors_total", **late) == take(before, "backend_errors_total", **late) + 1
+    assert take(counted, "backend_errors_total", kind="source", name="syftai_space", status="504") == 1
     failed = server.events("data_source.query.failed")[-1]
     assert (failed["source"], failed["status"], failed["reason"]) == ("al/docs", "timeout", "TimedOut")

@@ -14,6 +14,7 @@ from lockgate.core.endpoints import MODERATIONS_PATH as PATH
 from tests.contracts.http_peers import Exchange, Peer, break_off, open_peer, reply, stay_silent
 from tests.server.gateways import ask, gateway
 from tests.server.http_client import Answer
+from tests.waits import latency
 
 TEXT = "Mail ana@example.org about the bluebird."
 CLEAN = "Tea is nice."
@@ -21,7 +22,7 @@ FAILED = {"type": "DETECTOR_FAILED", "message": "Detector `far` failed. The text
 GENERIC = "unexpected error occurred while processing request"
 
 
-def config(far: int, *, more: str = "") -> str:
+def config(far: int, *, more: str, patience: int) -> str:
     return f"""
 detectors:
   key: {{embedded: keywords, options: {{keywords: [bluebird]}}}}
@@ -31,7 +32,7 @@ detectors:
     type: text_contents
     chunker_id: sentence
     default_threshold: 0.5
-    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: 1}}
+    service: {{hostname: 127.0.0.1, port: {far}, request_timeout: {patience}}}
 policies:
   strict: {{input: {{pii: {{}}}}, output: {{key: {{}}, talk: {{}}}}, on_finding: {{input: block}}}}
   trial: {{mode: shadow, input: {{pii: {{}}}}, on_finding: block}}
@@ -81,8 +82,11 @@ class House(NamedTuple):
 
 
 @asynccontextmanager
-async def house(more: str = "", **environ: str) -> AsyncIterator[House]:
-    async with open_peer(find_threats) as far, gateway(config(far.port, more=more), **environ) as port:
+async def house(more: str = "", patience: int = 600, **environ: str) -> AsyncIterator[House]:
+    async with (
+        open_peer(find_threats) as far,
+        gateway(config(far.port, more=more, patience=patience), **environ) as port,
+    ):
         yield House(port, far)
 
 
@@ -209,13 +213,16 @@ async def test_what_a_policy_would_do_changes_nothing_here() -> None:
 
 
 async def test_no_more_than_the_limit_is_asked_of_a_detector_at_once() -> None:
-    open_now, most = 0, 0
+    open_now, most, are_three = 0, 0, asyncio.Event()
 
     async def slowly(exchange: Exchange) -> None:
         nonlocal open_now, most
         open_now += 1
         most = max(most, open_now)
-        await asyncio.sleep(0.01)
+        if most >= 3:
+            are_three.set()
+        await are_three.wait()
+        await latency(0.01)
         await find_threats(exchange)
         open_now -= 1
 
@@ -245,7 +252,7 @@ async def test_a_detector_that_fails_ends_the_request_unless_its_policy_lets_it_
 
 
 async def test_a_detector_that_is_too_slow_is_a_failure() -> None:
-    async with house() as here:
+    async with house(patience=1) as here:
         here.far.script = stay_silent
         slow, answer = await asyncio.gather(here.post(TEXT, policy="strange"), here.post(TEXT, policy="half"))
     assert (slow.status, answer.status) == (500, 200)

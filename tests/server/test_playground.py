@@ -67,10 +67,17 @@ def events_of(answer: Answer) -> list[tuple[str, Any]]:
 
 
 def without_times(events: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    kept = [(name, value) for name, value in events if name not in ("trace", "retrieval_complete")]
-    for _, value in kept:
-        for key in ("metadata", "receipt"):
-            value.pop(key, None)
+    """The events but for what depends on when things came: the times, and where the answer is cut into tokens."""
+    kept: list[tuple[str, Any]] = []
+    for name, told in events:
+        value = {key: one for key, one in told.items() if key not in ("metadata", "receipt")}
+        if name == "token" and kept[-1][0] == "token":
+            before = kept.pop()[1]
+            assert value["start_index"] == before["processed_index"]
+            value |= {key: before[key] + value[key] for key in ("content", "detections")}
+            value["start_index"] = before["start_index"]
+        if name not in ("trace", "retrieval_complete"):
+            kept.append((name, value))
     return kept
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import Context
-from tests.contracts.http_peers import Exchange, Script, reply, reply_json, stream
+from tests.contracts.http_peers import Exchange, Script, reply, reply_json, stay_silent, stream
 from tests.server.endings import ended_badly, ended_well, error_of
 from tests.server.gateways import BASE, CHAT, TEXT, V1, V1_STREAM, ask, chunk, events_of, results_in, sse, text_in
+from tests.server.http_client import build_request, connect
 from tests.server.policy_peers import (
     CUT_OFF,
     FAILED,
@@ -29,6 +30,7 @@ from tests.server.policy_peers import (
     speak,
     text_of,
 )
+from tests.waits import forever
 
 # What the model says.
 
@@ -206,7 +208,7 @@ async def test_a_policy_that_cuts_off_closes_the_model_and_ends_every_choice(pat
 
     async with before(model) as (port, _):
         answer = await ask(port, path, request(path, policy, is_stream=True, n=2))
-        await asyncio.wait_for(left.wait(), 1)
+        await left.wait()
     events = ended_well(events_of(answer))
     ends = [
         (one["index"], one["finish_reason"]) for event in events for one in event["choices"] if one["finish_reason"]
@@ -221,21 +223,22 @@ async def test_a_policy_that_cuts_off_stops_a_generation_server_too() -> None:
     async def endless(_message: Any, _context: Context) -> AsyncIterator[Any]:
         for piece in PIECES:
             yield nlp.GeneratedTextStreamResult(generated_text=piece)
-        await asyncio.sleep(30)
+        await forever()
 
     async with before(ServerStreamingTextGenerationTaskPredict=endless) as (port, peers):
         events = events_of(await ask(port, V1_STREAM, request(V1_STREAM, "block", is_stream=True)))
         assert said(V1_STREAM, events) == WITHHELD
-        await asyncio.wait_for(peers.generation.left.wait(), 1)
+        await peers.generation.left.wait()
 
 
 async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_being_read() -> None:
-    """The finding in the content is known while the reasoning is still read; nothing unread leaves to tell of it."""
+    """The finding in the content is known, the reasoning is never read; nothing unread leaves to tell of it."""
 
     async def far(exchange: Exchange) -> None:
         text = exchange.received.json["contents"][0]
         if "Hm" in text:
-            await asyncio.sleep(0.1)
+            await stay_silent(exchange)
+            return
         found = [FAR | {"start": 0, "end": 8}] if "bluebird" in text else []
         await exchange.answer(json.dumps([found]).encode())
 
@@ -251,19 +254,25 @@ async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_bein
 
 
 async def test_what_was_thought_and_read_before_leaves_before_what_is_withheld() -> None:
-    far = reply_json([[]])
+    far, is_thought_heard = reply_json([[]]), asyncio.Event()
 
     async def late(exchange: Exchange) -> None:
         text = exchange.received.json["contents"][0]
         if "bluebird" not in text:
             await far(exchange)
             return
-        await asyncio.sleep(0.1)
+        await is_thought_heard.wait()
         await exchange.answer(json.dumps([[FAR | {"start": 0, "end": 8}]]).encode())
 
     said = [chunk(reasoning_content="Hm. So"), chunk("bluebird. So"), chunk(" it is."), chunk(finish="stop")]
-    async with before(stream(sse(*said, "[DONE]")), late) as (port, _):
-        answer = await ask(port, CHAT, request(CHAT, "farblock", is_stream=True))
+    body = json.dumps(request(CHAT, "farblock", is_stream=True)).encode()
+    async with before(stream(sse(*said, "[DONE]")), late) as (port, _), connect(port) as client:
+        await client.send(build_request("POST", CHAT, body))
+        answer = await client.read_head()
+        while part := await client.read_chunk():
+            answer = answer._replace(body=answer.body + part)
+            if b'So"' in answer.body:
+                is_thought_heard.set()
     events = ended_well(events_of(answer))
     thoughts = [event["choices"][0]["delta"].get("reasoning_content") for event in events]
     assert thoughts == ["Hm. ", "So", None, None]

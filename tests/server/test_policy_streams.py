@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from tests.server.policy_house import (
     text,
     verifies,
 )
+from tests.waits import is_pending, linger
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 HIDDEN = "█" * len(MAIL)
@@ -122,21 +122,16 @@ async def test_each_detector_may_have_an_action_of_its_own(is_stream: bool) -> N
 
 
 @pytest.mark.parametrize(("policy", "left"), [("stopped", "Write to [cut]"), ("blocked", "[cut]")])
-async def test_the_models_connection_is_closed_soon_after_the_finding(policy: str, left: str) -> None:
-    took: list[float] = []
+async def test_the_models_connection_is_closed_after_the_finding(policy: str, left: str) -> None:
     async with open_house(Voice(waits=True)) as house:
-        for path in (CHAT, TEXT, CHAT, TEXT):  # the machine may have had something else to do
+        for path in (CHAT, TEXT):
             house.voice.is_left.clear()
             events = read(await post(house.port, path, build(path, policy, is_stream=True)), is_stream=True)
-            heard_at = time.monotonic()
-            await asyncio.wait_for(house.voice.is_left.wait(), 2)
-            took.append(house.voice.left_at - heard_at)
+            await house.voice.is_left.wait()
             assert spoken(events) == left
             ends = [choice["finish_reason"] for event in events for choice in event["choices"]]
             assert ends == [None] * (len(ends) - 1) + ["content_filter"]
             assert events[-1]["receipt"]["outcome"] == policy
-    assert min(took[0::2]) < 0.1
-    assert min(took[1::2]) < 0.1
 
 
 async def test_a_prompt_that_is_blocked_is_answered_with_the_fallback() -> None:
@@ -261,7 +256,7 @@ async def test_in_shadow_messages_do_not_wait_for_detectors() -> None:
     may_read = asyncio.Event()
 
     async def far(exchange: Exchange) -> None:
-        await asyncio.wait_for(may_read.wait(), 5)
+        await may_read.wait()
         await exchange.answer(b"[[]]")
 
     async with open_house(Voice("One. ", "Two. "), far) as house:
@@ -272,9 +267,8 @@ async def test_in_shadow_messages_do_not_wait_for_detectors() -> None:
             await client.send(build_request("POST", CHAT, body))
             await client.read_head()
             heard = b""
-            async with asyncio.timeout(2):
-                while b"Two. " not in heard:
-                    heard += await client.read_chunk()
+            while b"Two. " not in heard:
+                heard += await client.read_chunk()
             assert b'finish_reason":"stop' not in heard
             may_read.set()
             while part := await client.read_chunk():
@@ -431,14 +425,13 @@ async def test_with_an_early_check_the_model_is_asked_at_once_and_nothing_leaves
     may_read = asyncio.Event()
 
     async def far(exchange: Exchange) -> None:
-        await asyncio.wait_for(may_read.wait(), 5)
+        await may_read.wait()
         await exchange.answer(b"[[]]")
 
     async with open_house(far=far) as house:
         asking = asyncio.ensure_future(post(house.port, CHAT, chat("early", stream=is_stream)))
-        await asyncio.wait_for(house.voice.is_asked.wait(), 2)
-        await asyncio.sleep(0.05)
-        assert not asking.done()
+        await house.voice.is_asked.wait()
+        assert await is_pending(asking)
         may_read.set()
         events = read(await asking, is_stream=is_stream)
     assert said_in(events) == SAID.replace(MAIL, HIDDEN)
@@ -450,20 +443,16 @@ FOUND = {"start": 0, "end": 5, "text": "Hello", "detection": "greeting", "detect
 
 @pytest.mark.parametrize("model", ["m", "main@early", "agent/free@early"])
 async def test_a_finding_of_an_early_check_closes_the_model_and_only_the_fallback_is_heard(model: str) -> None:
-    told_at = 0.0
-
     async def far(exchange: Exchange) -> None:
-        nonlocal told_at
-        await asyncio.wait_for(house.voice.is_asked.wait(), 2)
-        await asyncio.sleep(0.05)
-        told_at = time.monotonic()
+        await house.voice.is_asked.wait()
+        await linger()
         await exchange.answer(json.dumps([[FOUND]]).encode())
 
-    async with open_house(Voice(waits=True), far) as house:
+    # A long gap between tokens is allowed, so that nothing else closes it.
+    async with open_house(Voice(waits=True), far, LOCKGATE_AGENTS__FREE__TOKEN_GAP_TIMEOUT_S="600") as house:
         named = "early" if model == "m" else None
         events = read(await post(house.port, CHAT, chat(named, model=model)), is_stream=True)
-        await asyncio.wait_for(house.voice.is_left.wait(), 2)
-        assert house.voice.left_at - told_at < 0.1
+        await house.voice.is_left.wait()
         assert len(house.voice.asked) == 1
     assert spoken(events) == "[no]"
     assert [one["finish_reason"] for event in events for one in event["choices"]][-1] == "content_filter"

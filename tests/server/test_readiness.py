@@ -9,6 +9,7 @@ import pytest
 from lockgate.core.values import Health
 from lockgate.errors import LockgateError
 from lockgate.server.readiness import Readiness
+from tests.waits import until
 
 
 class ScriptedProbe:
@@ -34,10 +35,7 @@ async def test_it_is_ready_when_each_has_been_reached_once() -> None:
     readiness = Readiness({"models.main": late, "sessions": bad, "sources.docs": ScriptedProbe(WELL)})
     assert readiness.missing == ("models.main", "sessions", "sources.docs")
     async with readiness.watch():
-        for _ in range(500):
-            if readiness.is_ready:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: readiness.is_ready, "readiness")
     assert late.asked == 2
     assert not readiness.missing
 

@@ -4,7 +4,6 @@
 import asyncio
 import signal
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,10 @@ from tests.server.processes import ServerProcess
 from tests.server.slow_parts import read_diary
 from tests.server.test_tls import connect as connect_tls
 from tests.server.test_tls import trust
+from tests.waits import HANG_S, is_pending, linger, until
 
 QUICK = {"LOCKGATE_SERVER__SHUTDOWN_TIMEOUT_S": "0.6"}
+PATIENT = {"LOCKGATE_SERVER__SHUTDOWN_TIMEOUT_S": "600"}
 
 
 def start(directory: Path, *arguments: str, **variables: str) -> ServerProcess:
@@ -28,7 +29,7 @@ def start(directory: Path, *arguments: str, **variables: str) -> ServerProcess:
 
 
 def write_slow_config(directory: Path) -> list[str]:
-    """Settings with a detector that takes its time."""
+    """Settings with a detector that never answers."""
     config = directory / "config.yaml"
     config.write_text(
         "detectors: {slow: {embedded: 'tests.server.slow_parts:open_slow_detector', "
@@ -37,8 +38,16 @@ def write_slow_config(directory: Path) -> list[str]:
     return ["--config-path", str(config)]
 
 
-async def wait_for_end(server: ServerProcess, timeout_s: float = 5.0) -> int:
-    return await asyncio.to_thread(server.process.wait, timeout_s)
+async def wait_for_end(server: ServerProcess) -> int:
+    return await asyncio.to_thread(server.process.wait, HANG_S)
+
+
+async def open_slow_request(client: Client, directory: Path) -> None:
+    """A request that its detector has begun to read."""
+    await client.start_stream()
+    await client.send_chunk(build_line(detectors={"slow": {}}, content="One. Two"))
+    await client.read_head()
+    await until(lambda: read_diary(directory / "diary") == ["began"], "the detector's call")
 
 
 async def open_stream(client: Client) -> None:
@@ -63,7 +72,7 @@ async def test_a_stop_waits_for_the_request_under_way_and_for_nobody_else(tmp_pa
     """
     authority = Authority(tmp_path, "ours")
     own = authority.issue("server")
-    server = start(tmp_path, "--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key))
+    server = start(tmp_path, "--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key), **PATIENT)
     context = trust(authority)
     silent, deaf = (socket.create_connection(("127.0.0.1", server.api_port)) for _ in range(2))
     try:
@@ -71,13 +80,13 @@ async def test_a_stop_waits_for_the_request_under_way_and_for_nobody_else(tmp_pa
             async with connect_tls(server.api_port, context) as idle, connect_tls(server.api_port, context) as client:
                 await open_stream(client)
                 server.process.send_signal(signal.SIGTERM)
-                assert await idle.is_closed(3.0)
+                assert await idle.is_closed()
                 with pytest.raises(ConnectionError):
                     await call(server.api_port, "/health", method="GET")
                 assert (await call(server.health_port, "/health", method="GET")).status == 200
                 await finish_stream(client)
-                assert await client.is_closed(3.0)
-            assert await wait_for_end(server, 3.0) == 0
+                assert await client.is_closed()
+            assert await wait_for_end(server) == 0
     finally:
         server.stop()
     assert [line["event"] for line in server.log()][-2:] == ["request", "stopped"]
@@ -88,18 +97,14 @@ async def test_after_the_deadline_requests_are_cut_and_cleaned_up(tmp_path: Path
     server = start(tmp_path, *write_slow_config(tmp_path), **QUICK)
     try:
         async with connect(server.api_port) as client:
-            await client.start_stream()
-            await client.send_chunk(build_line(detectors={"slow": {}}, content="One. Two"))
-            await client.read_head()
-            await asyncio.sleep(0.1)
-            started = time.monotonic()
+            await open_slow_request(client, tmp_path)
             server.process.send_signal(signal.SIGTERM)
-            assert await client.is_closed(3.0)
-            assert 0.5 < time.monotonic() - started < 2.0
+            assert await client.is_closed()
             assert await wait_for_end(server) == 0
     finally:
         server.stop()
-    assert [step for step, _ in read_diary(tmp_path / "diary")] == ["began", "cancelled"]
+    assert read_diary(tmp_path / "diary") == ["began", "cancelled"]
+    assert [line["timeout_s"] for line in server.events("stopping")] == [0.6]
     assert [line["reason"] for line in server.events("warning")] == ["requests under way were cut: 1"]
     assert (server.error_path.read_text(), [line for line in server.log() if line["level"] == "error"]) == ("", [])
 
@@ -113,43 +118,42 @@ async def test_a_client_that_does_not_read_its_answer_does_not_keep_us_beyond_th
             for _ in range(60):
                 await client.send_chunk(line)
             await client.send_chunk(b"")
-            await asyncio.sleep(0.3)
+            await linger(0.3)
             server.process.send_signal(signal.SIGTERM)
             assert await wait_for_end(server) == 0
     finally:
         server.stop()
+    assert [line["timeout_s"] for line in server.events("stopping")] == [0.6]
+    assert [line["reason"] for line in server.events("warning")] == ["requests under way were cut: 1"]
 
 
 async def test_a_second_interrupt_cuts_requests_at_once(tmp_path: Path) -> None:
-    server = start(tmp_path, *write_slow_config(tmp_path))
+    server = start(tmp_path, *write_slow_config(tmp_path), **PATIENT)
     try:
         async with connect(server.api_port) as client:
-            await client.start_stream()
-            await client.send_chunk(build_line(detectors={"slow": {}}, content="One. Two"))
-            await client.read_head()
-            await asyncio.sleep(0.1)
+            await open_slow_request(client, tmp_path)
             server.process.send_signal(signal.SIGTERM)
             server.process.send_signal(signal.SIGTERM)  # says the same again
-            await asyncio.sleep(0.3)
+            await until(lambda: server.events("stopping"), "the stop")
+            await linger()
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGINT)
-            assert await client.is_closed(1.0)
-            assert await wait_for_end(server, 2.0) == 0
+            assert await client.is_closed()
+            assert await wait_for_end(server) == 0
     finally:
         server.stop()
-    assert [step for step, _ in read_diary(tmp_path / "diary")] == ["began", "cancelled"]
+    assert read_diary(tmp_path / "diary") == ["began", "cancelled"]
     assert server.error_path.read_text() == ""
 
 
 async def test_ports_that_had_to_stay_closed_do_not_end_the_service() -> None:
     """D-16."""
-    ports = Ports([], 1.0)
+    ports = Ports([], 600.0)
     await ports.start()
     serving = asyncio.create_task(ports.serve())
-    await asyncio.sleep(0.05)
-    assert not serving.done()
+    assert await is_pending(serving)
     ports.stop()
-    await asyncio.wait_for(serving, 1.0)
+    await serving
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,23 @@ import asyncio
 import gc
 import re
 import socket
-import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from lockgate.errors import InvalidRequest
 from lockgate.server.http.app import App
 from lockgate.server.http.exchange import Exchange
-from tests.server.http_client import JSON_TYPE, Client, build_head, build_request, call, connect
+from lockgate.server.http.streaming import StreamedBody
+from tests.server.http_client import JSON_TYPE, build_head, build_request, call, connect
 from tests.server.served_app import build_app, served
+from tests.waits import forever, is_pending, latency, linger, until
 
-DONE = b"data: [DONE]\n\n"
+DONE, PULSE = b"data: [DONE]\n\n", b":\n\n"
 TIMED_OUT = b'event: error\ndata: {"code":504,"details":"request timed out"}\n\n'
 
 
@@ -44,15 +47,11 @@ async def serving(endpoint: Callable[[Exchange], Awaitable[None]], **options: fl
     app = build_app(
         {"/events": endpoint, "/few": few, "/health": health},
         max_streams=int(options.get("max_streams", 100)),
-        timeout_s=options.get("timeout_s", 20.0),
+        timeout_s=options.get("timeout_s", 600.0),
     )
-    app.keep_alive_s = options.get("keep_alive_s", 15.0)
+    app.keep_alive_s = options.get("keep_alive_s", 600.0)
     async with served(app) as port:
         yield port
-
-
-async def read_until(client: Client, end: bytes, limit_s: float = 5.0) -> bytes:
-    return await asyncio.wait_for(client.reader.readuntil(end), limit_s)
 
 
 async def test_a_stream_of_events_has_the_right_head_and_ends_without_more() -> None:
@@ -75,7 +74,7 @@ async def test_an_error_after_the_start_is_the_last_event(done: bytes, is_in_one
         await exchange.start_events(done=done)
         await exchange.write(event("é"))
         if not is_in_one_turn:
-            await asyncio.sleep(0.01)
+            await linger(0.01)
         raise InvalidRequest("not\n“so”")
 
     async with serving(fail) as port, connect(port) as client:
@@ -118,48 +117,113 @@ async def test_writing_without_an_open_stream_is_a_bug_and_harms_nobody() -> Non
 
 
 async def test_a_silent_stream_sends_a_comment_now_and_then_between_events() -> None:
-    """G-36: after every span without an event, none otherwise, none after the end."""
+    """G-36: again and again until the next event, none after the end."""
+    turns = asyncio.Event(), asyncio.Event()
 
     async def dawdle(exchange: Exchange) -> None:
         await exchange.start_events()
-        await asyncio.sleep(0.4)
-        await exchange.write(event("a"))
-        for _ in range(10):
-            await exchange.write(event("b"))
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.4)
-        await exchange.write(event("c"))
+        for turn, text in zip(turns, "ab", strict=True):
+            await turn.wait()
+            await exchange.write(event(text))
         await exchange.end()
 
-    async with serving(dawdle, keep_alive_s=0.15) as port, connect(port) as client:
+    async with serving(dawdle, keep_alive_s=0.02) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
-        answer = await client.read_answer()
-        found = re.fullmatch(rb"((?::\n\n)+)data: a\n\n(?:data: b\n\n){10}((?::\n\n)+)data: c\n\n", answer.body)
-        assert found, answer.body
-        assert all(1 <= len(part) // 3 <= 3 for part in found.groups())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.reader.read(1), 0.35)
+        await client.read_head()
+        body = b""
+        while part := await client.read_chunk():
+            body += part
+            if body.endswith(PULSE * 3):
+                turns[body.count(b"data")].set()
+        assert re.fullmatch(rb"(:\n\n){3,}data: a\n\n(:\n\n){3,}data: b\n\n", body), body
+        reading = asyncio.create_task(client.read_answer())
+        assert await is_pending(reading)
         await client.send(build_request("POST", "/few"))
-        assert (await client.read_answer()).body.startswith(b"data: 0\n\n")
+        assert (await reading).body.startswith(b"data: 0\n\n")
 
 
-async def test_a_comment_never_falls_into_an_event_that_is_written_in_pieces() -> None:
-    async def tear(exchange: Exchange) -> None:
-        await exchange.start_events()
-        for piece in (b"data: a", b"b\n", b"\n", b"data: c\n\n"):
-            await exchange.write(piece)
-            await asyncio.sleep(0.08)
-        await exchange.end()
+class Timer(NamedTuple):
+    """What is to be done at a time."""
 
-    async with serving(tear, keep_alive_s=0.03) as port:
-        body = (await call(port, "/events")).body
-    assert re.fullmatch(rb"data: ab\n\n(:\n\n)+data: c\n\n(:\n\n)+", body), body
+    at_s: float
+    act: Callable[[], object]
+
+    def cancel(self) -> None:
+        """Nobody does."""
+
+
+class ManualLoop:
+    """A loop whose clock is moved by the test, and whose turns end at once; what a body writes stands in `sent`."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.sent = b""
+        self._timers: list[Timer] = []
+        transport = SimpleNamespace(write=self._write, is_closing=lambda: False)
+        scope = {"method": "POST", "http_version": "1.1"}
+        flow = SimpleNamespace(write_paused=False)
+        self.cycle: Any = SimpleNamespace(
+            scope=scope, flow=flow, transport=transport, chunked_encoding=False, disconnected=False
+        )
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, act: Callable[[], object]) -> Timer:
+        self._timers.append(Timer(self.now_s + delay_s, act))
+        return self._timers[-1]
+
+    def call_soon(self, act: Callable[[], object]) -> Timer:
+        return self.call_later(0, act)
+
+    def advance(self, seconds: float) -> None:
+        """Everything that is due until then is done at its time."""
+        end_s = self.now_s + seconds
+        while due := [timer for timer in self._timers if timer.at_s <= end_s]:
+            first = min(due, key=lambda timer: timer.at_s)
+            self._timers.remove(first)
+            self.now_s = first.at_s
+            first.act()
+        self.now_s = end_s
+
+    def _write(self, data: bytes) -> None:
+        self.sent += data
+
+
+def open_body(loop: Any) -> StreamedBody:
+    """A body that gives a sign of life every eight seconds."""
+    body = StreamedBody(loop.cycle, loop)
+    body.keep_alive(PULSE, 8.0)
+    return body
+
+
+def test_a_comment_comes_after_every_span_without_an_event_and_not_otherwise() -> None:
+    """G-36."""
+    loop = ManualLoop()
+    body = open_body(loop)
+    loop.advance(20)
+    assert loop.sent == PULSE * 2
+    for _ in range(10):
+        body.add(event("b"))
+        loop.advance(7)
+    assert loop.sent == PULSE * 2 + event("b") * 10
+    loop.advance(1)
+    assert loop.sent == PULSE * 2 + event("b") * 10 + PULSE
+
+
+def test_a_comment_never_falls_into_an_event_that_is_written_in_pieces() -> None:
+    loop = ManualLoop()
+    body = open_body(loop)
+    for piece in (b"data: a", b"b\n", b"\n", b"data: c\n\n"):
+        body.add(piece)
+        loop.advance(20)
+    assert re.fullmatch(rb"data: ab\n\n(:\n\n)+data: c\n\n(:\n\n)+", loop.sent), loop.sent
 
 
 async def test_other_streams_give_no_sign_of_life() -> None:
     async def lines(exchange: Exchange) -> None:
         await exchange.start_stream([], lambda reply: b"")
-        await asyncio.sleep(0.1)
+        await linger()
         await exchange.write(b"{}\n")
         await exchange.end()
 
@@ -205,14 +269,13 @@ async def test_the_buffer_of_one_turn_is_bounded() -> None:
     async with serving(flood) as port, connect(port, limit=1024) as client:
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await client.send(build_request("POST", "/events"))
-        await asyncio.sleep(0.3)
-        stuck_at = len(written)
-        assert stuck_at < 10_000  # the system's own buffers take the most of it
-        await asyncio.sleep(0.1)
+        stuck_at = -1
+        while stuck_at != len(written):
+            stuck_at = len(written)
+            await linger()
+        assert 0 < stuck_at < 10_000  # the system's own buffers take the most of it
+        assert (await call(port, "/few")).status == 200
         assert len(written) == stuck_at
-        started = time.monotonic()
-        assert (await asyncio.wait_for(call(port, "/few"), 5.0)).status == 200
-        assert time.monotonic() - started < 1.0
         await client.read_head()
         seen = 0
         while seen < 30:
@@ -237,7 +300,7 @@ async def test_a_slow_reader_gets_everything_in_order() -> None:
         while chunk := await client.read_chunk():
             body += chunk
             if len(body) < 100_000:
-                await asyncio.sleep(0.005)
+                await latency(0.005)
     assert body == b"".join(event(f"{number:0500}") for number in range(1500))
 
 
@@ -248,7 +311,7 @@ async def test_http_1_0_gets_the_body_without_chunks_and_its_end_is_that_of_the_
     async def slowly(exchange: Exchange) -> None:
         await exchange.start_events(done=DONE)
         await exchange.write(event("a"))
-        await asyncio.sleep(0.01)
+        await linger(0.01)
         await exchange.write(event("b"))
         if exchange.header(b"x-fail"):
             raise InvalidRequest("no")
@@ -263,14 +326,14 @@ async def test_http_1_0_gets_the_body_without_chunks_and_its_end_is_that_of_the_
                 await client.send(build_request("POST", "/events", b"", headers).replace(b"HTTP/1.1", b"HTTP/1.0"))
                 head = await client.read_head()
                 assert (head.headers["connection"], head.headers.get("transfer-encoding")) == ("close", None)
-                assert await asyncio.wait_for(client.reader.read(), 5.0) == event("a") + event("b") + end
+                assert await client.reader.read() == event("a") + event("b") + end
 
 
 async def test_head_has_no_body_and_the_connection_stays_usable() -> None:
     async def slow(exchange: Exchange) -> None:
         await exchange.start_events()
         await exchange.write(event("a"))
-        await asyncio.sleep(0.03)
+        await linger()
         await exchange.write(event("b"))
         await exchange.end()
 
@@ -286,9 +349,9 @@ async def test_pipelined_streams_are_answered_in_their_order() -> None:
         await exchange.start_events()
         for number in range(5):
             await exchange.write(event(f"slow {number}"))
-            await asyncio.sleep(0.01)
+            await latency(0.01)
         await exchange.end()
-        await asyncio.sleep(0.02)  # the next one is under way already
+        await latency(0.02)  # the next one is under way already
 
     async with serving(slow) as port, connect(port) as client:
         await client.send(b"".join(build_request("POST", path) for path in ("/events", "/few", "/events", "/few")))
@@ -320,11 +383,11 @@ async def test_a_stream_that_takes_too_long_ends_with_that_error() -> None:
 
     async def too_long(exchange: Exchange) -> None:
         if exchange.header(b"x-unary"):
-            await asyncio.sleep(20)
+            await forever()
         await exchange.start_events(done=DONE)
         await exchange.write(event("a"))
         try:
-            await asyncio.sleep(20)
+            await forever()
         finally:
             steps.append("cancelled")
 
@@ -354,7 +417,7 @@ async def test_a_client_that_leaves_takes_everything_with_it(way: str) -> None:
             while way == "writes":
                 await exchange.write(event("x" * 100))
                 await asyncio.sleep(0)
-            await asyncio.sleep(20)
+            await forever()
         finally:
             gone.set()
 
@@ -364,12 +427,9 @@ async def test_a_client_that_leaves_takes_everything_with_it(way: str) -> None:
         try:
             async with connect(port) as client:
                 await client.send(build_request("POST", "/events"))
-                await read_until(client, event("a"))
-            left = time.monotonic()
-            await asyncio.wait_for(gone.wait(), 5.0)
-            assert time.monotonic() - left < 0.1
-            await asyncio.sleep(0.01)
-            assert [ref() for ref in kept] == [None]
+                await client.reader.readuntil(event("a"))
+            await gone.wait()
+            await until(lambda: [ref() for ref in kept] == [None], "the end of the exchange")
         finally:
             gc.enable()
         timers = getattr(asyncio.get_running_loop(), "_scheduled", ())
@@ -380,24 +440,24 @@ async def test_a_client_that_leaves_takes_everything_with_it(way: str) -> None:
 async def test_the_end_of_one_exchange_does_not_hide_that_the_next_one_loses_its_client() -> None:
     began, gone = asyncio.Event(), asyncio.Event()
 
-    async def linger(exchange: Exchange) -> None:
+    async def stay(exchange: Exchange) -> None:
         await few(exchange)
         await began.wait()
 
     async def endless(exchange: Exchange) -> None:
         began.set()
         try:
-            await asyncio.sleep(20)
+            await forever()
         finally:
             gone.set()
 
-    async with served(build_app({"/linger": linger, "/endless": endless})) as port:
+    async with served(build_app({"/stay": stay, "/endless": endless})) as port:
         async with connect(port) as client:
-            await client.send(build_request("POST", "/linger") + build_request("POST", "/endless"))
+            await client.send(build_request("POST", "/stay") + build_request("POST", "/endless"))
             await client.read_answer()
-            await asyncio.wait_for(began.wait(), 5.0)
-            await asyncio.sleep(0.01)
-        await asyncio.wait_for(gone.wait(), 1.0)
+            await began.wait()
+            await linger()
+        await gone.wait()
 
 
 async def test_a_permit_lives_as_long_as_the_stream() -> None:
@@ -411,34 +471,40 @@ async def test_a_permit_lives_as_long_as_the_stream() -> None:
 
     async with serving(wait, max_streams=1) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
-        await read_until(client, event("a"))
+        await client.reader.readuntil(event("a"))
         for path in ("/events", "/few"):
             refused = await call(port, path)
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert refused.body == b'{"code":503,"details":"too many requests at once, try again later"}'
         assert (await call(port, "/health", method="GET")).status == 200
         go_on.set()
-        await read_until(client, b"0\r\n\r\n")
+        await client.reader.readuntil(b"0\r\n\r\n")
         assert (await call(port, "/few")).status == 200
 
 
 @pytest.mark.parametrize("end", ["leaves", "fails", "takes too long"])
 async def test_a_permit_comes_back_however_the_stream_ends(end: str) -> None:
-    async def bad(exchange: Exchange) -> None:
-        await exchange.start_events()
-        await exchange.write(event("a"))
-        if end == "fails":
-            raise ZeroDivisionError
-        await asyncio.sleep(20)
+    is_over = asyncio.Event()
 
-    async with serving(bad, max_streams=1, timeout_s=0.1 if end == "takes too long" else 20.0) as port:
+    async def bad(exchange: Exchange) -> None:
+        try:
+            await exchange.start_events()
+            await exchange.write(event("a"))
+            if end == "fails":
+                raise ZeroDivisionError
+            await forever()
+        finally:
+            is_over.set()
+
+    async with serving(bad, max_streams=1, timeout_s=0.1 if end == "takes too long" else 600.0) as port:
         for _ in range(3):
             async with connect(port) as client:
                 await client.send(build_request("POST", "/events"))
-                await read_until(client, event("a"))
+                await client.reader.readuntil(event("a"))
                 if end != "leaves":
-                    await read_until(client, b"0\r\n\r\n")
-            await asyncio.sleep(0.02)
+                    await client.reader.readuntil(b"0\r\n\r\n")
+            await is_over.wait()
+            is_over.clear()
         assert (await call(port, "/few")).status == 200
 
 

@@ -3,11 +3,12 @@
 
 import asyncio
 import logging
+import math
 import os
 import re
 import signal
 import socket
-import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -22,14 +23,16 @@ from lockgate.server.worker import pack, unpack
 from lockgate.server.workers import Workers
 from tests.config.config_cases import SECRETS, WHOLE, Loader
 from tests.server.certificates import Authority
-from tests.server.http_client import CONTENT, call, connect, detect
-from tests.server.processes import ROOT, ServerProcess, running, wait_until
-from tests.server.test_shutdown import finish_stream, open_stream, start, wait_for_end
+from tests.server.http_client import call, connect, detect
+from tests.server.processes import ROOT, ServerProcess, running
+from tests.server.test_shutdown import PATIENT, finish_stream, open_stream, start, wait_for_end
 from tests.server.test_tls import connect as connect_tls
 from tests.server.test_tls import trust
 from tests.server.worker_parts import count_openings
+from tests.waits import HANG_S, linger, until, wait_until
 
 ASK = {"content": "Mail a@b.example", "detectors": {"pii": {}}}
+ASKED: Counter[int] = Counter()  # requests by port
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -53,17 +56,27 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def is_refused(port: int) -> bool:
+    """Whether nobody listens there."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionError:
+        return True
+    return False
+
+
 def find_metrics(directory: Path) -> list[Path]:
     """Where workers share their metrics."""
     return list(directory.glob("lockgate-metrics-*"))
 
 
 def wait_for_workers(server: ServerProcess, count: int = 2) -> dict[int, int]:
-    wait_until(lambda: len(workers_of(server)) == count, what="the start of all workers")
+    wait_until(lambda: len(workers_of(server)) == count, "the start of all workers")
     return workers_of(server)
 
 
 async def ask_many(port: int, count: int = 20) -> None:
+    ASKED[port] += count
     answers = await asyncio.gather(*(detect(port, ASK) for _ in range(count)))
     assert {answer.status for answer in answers} == {200}
 
@@ -75,42 +88,38 @@ async def count_requests(server: ServerProcess) -> int:
     return sum(int(float(count)) for count in counts)
 
 
-async def wait_for_count(server: ServerProcess, count: int) -> int:
-    """A request is counted just after it is answered."""
-    for _ in range(100):
-        if await count_requests(server) >= count:
-            break
-        await asyncio.sleep(0.02)
-    return await count_requests(server)
+async def check_count(server: ServerProcess) -> None:
+    """Every request is counted, just after it is answered."""
+    async with asyncio.timeout(HANG_S):
+        while (counted := await count_requests(server)) < ASKED[server.api_port]:
+            pass
+    assert counted == ASKED[server.api_port]
 
 
 async def test_all_workers_serve_and_each_line_of_their_log_names_its_worker(pair: ServerProcess) -> None:
     wait_for_workers(pair)
-    for _ in range(50):
-        await ask_many(pair.api_port)
-        if {event["worker"] for event in pair.events("request")} == {1, 2}:
-            break
-    assert {event["worker"] for event in pair.events("request")} == {1, 2}
+    async with asyncio.timeout(HANG_S):
+        while {event["worker"] for event in pair.events("request")} != {1, 2}:
+            await ask_many(pair.api_port)
     assert len(pair.events("started")) == 1
     assert [event["port"] for event in pair.events("listening")] == ["health", "api"]
     assert all("worker" not in line for line in pair.events("started") + pair.events("listening"))
 
 
 async def test_the_health_port_speaks_for_all_workers(pair: ServerProcess) -> None:
-    before = await count_requests(pair)
     await ask_many(pair.api_port, 40)
-    assert await wait_for_count(pair, before + 40) == before + 40
+    await check_count(pair)
     assert (await call(pair.health_port, "/health", method="GET")).status == 200
     assert "pii" in (await call(pair.health_port, "/info", method="GET")).json()["services"]
 
 
 async def test_a_worker_that_dies_is_replaced_and_the_service_goes_on(pair: ServerProcess) -> None:
     first = wait_for_workers(pair)
-    counted = await count_requests(pair)
+    await check_count(pair)
     os.kill(first[1], signal.SIGKILL)
-    wait_until(lambda: not is_alive(first[1]), what="the death")
+    wait_until(lambda: not is_alive(first[1]), "the death")
     await ask_many(pair.api_port)
-    wait_until(lambda: workers_of(pair)[1] != first[1], what="the replacement")
+    wait_until(lambda: workers_of(pair)[1] != first[1], "the replacement")
     assert [(event["worker"], event["pid"], event["status"]) for event in pair.events("worker_died")] == [
         (1, first[1], "SIGKILL")
     ]
@@ -120,7 +129,7 @@ async def test_a_worker_that_dies_is_replaced_and_the_service_goes_on(pair: Serv
         await ask_many(pair.api_port, 2)
     finally:
         os.kill(first[2], signal.SIGCONT)
-    assert await wait_for_count(pair, counted + 22) == counted + 22
+    await check_count(pair)
 
 
 async def test_ctrl_c_is_one_stop_for_all_and_requests_finish(tmp_path: Path) -> None:
@@ -128,7 +137,7 @@ async def test_ctrl_c_is_one_stop_for_all_and_requests_finish(tmp_path: Path) ->
     authority = Authority(tmp_path, "ours")
     own = authority.issue("server")
     tls = ["--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key)]
-    server = start(tmp_path, "--workers", "2", *tls, TMPDIR=str(tmp_path))
+    server = start(tmp_path, "--workers", "2", *tls, TMPDIR=str(tmp_path), **PATIENT)
     workers = wait_for_workers(server)
     assert len(find_metrics(tmp_path)) == 1
     try:
@@ -136,9 +145,7 @@ async def test_ctrl_c_is_one_stop_for_all_and_requests_finish(tmp_path: Path) ->
             await open_stream(client)
             for pid in (server.process.pid, *workers.values()):
                 os.kill(pid, signal.SIGINT)
-            await asyncio.sleep(0.3)
-            with pytest.raises((ConnectionError, ssl.SSLError)):
-                await connect_tls(server.api_port, trust(authority)).__aenter__()
+            await until(lambda: is_refused(server.api_port), "the closing of the port")
             assert (await call(server.health_port, "/health", method="GET")).status == 200
             await finish_stream(client)
         assert await wait_for_end(server) == 0
@@ -150,34 +157,35 @@ async def test_ctrl_c_is_one_stop_for_all_and_requests_finish(tmp_path: Path) ->
 
 
 async def test_a_second_interrupt_cuts_the_requests_of_all_workers(tmp_path: Path) -> None:
-    server = start(tmp_path, "--workers", "2")
+    server = start(tmp_path, "--workers", "2", **PATIENT)
     workers = wait_for_workers(server)
     try:
         async with connect(server.api_port) as client:
             await open_stream(client)
             server.process.send_signal(signal.SIGINT)
-            await asyncio.sleep(0.3)
+            await until(lambda: server.events("stopping"), "the stop")
+            await linger()
             assert server.process.poll() is None
             server.process.send_signal(signal.SIGINT)
-            assert await client.is_closed(2.0)
-            assert await wait_for_end(server, 4.0) == 0
+            assert await client.is_closed()
+            assert await wait_for_end(server) == 0
     finally:
         server.stop()
     assert not any(is_alive(pid) for pid in workers.values())
+    assert [line["reason"] for line in server.events("warning")] == ["requests under way were cut: 1"]
     assert server.error_path.read_text() == ""
 
 
 async def test_when_the_parent_is_killed_the_workers_end_and_free_the_port(tmp_path: Path) -> None:
-    server = start(tmp_path, "--workers", "2", TMPDIR=str(tmp_path))
+    server = start(tmp_path, "--workers", "2", TMPDIR=str(tmp_path), **PATIENT)
     workers = wait_for_workers(server)
     async with connect(server.api_port) as client:
         await open_stream(client)
         server.process.kill()
         server.process.wait()
         await finish_stream(client)
-    wait_until(lambda: not any(is_alive(pid) for pid in workers.values()), 5.0, "the end of the workers")
-    with pytest.raises(ConnectionError):
-        await call(server.api_port, CONTENT)
+    wait_until(lambda: not any(is_alive(pid) for pid in workers.values()), "the end of the workers")
+    assert is_refused(server.api_port)
     assert find_metrics(tmp_path) == []
 
 
@@ -203,8 +211,9 @@ async def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path, capfd: 
 
 
 async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lockgate.server.workers._STEADY_S", math.inf)
     caplog.set_level(logging.INFO, "lockgate")
 
     def list_events(name: str) -> list[dict[str, Any]]:
@@ -213,14 +222,11 @@ async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(
     with rare_workers(tmp_path, 1) as workers:
         await workers.start()
         serving = asyncio.create_task(workers.serve())
-        await asyncio.sleep(0.01)
+        await until(lambda: list_events("worker_started"), "the start")
         os.kill(list_events("worker_started")[0]["pid"], signal.SIGKILL)
-        for _ in range(1000):
-            if len(list_events("worker_died")) == 3 or serving.done():
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: len(list_events("worker_died")) == 3 or serving.done(), "the third death")
         workers.stop()
-        await asyncio.wait_for(serving, 5.0)
+        await serving
     assert [event["next_in_s"] for event in list_events("worker_died")] == [0.1, 0.2, 0.4]
     assert [event["status"] for event in list_events("worker_died")] == ["SIGKILL", "exit status 1", "exit status 1"]
     assert count_openings(tmp_path / "register") == 3

@@ -16,7 +16,7 @@ async def open_rare_detector(options: Mapping[str, Any]) -> AsyncIterator[SlowDe
         register.write("opened\n")
     if count_openings(Path(options["register"])) > options["times"]:
         raise ConfigError("has been opened too often", source="options", key="times")
-    yield SlowDetector(30.0, None)
+    yield SlowDetector(None)
 
 
 def count_openings(register: Path) -> int:

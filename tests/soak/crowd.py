@@ -16,6 +16,7 @@ from tests.soak.texts import CONFIG, DETECTORS, Checker, LawBroken, Sample, cut_
 
 MAX_GROWTH = 1.05
 SETTLE_S = 5.0
+STOP_S = 5.0
 IDLE_S = 4.0  # an idle server gives memory back every other second
 _SAMPLES = 24
 _LEAVING = 0.05
@@ -61,6 +62,9 @@ class Crowd:
     seed: int
     visits: int = 6
     phrases: int = 48
+    settle_s: float = SETTLE_S
+    stop_s: float = STOP_S
+    idle_s: float = IDLE_S
 
 
 async def run_crowd(crowd: Crowd, directory: Path, seconds: float) -> Outcome:
@@ -79,7 +83,7 @@ async def run_crowd(crowd: Crowd, directory: Path, seconds: float) -> Outcome:
         started = time.monotonic()
         status = await asyncio.to_thread(server.stop)
         took = time.monotonic() - started
-    outcome.claim(status == 0 and took < 5.0, f"the server stopped with status {status} after {took:.1f} s")
+    outcome.claim(status == 0 and took < crowd.stop_s, f"the server stopped with status {status} after {took:.1f} s")
     errors = [line["event"] for line in server.log() if line["level"] in ("error", "warning")]
     outcome.claim(not errors and not server.error_path.read_bytes(), f"the server complained: {errors[:3]}")
     return outcome
@@ -96,9 +100,9 @@ async def _run_rounds(crowd: Crowd, server: ServerProcess, outcome: Outcome) -> 
         for fault in [fault for faults in await asyncio.gather(*clients) for fault in faults]:
             outcome.claim(fault is None, f"round {number + 1}: {fault}")
         outcome.round_s.append(time.monotonic() - started)
-        left = await _count_left(server, files)
+        left = await _count_left(server, files, crowd.settle_s)
         outcome.claim(left == 0, f"round {number + 1}: {left} connections are left")
-        await asyncio.sleep(IDLE_S)
+        await asyncio.sleep(crowd.idle_s)
         outcome.memory_kb.append(server.memory_kb())
     settled = outcome.memory_kb[1 if crowd.rounds > 2 else 0]  # where there are enough, the first round fills pools
     last = outcome.memory_kb[-1]
@@ -114,9 +118,9 @@ async def _draw_sample(rng: random.Random, server: ServerProcess, phrases: int) 
     return Sample(text, cut_text(rng, text), Counter(json.dumps(found) for found in answer.json()["detections"]))
 
 
-async def _count_left(server: ServerProcess, files: int) -> int:
+async def _count_left(server: ServerProcess, files: int, settle_s: float) -> int:
     """The file descriptors that the server holds beyond those it had, after some time to settle."""
-    end = time.monotonic() + SETTLE_S
+    end = time.monotonic() + settle_s
     while server.open_files() > files and time.monotonic() < end:  # noqa: ASYNC110 - another process's files
         await asyncio.sleep(0.02)
     return max(0, server.open_files() - files)

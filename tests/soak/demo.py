@@ -64,16 +64,21 @@ def _ask_all(library: Running, rounds: int, choice: random.Random, faults: list[
                 print(f"  the time is over after {count} questions", flush=True)
                 return count
             sample = STORY[title]
-            answer = library.ask(sample["question"], sample["policy"])
+            heard = [time.monotonic()]
+            answer = library.ask(sample["question"], sample["policy"], partial(_note_time, heard))
             count += 1
             texts.setdefault(title, set()).add(answer.text)
-            firsts += [] if answer.first_s is None else [answer.first_s]
+            firsts += [at - heard[0] for at in heard[1:2]]
             _note(faults, title, partial(CASES[title], answer))
     faults += [f"{title}: {len(found)} different answers" for title, found in texts.items() if len(found) > 1]
     print(f"  {count} questions; first sentence: median {sorted(firsts)[len(firsts) // 2]:.2f} s, "
           f"longest {max(firsts):.2f} s", flush=True)  # fmt: skip
     faults += [f"first sentence after {one:.2f} s" for one in firsts if one > MAX_FIRST_S]
     return count
+
+
+def _note_time(times: list[float], _piece: str) -> None:
+    times.append(time.monotonic())
 
 
 def _note(faults: list[str], title: str, check: Callable[[], None]) -> None:

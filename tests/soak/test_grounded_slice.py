@@ -12,10 +12,23 @@ import pytest
 from tests.soak.grounded.faulty import find_unnoticed
 from tests.soak.grounded.laws import judge
 from tests.soak.grounded.peers import Call
-from tests.soak.grounded.plans import USAGE, WAYS, ChatPlan, Manners, Places, Source, Speaker, draw_wave, title_of
+from tests.soak.grounded.plans import (
+    HANGING,
+    USAGE,
+    WAYS,
+    ChatPlan,
+    Manners,
+    Places,
+    Source,
+    Speaker,
+    draw_wave,
+    title_of,
+)
 from tests.soak.grounded.play import Game, play
 from tests.soak.streams.client import Event, Heard
 from tests.soak.streams.plans import Leave
+from tests.soak.streams.play import UNHURRIED
+from tests.waits import HANG_S
 
 PLACES = Places("http://here", "http://nowhere")
 ALICE = Source("docs0-q000001q", "alice", ("In q000001q rain.", "In q000001q sun."), 0.1)
@@ -32,16 +45,30 @@ PLAN = ChatPlan(
     {"bob": "fee-b"},
     "mask",
 )
-QUICK = Manners(model=0.2, leave=0.3, source_s=0.2, model_s=0.5)
+QUICK = Manners(model=0.2, leave=0.3, source_s=0.2, model_s=0.5, ways=[way for way in WAYS if way not in HANGING])
+GAME = Game(60, 7, 60, rounds=1, retrieval_s=HANG_S, generation_s=HANG_S, idle_s=0.0, manners=QUICK, patience=UNHURRIED)
 
 
 async def test_a_few_grounded_answers_break_no_law_and_leave_nothing(tmp_path: Path) -> None:
-    game = Game(60, 7, 60, rounds=1, retrieval_s=1.2, generation_s=1.2, idle_s=0.0, manners=QUICK)
-    report = await play(game, tmp_path)
+    report = await play(GAME, tmp_path)
     assert report.violations == []
     assert report.streams == 60
     assert {"done", "error", "left"} == set(report.ends)
-    assert find_unnoticed(report.played) == {}
+    assert find_unnoticed(report.played, HANG_S) == {}
+
+
+async def test_sources_that_come_to_no_end_are_left_when_the_time_is_over(tmp_path: Path) -> None:
+    manners = QUICK._replace(model=0.0, every=1, ways=HANGING)
+    report = await play(replace(GAME, requests=20, retrieval_s=0.5, manners=manners), tmp_path)
+    assert report.violations == []
+    assert {"done", "left"} == set(report.ends)
+
+
+async def test_a_model_that_comes_to_no_end_is_left_when_the_time_is_over(tmp_path: Path) -> None:
+    manners = QUICK._replace(model=1.0, every=1000, ways=HANGING)
+    report = await play(replace(GAME, requests=20, generation_s=0.5, manners=manners), tmp_path)
+    assert report.violations == []
+    assert {"done", "error", "left"} == set(report.ends)  # blocked prompts are done
 
 
 def right_events() -> list[tuple[str, dict[str, Any]]]:

@@ -24,18 +24,21 @@ from tests.soak.policies.play import Game, PolicyReport, list_cuts, play, play_s
 from tests.soak.policies.serving import Place
 from tests.soak.policies.settings import MASKING, MASKS, SHADOWS
 from tests.soak.policies.spoiled import find_unnoticed
+from tests.soak.streams.play import UNHURRIED
+from tests.waits import HANG_S
 
 SEED = 7
 HERE = Place(is_apart=False)
+APART = Place(patience=UNHURRIED)
 
 
 async def test_a_few_random_streams_under_policies_break_no_law(tmp_path: Path) -> None:
-    report = await play(Game(20, SEED, at_once=10), tmp_path)
+    report = await play(Game(20, SEED, at_once=10, place=APART), tmp_path)
     assert report.violations == []
     assert report.streams == 20
     assert {"complete", "failed"} == set(report.ends)
     assert report.hidden > 40
-    assert report.shared > 5
+    assert report.shared > 0
     assert find_unnoticed(report.played, most=4) == {}
 
 
@@ -46,7 +49,7 @@ async def test_streams_in_shadow_arrive_as_they_were_said(tmp_path: Path) -> Non
 
 
 async def test_the_model_is_left_when_a_policy_ends_its_answer(tmp_path: Path) -> None:
-    report = await play_stops(Game(8, SEED, at_once=4, place=HERE), tmp_path)
+    report = await play_stops(Game(8, SEED, at_once=4, place=HERE, longest_s=HANG_S), tmp_path)
     assert report.violations == []
     assert len(report.closing_s) == 8
 

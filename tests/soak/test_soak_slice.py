@@ -10,13 +10,15 @@ import pytest
 
 from tests.soak.crowd import Crowd, Outcome, run_crowd
 from tests.soak.texts import Checker, LawBroken, Sample
+from tests.waits import HANG_S
 
 FOUND = {"start": 4, "end": 7, "text": "tea", "detector_id": "words"}
 SAMPLE = Sample("Hot tea. Bye.", (), Counter([json.dumps(FOUND)]))
 
 
 async def test_a_small_crowd_of_mixed_speed_breaks_no_law_and_leaves_nothing(tmp_path: Path) -> None:
-    outcome = await run_crowd(Crowd(clients=20, rounds=2, seed=7, visits=1, phrases=40), tmp_path, 60.0)
+    crowd = Crowd(clients=20, rounds=2, seed=7, visits=1, phrases=40, settle_s=HANG_S, stop_s=HANG_S, idle_s=0.0)
+    outcome = await run_crowd(crowd, tmp_path, HANG_S)
     faults = [
         fault for fault in outcome.faults if "resident memory" not in fault
     ]  # two short rounds tell nothing of it

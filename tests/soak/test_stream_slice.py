@@ -15,7 +15,7 @@ from tests.soak.streams.laws import judge
 from tests.soak.streams.leaving import p99
 from tests.soak.streams.peers import Answered, Record
 from tests.soak.streams.plans import USAGE, Choice, Leave, Odds, Piece, Plan, draw_plan
-from tests.soak.streams.play import Game, play
+from tests.soak.streams.play import UNHURRIED, Game, play
 from tests.soak.streams.steady_text import count_mails, sentence_ends, tokens
 from tests.soak.streams.words import EYES
 
@@ -39,14 +39,14 @@ PLAN = Plan(
 
 
 async def test_a_few_random_streams_break_no_law_and_leave_nothing(tmp_path: Path) -> None:
-    report = await play(Game(streams=30, seed=7, at_once=30, odds=Odds(0.1, 0.1)), tmp_path)
+    report = await play(Game(streams=30, seed=7, at_once=30, odds=Odds(0.1, 0.1), patience=UNHURRIED), tmp_path)
     assert report.violations == []
     assert report.streams == 30
     assert {"complete", "fault", "left"} <= set(report.ends)
 
 
 async def test_a_server_that_releases_early_is_found_out(tmp_path: Path) -> None:
-    report = await play(Game(streams=8, seed=7, at_once=8, variant="early release"), tmp_path)
+    report = await play(Game(streams=8, seed=7, at_once=8, variant="early release", patience=UNHURRIED), tmp_path)
     assert VARIANTS["early release"].laws & set(report.laws())
 
 

@@ -24,7 +24,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-PATIENCE_S = 10.0
+from tests.waits import HANG_S
 
 
 class Seen(NamedTuple):
@@ -102,7 +102,7 @@ def _plain(field: KeyValue) -> Any:
 @contextmanager
 def open_collector() -> Iterator[Collector]:
     """A collector that listens, and a service beside it at /call that answers everything with a usage of tokens."""
-    collector, ready, done = Collector(), threading.Event(), threading.Event()
+    collector, ready = Collector(), threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
@@ -127,17 +127,15 @@ def open_collector() -> Iterator[Collector]:
             loop.run_until_complete(run())
         finally:
             loop.close()
-            done.set()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert ready.wait(PATIENCE_S)
+    assert ready.wait(HANG_S)
     try:
         yield collector
     finally:
         loop.call_soon_threadsafe(stop.set)
-        assert done.wait(PATIENCE_S)
-        thread.join(PATIENCE_S)
+        thread.join()
 
 
 def _build_app(collector: Collector) -> web.Application:

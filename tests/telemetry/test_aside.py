@@ -2,6 +2,7 @@
 """Calls of models that a detector makes do not mix with those of the request whose text it reads."""
 
 import asyncio
+from math import inf
 
 import pytest
 
@@ -33,15 +34,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> _Notes:
     return notes
 
 
-def later() -> float:
-    return asyncio.get_running_loop().time() + 10
-
-
 async def test_a_call_aside_leaves_the_requests_own_call_alone(notes: _Notes) -> None:
     request = start_request("POST", "/x", "/x", lambda name: "")
     note_generation("main", "chat")
     with client_call("model", "openai"):
-        with calling_aside(later()):
+        with calling_aside(inf):
             note_generation("judge", "chat")
             with client_call("model", "openai") as call:
                 assert call.request is request  # and so part of its trace
@@ -54,7 +51,7 @@ async def test_a_call_aside_leaves_the_requests_own_call_alone(notes: _Notes) ->
 
 
 async def test_a_call_aside_settles_without_a_request_too(notes: _Notes) -> None:
-    with calling_aside(later()):
+    with calling_aside(inf):
         note_generation("judge", "chat")
         with client_call("model", "openai"):
             pass
@@ -64,8 +61,7 @@ async def test_a_call_aside_settles_without_a_request_too(notes: _Notes) -> None
 
 
 async def test_a_call_aside_that_is_cancelled_late_was_too_slow(notes: _Notes) -> None:
-    now = asyncio.get_running_loop().time()
-    for until in (now - 1, now + 10):
+    for until in (-inf, inf):
         with pytest.raises(asyncio.CancelledError), calling_aside(until), client_call("model", "openai"):
             raise asyncio.CancelledError
     assert [status for *_, status in notes.settled] == [504, 0]

@@ -17,6 +17,7 @@ from lockgate.errors import Rejected, Unavailable
 from lockgate.telemetry import client_call, count_detections, observe_held, open_telemetry, render_metrics
 from lockgate.telemetry.names import MAX_NAME_CHARS, MAX_NAMES, OTHER
 from tests.server.processes import clean_environment
+from tests.waits import forever
 
 CHILD = """
 from lockgate.config.settings import OtlpSettings
@@ -105,7 +106,7 @@ def test_calls_are_measured_and_their_errors_counted_by_status() -> None:
 async def test_a_call_that_we_give_up_is_no_error_of_the_service() -> None:
     async def call_for_ever() -> None:
         with client_call("detector", "pii"):
-            await asyncio.sleep(60)
+            await forever()
 
     task = asyncio.create_task(call_for_ever())
     await asyncio.sleep(0)

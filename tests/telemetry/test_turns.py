@@ -24,6 +24,7 @@ from lockgate.telemetry import (
 from lockgate.telemetry.names import MAX_NAMES, OTHER
 from tests.telemetry.collector import Collector, fields_of, open_collector
 from tests.telemetry.test_counting import read
+from tests.waits import forever
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_labels_and_steps_cannot_be_made_up_without_end() -> None:
 async def test_steps_are_measured_unless_they_are_cancelled() -> None:
     async def wait_for_ever() -> None:
         with agent_step("retrieve"):
-            await asyncio.sleep(60)
+            await forever()
 
     with agent_step("classify"):
         pass

@@ -15,10 +15,10 @@ from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse
 from tests.server.http_client import Client, build_request, connect
 from tests.soak.agent.forge import Server
 from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, CUT, LATE, LEFT, REFUSED, Asked, Attempt
+from tests.waits import HANG_S
 
 WHOLE_DOOR, STREAM_DOOR, HTTP_DOOR = "AskAgent", "AskAgentStream", "HTTP"
 DOORS = (WHOLE_DOOR, STREAM_DOOR, HTTP_DOOR)
-PATIENCE_S = 60.0
 _CHAT = "/v1/chat/completions"
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -28,7 +28,7 @@ async def ask(server: Server, asked: Asked, door: str, leave_s: float | None = N
     attempt = Attempt(asked.number, server.number, time.monotonic(), door)
     listen = _listen_http if door == HTTP_DOOR else _listen_grpc
     try:
-        async with asyncio.timeout(PATIENCE_S if leave_s is None else leave_s):
+        async with asyncio.timeout(HANG_S if leave_s is None else leave_s):
             await listen(server, asked, attempt)
     except TimeoutError:
         _end(attempt, LATE if leave_s is None else LEFT)

@@ -19,9 +19,8 @@ import grpc.aio
 from tests.server.processes import ROOT, clean_environment
 from tests.soak.agent.broken import WHOLE
 from tests.soak.agent.talk import CALLERS
+from tests.waits import HANG_S, until
 
-START_S = 30.0
-_STOP_S = 15.0
 _CONFIG = """
 models:
   big: {{ollama: {{url: "http://127.0.0.1:{port}", model: big}}}}
@@ -87,11 +86,9 @@ class Server:
 
     async def wait_for_start(self) -> None:
         """Until it listens."""
-        end = time.monotonic() + START_S
-        while not {"api", "agent"} <= (ports := self._find_ports()).keys():
-            is_hopeless = time.monotonic() > end or self._is_over()
-            assert not is_hopeless, f"server {self.number} does not start: {self.words()}"
-            await asyncio.sleep(0.01)
+        await until(lambda: self._is_over() or {"api", "agent"} <= self._find_ports().keys(), "a server's start")
+        ports = self._find_ports()
+        assert {"api", "agent"} <= ports.keys(), f"server {self.number} does not start: {self.words()}"
         self.api_port = ports["api"]
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{ports['agent']}")
 
@@ -137,7 +134,7 @@ class Forge:
     async def stop(self, server: Server) -> int:
         """Ask a server to stop; whoever does not in time is killed."""
         os.kill(server.pid, signal.SIGTERM)
-        timer = asyncio.get_running_loop().call_later(_STOP_S, server.kill)
+        timer = asyncio.get_running_loop().call_later(HANG_S, server.kill)
         try:
             return await self.bury(server)
         finally:

@@ -19,6 +19,7 @@ from tests.soak.agent.reading import read_store, wait_for_turn
 from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, Asked, Attempt, Evidence, Where, draw_question
 from tests.soak.streams.peers import listen
 from tests.soak.streams.play import Report
+from tests.waits import HANG_S
 
 ANY_TIME = "any time"
 STORED = "stored"
@@ -26,7 +27,6 @@ MOMENTS = (ANY_TIME, PHASE_1, TOKENS, COMMIT, STORED)
 _DELAYS_S = {ANY_TIME: 0.4, PHASE_1: 0.03, TOKENS: 0.03, COMMIT: 0.03, STORED: 0.0}
 _PLACES = 2  # servers at once
 _MOMENT_S = 2.0
-_STALL_S = 30.0
 _CLOSING_S = 20.0  # for what is left when the last server was killed
 _TRIES = 8
 _BOTH = 0.4
@@ -221,11 +221,11 @@ async def _kill(game: Game, talks: Talks, places: Places, report: TalkReport, rn
 async def _wait_for_turns(count: int, talks: Talks, report: TalkReport) -> bool:
     """Whether so many more turns come to their end."""
     wanted = talks.acknowledged + count
-    end = time.monotonic() + _STALL_S
+    end = time.monotonic() + HANG_S
     while talks.acknowledged < wanted and time.monotonic() < end:  # noqa: ASYNC110 - of other tasks
         await asyncio.sleep(0.005)
     is_well = talks.acknowledged >= wanted
-    report.claim(is_well, "served", f"no {count} turns came to their end in {_STALL_S:.0f} s")
+    report.claim(is_well, "served", f"no {count} turns came to their end in {HANG_S:.0f} s")
     return is_well
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tests.soak.grounded.laws import judge
+from tests.soak.grounded.laws import CLOSES_S, judge
 from tests.soak.grounded.peers import Call
 from tests.soak.grounded.plans import ChatPlan
 from tests.soak.streams.client import Event, Heard
@@ -84,9 +84,9 @@ VARIANTS: Mapping[str, tuple[Spoil, frozenset[str]]] = {
 }
 
 
-def find_unnoticed(played: Sequence[Played]) -> dict[str, str]:
+def find_unnoticed(played: Sequence[Played], closes_s: float = CLOSES_S) -> dict[str, str]:
     """By variant, what the judge did not notice; every answer is spoiled in every way that fits."""
-    right = [one for one in played if one.heard.end == "complete" and not judge(*one)]
+    right = [one for one in played if one.heard.end == "complete" and not judge(*one, closes_s)]
     telling = [one for one in right if one.plan.kept() and one.heard.events[-1].name == "done"]
     unnoticed: dict[str, str] = {}
     for name, (spoil, laws) in VARIANTS.items():
@@ -97,7 +97,7 @@ def find_unnoticed(played: Sequence[Played]) -> dict[str, str]:
             if spoiled is None:
                 continue
             tried += 1
-            if not laws & {violation.law for violation in judge(*spoiled)}:
+            if not laws & {violation.law for violation in judge(*spoiled, closes_s)}:
                 unnoticed[name] = one.plan.id
         if not tried:
             unnoticed[name] = "there was nothing to try it on"

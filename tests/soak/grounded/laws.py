@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tests.soak.grounded.peers import Call
-from tests.soak.grounded.plans import MAIL, TAG, USAGE, ChatPlan, Endpoint, tag_of, title_of
+from tests.soak.grounded.plans import HANGING, MAIL, TAG, USAGE, ChatPlan, Endpoint, tag_of, title_of
 from tests.soak.streams.client import Heard
 from tests.soak.streams.laws import Violation
 
@@ -31,9 +31,9 @@ class _Broken(Exception):
         self.words = words
 
 
-def judge(plan: ChatPlan, heard: Heard, calls: Sequence[Call]) -> list[Violation]:
+def judge(plan: ChatPlan, heard: Heard, calls: Sequence[Call], closes_s: float = CLOSES_S) -> list[Violation]:
     """Everything that is wrong with a request; nothing is looked at behind the first event that breaks a law."""
-    judge_of_one = _Judge(plan, heard, calls)
+    judge_of_one = _Judge(plan, heard, calls, closes_s)
     violations = []
     for look in (judge_of_one.look_at_events, judge_of_one.look_at_calls, judge_of_one.look_for_others):
         try:
@@ -46,10 +46,11 @@ def judge(plan: ChatPlan, heard: Heard, calls: Sequence[Call]) -> list[Violation
 
 
 class _Judge:
-    def __init__(self, plan: ChatPlan, heard: Heard, calls: Sequence[Call]) -> None:
+    def __init__(self, plan: ChatPlan, heard: Heard, calls: Sequence[Call], closes_s: float) -> None:
         self._plan = plan
         self._heard = heard
         self._calls = calls
+        self._closes_s = closes_s
         self._has_left = heard.end == "left"
 
     # What the client heard.
@@ -150,9 +151,11 @@ class _Judge:
         asked = [call.slug for call in self._calls]
         _require(len(asked) == len(set(asked)), "calls", f"somebody was asked twice: {asked}")
         if not self._has_left:
-            wanted = [one.slug for one in plan.endpoints() if one.way != "refused"]
+            wanted = {one.slug for one in plan.endpoints() if one.way != "refused"}
+            late = {one.slug for one in plan.endpoints() if one.way in HANGING}  # the time may be over before it hears
             if plan.guard != "block":
-                _require(sorted(asked) == sorted(wanted), "calls", f"asked: {asked}, wanted: {wanted}")
+                is_right = wanted - late <= set(asked) <= wanted
+                _require(is_right, "calls", f"asked: {asked}, wanted: {sorted(wanted)}")
         _require(plan.guard != "block" or plan.model.slug not in asked, "calls", "the model got a blocked prompt")
         endpoints = {endpoint.slug: endpoint for endpoint in plan.endpoints()}
         for call in self._calls:
@@ -164,7 +167,7 @@ class _Judge:
         _require(call.authorization == token, "tokens", f"{call.slug} of {owner} got {call.authorization}")
         _require(call.fee == plan.fees.get(owner), "tokens", f"{call.slug} of {owner} got {call.fee}")
         _require(call.correlation_id == plan.id, "calls", f"another correlation id: {call.correlation_id}")
-        limit_at = self._heard.ended_at + CLOSES_S
+        limit_at = self._heard.ended_at + self._closes_s
         is_over = 0 < call.ended_at <= limit_at
         _require(is_over, "open", f"{call.slug} ({endpoint.way or 'whole'}) went on: {call.ended_at - limit_at:.3f} s")
         if call.slug == plan.model.slug:

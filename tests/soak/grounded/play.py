@@ -14,20 +14,20 @@ from typing import NamedTuple
 from tests.server.http_client import call
 from tests.soak.crowd import IDLE_S, MAX_GROWTH
 from tests.soak.grounded.faulty import Played
-from tests.soak.grounded.laws import CLOSES_S, judge
+from tests.soak.grounded.laws import judge
 from tests.soak.grounded.peers import Call, SpaceBooks, SpacePeer
 from tests.soak.grounded.plans import MANNERS, ChatPlan, Manners, Places, draw_wave
 from tests.soak.streams.client import Door, Heard, listen_to
 from tests.soak.streams.faulty import WHOLE
 from tests.soak.streams.house import WatchedServer, wait_for_start, watched
 from tests.soak.streams.peers import HOST, listen
-from tests.soak.streams.play import GRACE_S, SETTLE_S, STOP_S, Report
+from tests.soak.streams.play import STRICT, Patience, Report
+from tests.waits import until
 
 _DOOR = Door("/api/v1/chat/stream", "x-correlation-id")
 _LOOK_S = 0.15  # how long a client that has left is watched, for calls that would only begin then
 _STAGGER_S = 0.03
 _WARM_UP = 8
-_BRISK = Manners(model=0.0, leave=0.0, source_s=0.1, model_s=0.1)
 _CONFIG = """
 detectors:
   mail: {{type: text_contents, embedded: pii, chunker_id: sentence, options: {{entities: [EmailAddress]}}}}
@@ -58,6 +58,7 @@ class Game:
     idle_s: float = IDLE_S
     variant: str = WHOLE
     manners: Manners = MANNERS
+    patience: Patience = STRICT
     seconds: float = 1800.0
     say: Callable[[str], None] = lambda _words: None
 
@@ -81,17 +82,17 @@ async def play(game: Game, directory: Path) -> GroundedReport:
     async with open_spaces() as (books, places):
         with watched(directory, _CONFIG.format(game=game), game.variant) as server:
             await wait_for_start(server)
-            warming = Table(books, server.api_port, GroundedReport())
-            await warming.play(draw_wave(_WARM_UP, game.seed + 1, places, _BRISK), _WARM_UP)
-            before = await _settle(books, server)
+            warming = Table(books, server.api_port, GroundedReport(), game.patience)
+            brisk = game.manners._replace(model=0.0, leave=0.0, source_s=0.1, model_s=0.1)
+            await warming.play(draw_wave(_WARM_UP, game.seed + 1, places, brisk), _WARM_UP)
+            before = await _settle(books, server, game.patience)
             started = time.monotonic()
             plans = draw_wave(game.requests, game.seed, places, game.manners)
-            await _play_rounds(game, plans, Table(books, server.api_port, report), server)
+            await _play_rounds(game, plans, Table(books, server.api_port, report, game.patience), server)
             report.seconds = time.monotonic() - started
-            await asyncio.sleep(GRACE_S + 0.1)
-            await _look_at_rest(books, server, before, report)
+            await _look_at_rest(books, server, before, report, game.patience)
             await _look_at_life(server, report)
-            await _stop(books, server, report)
+            await _stop(books, server, report, game.patience)
     return report
 
 
@@ -120,9 +121,10 @@ def _dead_port() -> Iterator[int]:
 class Table:
     """Where requests are played against one server."""
 
-    def __init__(self, books: SpaceBooks, port: int, report: GroundedReport) -> None:
+    def __init__(self, books: SpaceBooks, port: int, report: GroundedReport, patience: Patience) -> None:
         self._books = books
         self._port = port
+        self._patience = patience
         self._open = 0
         self.report = report
 
@@ -151,13 +153,13 @@ class Table:
         report.streams += 1
         report.events += len(heard.events)
         report.ends[heard.events[-1].name if heard.end == "complete" and heard.events else heard.end] += 1
-        report.violations += judge(plan, heard, calls)
-        asyncio.get_running_loop().call_later(GRACE_S, self._books.dismiss, plan)
+        report.violations += judge(plan, heard, calls, self._patience.closes_s)
+        asyncio.get_running_loop().call_later(self._patience.grace_s, self._books.dismiss, plan)
         return Played(plan, heard, calls)
 
     async def _wait_for_calls(self, heard: Heard, calls: list[Call]) -> None:
         has_left = heard.end == "left"
-        soonest_at, latest_at = heard.ended_at + _LOOK_S * has_left, heard.ended_at + CLOSES_S
+        soonest_at, latest_at = heard.ended_at + _LOOK_S * has_left, heard.ended_at + self._patience.closes_s
         while (now := time.monotonic()) < latest_at:
             if now >= soonest_at and all(call.ended_at for call in calls):
                 break
@@ -202,8 +204,8 @@ class _Rest(NamedTuple):
     busy: int
 
 
-async def _settle(books: SpaceBooks, server: WatchedServer, wanted: _Rest | None = None) -> _Rest:
-    end = time.monotonic() + SETTLE_S
+async def _settle(books: SpaceBooks, server: WatchedServer, patience: Patience, wanted: _Rest | None = None) -> _Rest:
+    end = time.monotonic() + patience.settle_s
     while True:
         tasks = await asyncio.to_thread(server.count_tasks)
         rest = _Rest(tasks, server.open_files() - len(books.open), books.busy())
@@ -213,8 +215,10 @@ async def _settle(books: SpaceBooks, server: WatchedServer, wanted: _Rest | None
         await asyncio.sleep(0.2)
 
 
-async def _look_at_rest(books: SpaceBooks, server: WatchedServer, before: _Rest, report: GroundedReport) -> None:
-    rest = await _settle(books, server, before)
+async def _look_at_rest(
+    books: SpaceBooks, server: WatchedServer, before: _Rest, report: GroundedReport, patience: Patience
+) -> None:
+    rest = await _settle(books, server, patience, before)
     report.claim(rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang")
     report.claim(rest.files <= before.files, "connections", f"{rest.files - before.files} files are left open")
     report.claim(not rest.busy, "connections", f"{rest.busy} calls to endpoints are left open")
@@ -228,13 +232,12 @@ async def _look_at_life(server: WatchedServer, report: GroundedReport) -> None:
     report.claim(health.status == 200, "life", f"/health answered {health.status}")
 
 
-async def _stop(books: SpaceBooks, server: WatchedServer, report: GroundedReport) -> None:
+async def _stop(books: SpaceBooks, server: WatchedServer, report: GroundedReport, patience: Patience) -> None:
     started = time.monotonic()
     status = await asyncio.to_thread(server.stop)
     took_s = time.monotonic() - started
-    report.claim(status == 0 and took_s < STOP_S, "stop", f"status {status} after {took_s:.1f} s")
-    await asyncio.sleep(0.1)
-    report.claim(not books.open, "connections", f"{len(books.open)} are open though the server has stopped")
+    report.claim(status == 0 and took_s < patience.stop_s, "stop", f"status {status} after {took_s:.1f} s")
+    await until(lambda: not books.open, "the end of the server's connections")
     errors = [line for line in server.log() if line["level"] == "error"]
     report.claim(not errors, "log", f"{len(errors)} errors, the first: {errors[:1]}")
     words = server.error_path.read_text()

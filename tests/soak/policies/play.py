@@ -16,7 +16,7 @@ from tests.soak.policies.plans import Plan, count_needed, draw_plan, list_due
 from tests.soak.policies.script import write_script
 from tests.soak.policies.serving import APART, Place, ServedReport, open_server
 from tests.soak.policies.settings import MASKING
-from tests.soak.policies.stopping import Stopped, draw_stop, judge_stopped, play_stop
+from tests.soak.policies.stopping import LONGEST_S, Stopped, draw_stop, judge_stopped, play_stop
 
 _STREAM_S = 0.3
 _SAY_EVERY_S = 5.0
@@ -38,6 +38,7 @@ class Game:
     at_once: int = 40
     names: Sequence[str] = MASKING
     place: Place = APART
+    longest_s: float = LONGEST_S
     seconds: float = 1800.0
     say: Callable[[str], None] = lambda _words: None
 
@@ -77,12 +78,12 @@ async def play_stops(game: Game, directory: Path) -> PolicyReport:
 
     async def play_one(number: int, books: PolicyBooks, port: int) -> None:
         books.pace = _STOP_PACE
-        report.stopped.append(await play_stop(draw_stop(number, game.seed), books, port))
+        report.stopped.append(await play_stop(draw_stop(number, game.seed), books, port, game.longest_s))
         report.streams += 1
 
     await _play_all(game, directory, report, play_one)
     for one in report.stopped:
-        report.violations += judge_stopped(one)
+        report.violations += judge_stopped(one, game.longest_s)
         report.ends[one.heard.end] += 1
         report.events += len(one.heard.events)
     report.closing_s = [one.closing_s for one in report.stopped if one.closing_s is not None]

@@ -92,7 +92,7 @@ def _play_broken(name: str, effort: Effort, seed: int) -> Counts:
     variant = VARIANTS[name]
     names = SHADOWS if variant.kind == "shadow" else MASKING
     count = _STOPS_AT_ONCE if variant.kind == "stop" else effort.broken  # each of them waits in vain
-    game = Game(count, seed, 20, names, Place(is_apart=False, variant=name), effort.seconds)
+    game = Game(count, seed, 20, names, Place(is_apart=False, variant=name), seconds=effort.seconds)
     start = play_stops if variant.kind == "stop" else play
     laws = run_within(lambda directory: start(game, directory), effort.seconds, PolicyReport).laws()
     reported = ", ".join(f"{law} {count}" for law, count in laws.most_common()) or "nothing"

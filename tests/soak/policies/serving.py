@@ -17,7 +17,7 @@ from tests.soak.policies.marks import draw_catalogue
 from tests.soak.policies.peers import PolicyBooks, open_services
 from tests.soak.policies.settings import write_config
 from tests.soak.streams.house import WatchedServer, wait_for_start, watched
-from tests.soak.streams.play import SETTLE_S, STOP_S, Report
+from tests.soak.streams.play import STRICT, Patience, Report
 
 _LEAST_CHARS = 8  # of a mark that is looked for in the log
 
@@ -30,10 +30,11 @@ class ServedReport(Report):
 
 
 class Place(NamedTuple):
-    """Where the server runs: in a process of its own, or here, whole or with one thing broken."""
+    """Where the server runs: in a process of its own, or here, whole or with one thing broken; how long it may take."""
 
     is_apart: bool = True
     variant: str = WHOLE
+    patience: Patience = STRICT
 
 
 APART = Place()
@@ -47,7 +48,7 @@ async def open_server(
     async with open_services() as (books, ports), AsyncExitStack() as stack:
         config = write_config(ports)
         if place.is_apart:
-            port = await stack.enter_async_context(_open_apart(config, directory, report, seed))
+            port = await stack.enter_async_context(_open_apart(config, directory, report, seed, place.patience))
         else:
             logging.disable(logging.CRITICAL)  # what it would log is no part of what is printed here
             stack.callback(logging.disable, logging.NOTSET)
@@ -59,7 +60,9 @@ async def open_server(
 
 
 @asynccontextmanager
-async def _open_apart(config: str, directory: Path, report: ServedReport, seed: int) -> AsyncIterator[int]:
+async def _open_apart(
+    config: str, directory: Path, report: ServedReport, seed: int, patience: Patience
+) -> AsyncIterator[int]:
     """At the end it must be at rest, stop at once, and have told nothing that was hidden."""
     with watched(directory, config, WHOLE) as server:
         await wait_for_start(server)
@@ -68,8 +71,8 @@ async def _open_apart(config: str, directory: Path, report: ServedReport, seed: 
         yield server.api_port
         more_used, more_waited = _read_shares(server)
         report.starved = (more_waited - waited) / (more_used - used)
-        await _look_at_rest(server, before, report)
-        await _stop(server, report)
+        await _look_at_rest(server, before, report, patience)
+        await _stop(server, report, patience)
         log = server.log_path.read_text()
         marks = [mark.text for mark in draw_catalogue(seed) if len(mark.text) >= _LEAST_CHARS]
         told = [text for text in marks if text in log]
@@ -82,19 +85,19 @@ def _read_shares(server: WatchedServer) -> tuple[int, int]:
     return int(used), int(waited)
 
 
-async def _look_at_rest(server: WatchedServer, before: int, report: ServedReport) -> None:
-    end = time.monotonic() + SETTLE_S
+async def _look_at_rest(server: WatchedServer, before: int, report: ServedReport, patience: Patience) -> None:
+    end = time.monotonic() + patience.settle_s
     while (tasks := await asyncio.to_thread(server.count_tasks)) > before and time.monotonic() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
     report.claim(tasks <= before, "tasks", f"{tasks - before} tasks hang")
     report.memory_kb.append(server.memory_kb())
 
 
-async def _stop(server: WatchedServer, report: ServedReport) -> None:
+async def _stop(server: WatchedServer, report: ServedReport, patience: Patience) -> None:
     started = time.monotonic()
     status = await asyncio.to_thread(server.stop)
     took = time.monotonic() - started
-    report.claim(status == 0 and took < STOP_S, "stop", f"status {status} after {took:.1f} s")
+    report.claim(status == 0 and took < patience.stop_s, "stop", f"status {status} after {took:.1f} s")
     errors = [line for line in server.log() if line["level"] == "error"]
     report.claim(not errors, "log", f"{len(errors)} errors, the first: {errors[:1]}")
     words = server.error_path.read_text()

@@ -57,7 +57,7 @@ class Child:
     def kill(self) -> list[str]:
         """End it without any warning; what it had said since, whole lines only."""
         self._process.kill()
-        said, _ = self._process.communicate(timeout=10)
+        said, _ = self._process.communicate()
         return said.decode().split("\n")[:-1]
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, cast
 
 from tests.soak.streams.plans import STREAM_HEADER, Leave
+from tests.waits import HANG_S
 
 PATH = "/api/v2/chat/completions-detection"
-PATIENCE_S = 60.0
+PATIENCE_S = HANG_S
 _RESET = struct.pack("ii", 1, 0)
 
 

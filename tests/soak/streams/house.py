@@ -5,7 +5,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from tests.soak.streams.chunkers import ChunkerPeers, serve_chunkers
 from tests.soak.streams.peers import Books, DetectorPeer, HttpPeer, ModelPeer, listen
 from tests.soak.streams.plans import STREAM_HEADER
 from tests.soak.streams.words import EYES, KEYWORDS, REMOTE_CHUNKERS, THRESHOLD
+from tests.waits import wait_until
 
 EMBEDDED = {
     "words": f"embedded: keywords, options: {{keywords: [{', '.join(KEYWORDS)}]}}",
@@ -95,10 +95,7 @@ class WatchedServer(ServerProcess):
         """Its unfinished tasks; blocks for a moment."""
         self._tasks_path.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR1)
-        end = time.monotonic() + 5.0
-        while not self._tasks_path.exists():
-            assert time.monotonic() < end, "the server does not say what it is doing"
-            time.sleep(0.01)
+        wait_until(self._tasks_path.exists, "the server's word on what it is doing")
         return len(self._tasks_path.read_text().splitlines())
 
 

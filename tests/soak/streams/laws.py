@@ -35,9 +35,9 @@ class _Broken(Exception):
         self.words = words
 
 
-def judge(plan: Plan, heard: Heard, record: Record) -> list[Violation]:
+def judge(plan: Plan, heard: Heard, record: Record, closes_s: float = MODEL_CLOSES_S) -> list[Violation]:
     """Everything that is wrong with a stream; nothing is looked at behind the first event that breaks a law."""
-    judge_of_one = _Judge(plan, heard, record)
+    judge_of_one = _Judge(plan, heard, record, closes_s)
     violations = []
     for look in (judge_of_one.look_at_events, judge_of_one.look_at_readings, judge_of_one.look_at_model):
         try:
@@ -48,10 +48,11 @@ def judge(plan: Plan, heard: Heard, record: Record) -> list[Violation]:
 
 
 class _Judge:
-    def __init__(self, plan: Plan, heard: Heard, record: Record) -> None:
+    def __init__(self, plan: Plan, heard: Heard, record: Record, closes_s: float) -> None:
         self._plan = plan
         self._heard = heard
         self._record = record
+        self._closes_s = closes_s
         self._lanes = [_Lane(plan, index) for index in range(len(plan.choices))]
         self._usages = 0
         self._has_final = False
@@ -154,7 +155,7 @@ class _Judge:
         if self._heard.end == "left" and record.model_requests:
             silent_at = record.model_closed_at or record.model_done_at or float("inf")
             took = silent_at - self._heard.ended_at
-            _require(took <= MODEL_CLOSES_S, "model stops", f"silent only {took:.2f} s after the client had left")
+            _require(took <= self._closes_s, "model stops", f"silent only {took:.2f} s after the client had left")
 
 
 class _Lane:

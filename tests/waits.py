@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only place in the tests that sleeps or reads a clock. No test may pass or fail by the machine's speed.
+
+A test waits for a state (`until`, `wait_until`), never for a time. A scripted peer that never answers waits `forever`;
+one that is slow uses `latency`, and no assertion may depend on how long that takes. Before a test asserts that
+something has *not* happened it calls `linger`: a slow machine can then hide a bug, but never invent one.
+`tests/rules/test_time.py` keeps sleeps, clocks and short timeouts out of every other file.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Never
+
+HANG_S = 120.0  # Only a hang lasts this long, also on a machine whose cores are all busy.
+_TICK_S = 0.005
+_LINGER_S = 0.1
+
+
+async def until(holds: Callable[[], object], what: str = "the expected state") -> None:
+    """Returns when `holds()` is true; fails when that takes as long as a hang."""
+    end = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < end, f"{what} was not reached within {HANG_S:.0f} s"
+        await asyncio.sleep(_TICK_S)
+
+
+def wait_until(holds: Callable[[], object], what: str = "the expected state") -> None:
+    """The same for tests without an event loop."""
+    end = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < end, f"{what} was not reached within {HANG_S:.0f} s"
+        time.sleep(_TICK_S)
+
+
+async def forever() -> Never:
+    """Waits until it is cancelled."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def latency(seconds: float) -> None:
+    """The delay of a scripted peer. No assertion may depend on its length."""
+    await asyncio.sleep(seconds)
+
+
+async def linger(seconds: float = _LINGER_S) -> None:
+    """Gives a wrong event time to happen, before a test asserts that it has not."""
+    await asyncio.sleep(seconds)
+
+
+async def is_pending(awaitable: Awaitable[object], seconds: float = _LINGER_S) -> bool:
+    """Whether it is still unfinished after a while. It is not cancelled: the caller awaits or cancels it."""
+    _, pending = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
+    return bool(pending)
+
+
+@contextmanager
+def bounded_work(cpu_s: float = 60.0) -> Iterator[None]:
+    """Fails when the block uses more CPU time than work that grows too fast needs; other processes do not count."""
+
+    def fail(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"more than {cpu_s:.0f} s of CPU time: the work grows too fast")
+
+    before = signal.signal(signal.SIGPROF, fail)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
