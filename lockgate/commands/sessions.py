@@ -182,6 +182,7 @@ def _open_output(name: str | None) -> Iterator[TextIO]:
     """Standard output, or a file that is there only when it is complete, readable for nobody else."""
     if name in (None, "-"):
         yield sys.stdout
+        sys.stdout.flush()  # before standard error says that it is complete
         return
     from lockgate.errors import ConfigError
 

@@ -35,6 +35,7 @@ _HOLDING_IPV4 = tuple(  # in their last 32 bits
     ipaddress.ip_network(network)
     for network in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
 )
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")  # IPv4 addresses in IPv6 spelling
 _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
 
@@ -88,7 +89,7 @@ def check_entry(text: str) -> str | None:
     except ValueError:
         return "is no network, or has bits set behind its prefix"
     if network is not None:
-        is_mapped = network.version == 6 and network.subnet_of(ipaddress.IPv6Network("::ffff:0:0/96"))
+        is_mapped = isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED)
         return "is an IPv4 address in IPv6 spelling; write it as IPv4" if is_mapped else None
     name = _plain(text).removeprefix("*.")
     return None if _is_name(name) else "is no address, no network, no host name and no `*.` before a host name"

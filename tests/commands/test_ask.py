@@ -122,13 +122,14 @@ def watch(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int,
 
     def watch(*arguments: str, columns: int = 80, rows: int = 24, **model: Any) -> tuple[int, str, Screen]:
         terminal = Terminal(columns, rows)
-        monkeypatch.setattr(sys, "stdout", terminal.stream)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.delenv("NO_COLOR", raising=False)
-        try:
-            code = run(*arguments, **model).code
-        finally:
-            seen = terminal.read()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", terminal.stream)
+            patch.setenv("TERM", "xterm")
+            patch.delenv("NO_COLOR", raising=False)
+            try:
+                code = run(*arguments, **model).code
+            finally:
+                seen = terminal.read()
         return code, seen, terminal.screen.feed(seen)
 
     return watch

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import chunker, grpc, http, postgres, upstreams
+from lockgate.clients import grpc, http, postgres, upstreams
 from lockgate.searching import DoubleSearch
 from tests.contracts.parts_process import PartsProcess, serving_parts
 from tests.waits import HANG_S
@@ -33,7 +33,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc, "_PROBE_TIMEOUT_S", HANG_S)
     monkeypatch.setattr(postgres, "CONNECT_TIMEOUT_S", HANG_S)
     monkeypatch.setattr(upstreams, "KEEP_ALIVE_S", HANG_S)
-    monkeypatch.setattr(chunker, "_REASON_TRIES", 100_000)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from itertools import count
 from typing import Any
 
 import grpc
@@ -202,10 +203,15 @@ async def test_an_early_end_under_a_flood_of_frames_is_told_as_it_was(has_failed
         if has_failed:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "enough")
 
+    async def frames() -> AsyncGenerator[Frame, None]:
+        for number in count():  # without end: that of the call comes first
+            yield Frame(number, "a")
+
     async with calling(build_chunker_server(converse=converse)) as client:
         for _ in range(40):  # grpc has a race here: the status of a failed write hides that of the call
             with pytest.raises(UpstreamError) as caught:
-                await collect(client, ["a"] * 500)
+                async for _ in client.stream(frames()):
+                    pass
             words = "enough" if has_failed else "the chunks ended before the text did"
             assert (caught.value.status, caught.value.message) == (400 if has_failed else 500, PREFIX + words)
 

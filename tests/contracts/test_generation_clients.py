@@ -466,6 +466,7 @@ async def test_a_server_that_does_not_begin_in_time_is_given_up_and_one_that_goe
         messages = patient.stream(ask())
         assert (await anext(messages))[0]["generated_text"] == "a"
         waiting = asyncio.ensure_future(anext(messages))
+        assert await is_pending(waiting)
         skip_time()
         assert await is_pending(waiting)
         is_late.set()

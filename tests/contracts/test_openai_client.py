@@ -374,6 +374,7 @@ async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout
         messages = client.stream(CHAT)
         assert texts_of([await anext(messages)]) == [["a"]]
         waiting = asyncio.ensure_future(anext(messages))
+        assert await is_pending(waiting)
         skip_time()
         assert await is_pending(waiting)
         is_late.set()

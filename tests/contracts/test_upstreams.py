@@ -18,10 +18,8 @@ from lockgate.errors import UpstreamError
 from lockgate.interfaces import DataSource, Model
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.contracts.http_peers import Exchange, open_peer, reply_json
-from tests.contracts.test_http_tls import Folder, folder
+from tests.server.certificates import Authority
 from tests.waits import linger, until
-
-__all__ = ["folder"]  # a fixture
 
 REFUSED = "the address may not be called"
 
@@ -288,12 +286,15 @@ async def test_proxies_and_netrc_files_of_the_environment_change_nothing(
     assert [received.all("authorization") for received in peer.received] == [[], []]
 
 
-async def test_tls_is_verified_by_the_systems_store(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_peer(reply_json(BOTH), tls=folder.server) as peer:
+async def test_tls_is_verified_by_the_systems_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path, "ours")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(*authority.issue("server"))
+    async with open_peer(reply_json(BOTH), tls=serving) as peer:
         said = await ask(f"https://127.0.0.1:{peer.port}")
         assert said.startswith("TLS failed: ")
         assert "certificate" in said
-        trusting = ssl.create_default_context(cafile=str(folder.ca))
+        trusting = ssl.create_default_context(cafile=authority.path)
         monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", trusting)  # what the library read at its start
         assert await ask(f"https://127.0.0.1:{peer.port}") == ""
         assert (await ask(f"https://localhost:{peer.port}")).startswith("TLS failed: ")

@@ -16,7 +16,7 @@ from lockgate.server import doors
 from lockgate.server.doors import TlsDoor
 from lockgate.server.tls import load_tls
 from tests.server.certificates import Authority
-from tests.waits import is_pending, until
+from tests.waits import HANG_S, is_pending, until
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,10 @@ async def test_a_guest_that_comes_while_the_door_closes_is_not_left_standing(aut
     gc.collect()
 
 
-async def test_a_handshake_that_is_under_way_ends_with_the_door(authority: Authority) -> None:
+async def test_a_handshake_that_is_under_way_ends_with_the_door(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "_HANDSHAKE_S", 2 * HANG_S)
     async with open_door(authority) as (door, port):
         with socket.create_connection(("127.0.0.1", port)) as client:
             await wait_for_guests(door, 1)
