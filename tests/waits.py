@@ -3,8 +3,9 @@
 
 A test waits for a state (`until`, `wait_until`), never for a time. A scripted peer that never answers waits `forever`;
 one that is slow uses `latency`, and no assertion may depend on how long that takes. Before a test asserts that
-something has *not* happened it calls `linger`: a slow machine can then hide a bug, but never invent one.
-`tests/rules/test_time.py` keeps sleeps, clocks and short timeouts out of every other file.
+something has *not* happened it calls `linger`: a slow machine can then hide a bug, but never invent one. Timers of the
+code under test fire when a test moves its `LoopClock` on. `tests/rules/test_time.py` keeps sleeps, clocks and short
+timeouts out of every other file.
 """
 
 import asyncio
@@ -56,6 +57,37 @@ async def is_pending(awaitable: Awaitable[object], seconds: float = _LINGER_S) -
     """Whether it is still unfinished after a while. It is not cancelled: the caller awaits or cancels it."""
     _, pending = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
     return bool(pending)
+
+
+async def settled(count: Callable[[], int]) -> int:
+    """A count that grows, once it has stopped growing."""
+    before = -1
+    while before != (now := count()):
+        before = now
+        await linger()
+    return now
+
+
+class LoopClock:
+    """The clock of the running event loop, which a test can move on: timers that are due by then fire.
+
+    Make it before the code under test, which may keep the loop's `time` method.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        loop.time = lambda: now() + self._ahead_s  # type: ignore[method-assign]
+
+    def advance(self, seconds: float = 3600.0) -> None:
+        """Lets time pass."""
+        self._ahead_s += seconds
+
+    async def run_out(self) -> Never:
+        """A peer that takes longer than anybody waits."""
+        self.advance()
+        await forever()
 
 
 @contextmanager

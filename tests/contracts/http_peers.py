@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockgate.config.settings import DetectorSettings, OpenAISettings, ServiceSettings
-from tests.contracts.pacing import skip_time
-from tests.waits import HANG_S, latency, until
+from tests.waits import HANG_S, LoopClock, latency, until
 
 SOCKETS = Path("/proc/net/tcp")
 LOOPBACK = "0100007F"
@@ -271,7 +270,7 @@ async def stay_silent(exchange: Exchange) -> None:
 
 async def let_time_pass(exchange: Exchange) -> None:
     """No answer, and more time passes than a client of this process may wait."""
-    skip_time()
+    LoopClock().advance()
     await exchange.wait_until_left()
 
 

@@ -32,8 +32,7 @@ from tests.contracts.grpc_peers import (
     serve_chunker,
 )
 from tests.contracts.http_peers import open_closed_port
-from tests.contracts.pacing import settle, skip_time
-from tests.waits import forever, is_pending, latency, until
+from tests.waits import LoopClock, forever, is_pending, latency, settled, until
 
 PREFIX = "chunker request failed for `en`: "
 
@@ -172,7 +171,7 @@ async def test_frames_are_not_read_faster_than_the_chunker_takes_them() -> None:
     server = build_chunker_server(converse=converse)
     async with calling(server) as client, aclosing(client.stream(frames())) as chunks:
         await anext(chunks)
-        assert await settle(lambda: pulled) < 1000
+        assert await settled(lambda: pulled) < 1000
 
 
 async def test_chunks_that_end_before_the_text_are_a_broken_promise() -> None:
@@ -383,7 +382,7 @@ async def test_the_time_limit_does_not_run_while_text_still_comes() -> None:
         yield Frame(0, "a")
         await has_begun.wait()
         for number in range(1, 6):
-            skip_time()
+            LoopClock().advance()
             await asyncio.sleep(0)  # a limit that ran would be over now
             yield Frame(number, "a")
 

@@ -32,8 +32,7 @@ from tests.contracts.http_peers import (
     send_raw,
     stay_silent,
 )
-from tests.contracts.pacing import skip_time
-from tests.waits import linger, until
+from tests.waits import LoopClock, linger, until
 
 RESULT = {"start": 0, "end": 2, "text": "he", "detection": "d", "detection_type": "t", "score": 0.5}
 FAILED = "detector request failed for `pii`: "
@@ -307,10 +306,10 @@ async def test_a_body_that_never_ends_is_given_up_too() -> None:
 
 async def test_head_and_body_have_one_deadline_together() -> None:
     async def script(exchange: Exchange) -> None:
-        skip_time(400)
+        LoopClock().advance(400)
         await exchange.send(OK_HEAD + b"content-length: 2\r\n\r\n[")
         await linger()
-        skip_time(400)
+        LoopClock().advance(400)
         await linger()
         await exchange.send(b"]")
 

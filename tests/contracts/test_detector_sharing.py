@@ -24,8 +24,7 @@ from lockgate.interfaces import Headers
 from lockgate.telemetry.observing import ACTIVE, Observer
 from lockgate.telemetry.outgoing import Call
 from tests.contracts.http_peers import Exchange, Peer, open_peer
-from tests.contracts.pacing import skip_time
-from tests.waits import linger, until
+from tests.waits import LoopClock, linger, until
 
 HOUR_MS = 3_600_000.0  # longer than any test: what happens does not happen because this has passed
 Outcome = Sequence[Sequence[Detection]] | BaseException
@@ -336,7 +335,7 @@ async def test_a_detector_that_is_gone_or_too_slow_fails_those_who_shared_and_is
                 exchange.reset()
             else:
                 await until(lambda: all(task.done() for task in alone))
-                skip_time()
+                LoopClock().advance()
                 await exchange.wait_until_left()
 
     scanner = Fails()

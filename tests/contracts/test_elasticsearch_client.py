@@ -31,8 +31,7 @@ from tests.contracts.http_peers import (
     reply_json,
     stay_silent,
 )
-from tests.contracts.pacing import skip_time
-from tests.waits import HANG_S, forever, until
+from tests.waits import HANG_S, LoopClock, forever, until
 
 KEY = "es-key.1=="
 QUERY = Query("How long does tea take?", "tea time")
@@ -258,7 +257,7 @@ async def test_a_search_that_fails_leaves_the_other(
         searching = asyncio.create_task(source.search_both(QUERY, 8))
         if fault is stay_silent:
             await until(lambda: ended, "the end of the other search")
-            skip_time()
+            LoopClock().advance()
         kept = titles(await searching)
     assert kept == (["v1", "v2"] if leg == "lexical" else ["l1", "l2"])
     [record] = [one for one in caplog.records if one.name == "lockgate"]
@@ -285,7 +284,7 @@ async def test_an_embedder_that_fails_leaves_the_search_by_words(
         searching = asyncio.create_task(source.search_both(QUERY, 8))
         if embedder.hangs:
             await until(lambda: ended, "the end of the other search")
-            skip_time()
+            LoopClock().advance()
         assert titles(await searching) == ["l1"]
     [record] = [one for one in caplog.records if one.name == "lockgate"]
     assert (vars(record)["leg"], vars(record)["reason"]) == ("vector", reason)

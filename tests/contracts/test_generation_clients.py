@@ -31,8 +31,7 @@ from tests.contracts.grpc_peers import (
     failing_with,
     stream_nothing,
 )
-from tests.contracts.pacing import skip_time
-from tests.waits import forever, is_pending
+from tests.waits import LoopClock, forever, is_pending
 
 EVERYTHING: Mapping[str, Any] = {
     "max_new_tokens": 20,
@@ -467,7 +466,7 @@ async def test_a_server_that_does_not_begin_in_time_is_given_up_and_one_that_goe
         assert (await anext(messages))[0]["generated_text"] == "a"
         waiting = asyncio.ensure_future(anext(messages))
         assert await is_pending(waiting)
-        skip_time()
+        LoopClock().advance()
         assert await is_pending(waiting)
         is_late.set()
         assert (await waiting)[0]["generated_text"] == "b"

@@ -17,9 +17,8 @@ from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
 from lockgate.embedded.fts import open_index
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.interfaces import Embedder
-from tests.contracts.pacing import skip_time
 from tests.embedders import BrokenEmbedder, HangingEmbedder, TopicEmbedder
-from tests.waits import HANG_S, until
+from tests.waits import HANG_S, LoopClock, until
 
 TEXTS = {
     "cars.md": "An automobile has four wheels and an engine.",
@@ -193,7 +192,7 @@ async def test_an_embedder_that_hangs_does_not_hold_the_words(
     async with opener(HangingEmbedder()) as index:
         searching = asyncio.create_task(index.search("hollow crust", 8))
         await until(lambda: ended, "the end of the search by words")
-        skip_time()
+        LoopClock().advance()
         assert files(await searching) == ["bread.md"]
     assert warnings_of(caplog) == [("docs", "vector", "TimedOut")]
 

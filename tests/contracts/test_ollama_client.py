@@ -32,8 +32,7 @@ from tests.contracts.http_peers import (
     stay_silent,
     stream,
 )
-from tests.contracts.pacing import settle
-from tests.waits import HANG_S
+from tests.waits import HANG_S, settled
 
 NDJSON = "application/x-ndjson"
 TOKEN = "sk-main.1"
@@ -277,7 +276,7 @@ async def test_a_model_that_nobody_reads_can_say_no_more(opening: Opening, part:
         for _ in range(2):
             for _ in range(30):  # it is read fast at first: what the system keeps must not grow with it
                 read += len(await anext(frames)) * len(part)
-            assert await settle(lambda: sent) - read < 512 * 1024  # what the server's own side holds included
+            assert await settled(lambda: sent) - read < 512 * 1024  # what the server's own side holds included
 
 
 async def test_a_long_stream_is_no_long_answer() -> None:

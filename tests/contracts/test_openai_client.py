@@ -29,8 +29,7 @@ from tests.contracts.http_peers import (
     stream,
     texts_of,
 )
-from tests.contracts.pacing import settle, skip_time
-from tests.waits import HANG_S, is_pending, latency
+from tests.waits import HANG_S, LoopClock, is_pending, latency, settled
 
 CHAT = Generation("m", {"model": "m", "stream": True, "messages": [], "a_first": None}, kind="chat")
 TEXT = Generation("m", {"model": "m", "prompt": "p"}, kind="text")
@@ -375,7 +374,7 @@ async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout
         assert texts_of([await anext(messages)]) == [["a"]]
         waiting = asyncio.ensure_future(anext(messages))
         assert await is_pending(waiting)
-        skip_time()
+        LoopClock().advance()
         assert await is_pending(waiting)
         is_late.set()
         assert texts_of([await waiting, *[one async for one in messages]]) == [["b"]]
@@ -472,7 +471,7 @@ async def test_a_reader_that_is_slow_slows_the_server_down() -> None:
         aclosing(client.stream(CHAT)) as messages,
     ):
         await anext(messages)
-        assert await settle(lambda: sent) < 200
+        assert await settled(lambda: sent) < 200
 
 
 async def test_many_streams_run_at_once() -> None:

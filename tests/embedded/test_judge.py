@@ -22,8 +22,7 @@ from lockgate.pipelines.detect import detect_contents
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.testing import ScriptedModel, check_detector
 from tests.contracts.http_peers import Exchange, open_peer, reply_json, stay_silent
-from tests.pipelines.clock import LoopClock
-from tests.waits import forever, is_pending, latency, until
+from tests.waits import LoopClock, forever, is_pending, latency, until
 
 Pause = Callable[[], Awaitable[object]]
 AT_ONCE: Pause = partial(latency, 0)
@@ -280,7 +279,7 @@ async def test_waiting_for_a_turn_is_a_part_of_the_time() -> None:
         texts = [Excerpt(str(number)) for number in range(8)]
         tasks = [asyncio.create_task(judge.accept({}, ()).read([one])) for one in texts]
         await until(lambda: model.open == 1)
-        clock.leap()
+        clock.advance()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(one) for one in outcomes] == [TimedOut] * 8
         assert (len(model.judged), model.open) == (1, 0)

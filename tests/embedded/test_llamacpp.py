@@ -23,8 +23,7 @@ from lockgate.embedded.llama_keeper import BUSY, CLOSED, DIED, NOT_RUNNING, End,
 from lockgate.embedded.llamacpp import LlamaModel, ShortLlamaModel, open_llamacpp_model
 from lockgate.errors import ConfigError, Rejected, Unavailable
 from lockgate.interfaces import House
-from tests.pipelines.clock import LoopClock
-from tests.waits import HANG_S, linger, until
+from tests.waits import HANG_S, LoopClock, linger, until
 from tests.weights import require_weights
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -316,7 +315,7 @@ async def test_one_that_stands_still_is_replaced(model: ShortLlamaModel) -> None
     pid = model.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    LoopClock().leap()
+    LoopClock().advance()
     with pytest.raises(Unavailable, match=DIED):
         await say(frames)
     assert await say(model.generate([Message("user", "Hi")], {"max_tokens": 3}))

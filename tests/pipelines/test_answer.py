@@ -13,7 +13,6 @@ from lockgate.core.values import Document, Excerpt, Frame, Message
 from lockgate.errors import GenerationFailed, Rejected, RequestTimedOut, Unavailable
 from lockgate.pipelines.answer import Guarding, Limits, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
-from tests.pipelines.clock import LoopClock
 from tests.pipelines.early_parts import Gated, Talker
 from tests.pipelines.questions import (
     LIMITS,
@@ -26,7 +25,7 @@ from tests.pipelines.questions import (
     text_of,
     word_guard,
 )
-from tests.waits import until
+from tests.waits import LoopClock, until
 
 
 async def test_steps_are_told_in_order_and_tokens_join_to_the_answer() -> None:

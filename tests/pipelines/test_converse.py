@@ -21,8 +21,7 @@ from lockgate.pipelines.retrieve import NamedSource
 from lockgate.pipelines.speaking import Pace
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedModel
 from tests.pipelines.agents import KEY, PASSAGES, AskedModel, WaitingModel, build_agent, build_main, converse, turns_of
-from tests.pipelines.clock import LoopClock
-from tests.waits import is_pending, latency, linger
+from tests.waits import LoopClock, is_pending, latency, linger
 
 TALK = Ask("Thanks!", KEY, label="CONVERSATIONAL")
 

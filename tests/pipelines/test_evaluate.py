@@ -26,8 +26,7 @@ from lockgate.pipelines.evaluate import (
     load_questions,
 )
 from lockgate.pipelines.speaking import Facts
-from tests.pipelines.clock import LoopClock
-from tests.waits import forever, latency, until
+from tests.waits import LoopClock, forever, latency, until
 
 QUESTIONS = [
     {"id": f"q{n}", "category": "odd" if n % 2 else "even", "question": f"What is {n}?", "reference": f"It is {n}."}
