@@ -2,17 +2,18 @@
 SHELL := /bin/bash
 VERSIONS := 3.11 3.12 3.13 3.14
 ifndef PYTHON
-# The first Python that is new enough has `.venv`. Another one, named by PYTHON=..., has a folder with its version.
-PYTHON := $(shell for p in python3 $(VERSIONS:%=python%); do \
-	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Without PYTHON=... the first suitable Python is used, in `.venv`. A named one has a folder with its version.
+IS_SUITABLE := -c 'import ensurepip, sys; sys.exit("%d.%d" % sys.version_info[:2] not in "$(VERSIONS)".split())' 2>/dev/null
+PYTHON := $(or $(shell for p in python3 $(VERSIONS:%=python%); do $$p $(IS_SUITABLE) && echo $$p && break; done),python3)
 VENV := .venv
 else
-VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
+.NOTPARALLEL:
 .PHONY: help system install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
@@ -25,14 +26,18 @@ help:
 	@echo "make screenshots  the pictures of the playground anew, in docs/images/"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
 	@echo "make protos   renew the generated code of lockgate/wire/protos"
+	@echo "make clean    remove the virtualenvs and caches; the weights in .lockgate stay"
 
-# What the machine must have besides Python. A missing package is named before anything is downloaded.
+# What the machine must have. A missing package is named before anything is downloaded.
 system:
-	@test -n "$(PYTHON)" || { echo "Lockgate needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)"; exit 1; }
-	@scripts/system.sh $(PYTHON) $(PURPOSE)
+	@scripts/system.sh "$(PYTHON)" $(PURPOSE)
+setup demo bench soak screenshots: PURPOSE := run
 test: PURPOSE := test
 
 install: $(STAMP)
+
+$(BIN)/uv:
+	@$(MAKE) install
 
 $(STAMP): pyproject.toml requirements.lock | system
 	@scripts/install.sh $(PYTHON) $(VENV)
@@ -48,12 +53,13 @@ test: setup lint tests
 
 # One run after the other, with every supported Python that is on the path or in pyenv.
 test-all:
-	@for version in $(VERSIONS); do \
-		for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python$$version; do \
-			$$python -c 'import venv' 2>/dev/null || continue; \
-			echo "== $$($$python --version) =="; $(MAKE) test PYTHON=$$python || exit 1; break; \
+	@found=; for version in $(VERSIONS); do \
+		for python in python$$version $$HOME/.pyenv/versions/$$version.*/bin/python$$version ""; do \
+			test -n "$$python" || { echo "== Python $$version: not found, not tested =="; break; }; \
+			$$python -c 'import ensurepip' 2>/dev/null || continue; \
+			echo "== $$($$python --version) =="; $(MAKE) test PYTHON=$$python || exit 1; found=yes; break; \
 		done; \
-	done
+	done; test -n "$$found"
 
 # The two commands of the README on fresh Debian systems, in folders. Needs root.
 test-clean:
@@ -105,7 +111,7 @@ protos: $(STAMP)
 
 # One lock for every supported Python, by environment markers. Versions stay as they are where they can;
 # `make lock UPGRADE=--upgrade` takes the newest.
-lock: $(STAMP)
+lock: $(BIN)/uv
 	$(BIN)/uv pip compile --universal --python-version $(firstword $(VERSIONS)) --all-extras --generate-hashes --no-annotate \
 		--no-header --no-emit-index-url -q $(UPGRADE) -o requirements.lock pyproject.toml
 

@@ -60,12 +60,13 @@ async def is_pending(awaitable: Awaitable[object], seconds: float = _LINGER_S) -
 
 
 async def settled(count: Callable[[], int]) -> int:
-    """A count that grows, once it has stopped growing."""
-    before = -1
-    while before != (now := count()):
-        before = now
+    """A count that grows, once it has stopped growing for a while."""
+    await until(count, "the first")
+    seen = [count()]
+    while len(seen) < 4 or len(set(seen[-4:])) > 1:
         await linger()
-    return now
+        seen.append(count())
+    return seen[-1]
 
 
 class LoopClock:
@@ -85,17 +86,21 @@ class LoopClock:
         self._ahead_s += seconds
 
     async def run_out(self) -> Never:
-        """A peer that takes longer than anybody waits."""
+        """A peer that takes longer than every timeout."""
         self.advance()
         await forever()
 
 
 @contextmanager
 def bounded_work(cpu_s: float = 60.0) -> Iterator[None]:
-    """Fails when the block uses more CPU time than work that grows too fast needs; other processes do not count."""
+    """Fails when the block uses so much CPU time that it would not end. Other processes do not count."""
+
+    is_over = False
 
     def fail(_number: int, _frame: FrameType | None) -> None:
-        raise AssertionError(f"more than {cpu_s:.0f} s of CPU time: the work grows too fast")
+        nonlocal is_over
+        is_over = True
+        raise AssertionError(f"more than {cpu_s:.0f} s of CPU time: the work does not end")
 
     before = signal.signal(signal.SIGPROF, fail)
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
@@ -104,3 +109,24 @@ def bounded_work(cpu_s: float = 60.0) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+    assert not is_over, "the code under test swallowed the failure"
+
+
+def assert_linear(work: Callable[[int], object], size: int) -> None:
+    """Fails when eight times the size takes far more than eight times the CPU time: quadratic work takes 64 times.
+
+    Both are measured in the same moment, on this thread alone. A disturbed measurement is repeated.
+    """
+    ratios = []
+    for _ in range(5):
+        small, large = (_cpu_s(work, one) for one in (size, 8 * size))
+        ratios.append(large / max(small, 0.0005))
+        if ratios[-1] < 24:
+            return
+    raise AssertionError(f"eight times the size takes {min(ratios):.0f} times the CPU time")
+
+
+def _cpu_s(work: Callable[[int], object], size: int) -> float:
+    began = time.thread_time()
+    work(size)
+    return time.thread_time() - began

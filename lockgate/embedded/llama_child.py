@@ -163,7 +163,8 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     try:
         import xllamacpp
     except ImportError as error:
-        raise ImportError(f"{error} (llama.cpp needs OpenMP; on Debian: apt-get install libgomp1)") from error
+        hint = " (on Debian: apt-get install libgomp1)" if "libgomp" in str(error) else ""
+        raise ImportError(f"{error}{hint}") from error
 
     params = xllamacpp.CommonParams()
     params.model.path = str(path)

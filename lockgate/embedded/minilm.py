@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.embedded.minilm_graph import WIDTH, build_graph
+from lockgate.embedded.onnx_session import open_session
 from lockgate.embedded.wordpiece import WordPieces, load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
 
@@ -137,18 +138,13 @@ async def open_minilm(weights: Path, threads: int = 1) -> AsyncIterator[Minilm]:
 def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
     try:
         import numpy as np  # noqa: F401 - here, so that its absence is told at start
-        import onnxruntime
+        import onnxruntime  # noqa: F401
     except ImportError as error:
         message = f"the embedder needs {error.name}: pip install 'lockgate[agent]'"
         raise ConfigError(message, source="embeddings") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # what goes wrong is raised; standard error is not its to write
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         pieces, graph = load_vocabulary(weights / VOCABULARY_NAME), build_graph(weights / WEIGHTS_NAME)
-        return pieces, onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return pieces, open_session(graph, weights, threads)
     except Exception as error:  # onnxruntime's have no common parent but this
         message = f"the weights of the embedder cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(weights)) from error

@@ -5,6 +5,7 @@ This module decides how many threads a model has and what is said when it cannot
 spin while it waits, for the machine serves many. It refuses to know what a model reads.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 Model = TypeVar("Model")
+
+# Read when onnxruntime is imported. Without it, onnxruntime reports its use and writes to the home directory.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Model:
@@ -38,12 +42,12 @@ def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Mode
         raise ConfigError(message, source=str(folder)) from error
 
 
-def open_session(model: bytes | Path, weights: Path) -> "InferenceSession":
+def open_session(model: bytes | Path, weights: Path, threads: int = 1) -> "InferenceSession":
     """A model, given as a file or as a graph whose weights lie in files of the folder `weights`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # what goes wrong is raised; standard error is not its to write
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

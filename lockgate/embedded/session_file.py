@@ -208,7 +208,7 @@ def write(database: sqlite3.Connection, *statements: Statement) -> int:
 
 
 def _name_values(args: Sequence[Any]) -> dict[str, Any]:
-    """The values by the names that SQLite gives their places: that of `$1` is "1"."""
+    """Maps each value to its parameter name in SQLite: the first is "1", for `$1`."""
     return {str(place): value for place, value in enumerate(args, 1)}
 
 

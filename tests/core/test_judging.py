@@ -19,7 +19,7 @@ from lockgate.core.judging import (
     read_ruling,
 )
 from lockgate.core.values import Message
-from tests.waits import bounded_work
+from tests.waits import assert_linear
 
 CRITERIA = "gives medical advice"
 NASTY = st.text(alphabet="~\n <>&|[]/INST_x\0\ud800", max_size=60) | st.text(max_size=60)
@@ -172,8 +172,7 @@ def test_any_reply_is_read_or_refused(reply: str) -> None:
 @pytest.mark.parametrize("piece", ["{", "[", '{"', "<think>", "</think>", "* ", "no ", "No. ", '{"violates":'])
 def test_the_work_grows_with_the_reply_only(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockgate.core.judging.MAX_REPLY_CHARS", 4_000_000)
-    with bounded_work():
-        read_ruling((piece * 4_000_000)[:4_000_000])
+    assert_linear(lambda size: read_ruling((piece * size)[:size]), 100_000)
 
 
 # Windows.

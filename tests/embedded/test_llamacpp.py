@@ -115,7 +115,7 @@ async def check_stopped(model: LlamaModel, job: _Job | None, pid: int | None) ->
         readings.append(count_ticks(pid))
     assert readings[0] is not None
     assert readings[-1] is not None
-    assert readings[-1] - readings[0] < 1 / TICK_S
+    assert readings[-1] - readings[0] < 5 / TICK_S
 
 
 async def stop_reading(model: LlamaModel) -> _Job | None:

@@ -23,7 +23,9 @@ from lockgate.embedded import minilm
 from lockgate.embedded.minilm import BATCH_TEXTS, BATCH_TOKENS, DIMENSIONS, RECENT, Minilm, cut_batches, open_minilm
 from lockgate.embedded.wordpiece import load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
+from tests.server.processes import clean_environment
 from tests.waits import HANG_S, latency, until
+from tests.weights import require_weights
 
 Matrix = Any
 
@@ -254,3 +256,20 @@ async def test_a_question_that_was_just_embedded_is_not_embedded_again(weights_d
         again = await embedder.embed(["What is a lock gate?"])
         assert again[0] is not first[0]
         assert again[0] == first[0]
+
+
+def test_onnxruntime_reports_nothing_and_leaves_no_file_in_the_home_directory(tmp_path: Path) -> None:
+    code = """
+import asyncio, sys
+from pathlib import Path
+from lockgate.embedded.minilm import open_minilm
+
+async def embed():
+    async with open_minilm(Path(sys.argv[1])) as embedder:
+        await embedder.embed(["one"])
+
+asyncio.run(embed())
+"""
+    environ = clean_environment(HOME=str(tmp_path), XDG_CACHE_HOME="")
+    subprocess.run([sys.executable, "-c", code, str(require_weights())], env=environ, check=True)
+    assert list(tmp_path.rglob("*")) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.processes import clean_environment
+from tests.server.processes import ROOT, clean_environment
 from tests.waits import HANG_S
 
 PLANTED = "import pytest\n\n\ndef test_one() -> None:\n    {}\n"
@@ -18,7 +18,8 @@ WARN = "import warnings; warnings.warn_explicit('old', {category}, 'file.py', 1,
 def run_planted(folder: Path, body: str, **variables: str) -> int:
     """The exit code of a test run over a file with one test."""
     (folder / "test_planted.py").write_text(PLANTED.format(body))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-p", "no:cacheprovider", "test_planted.py"]
+    options = ["-q", "-c", str(ROOT / "pyproject.toml"), "-p", "tests.skips", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "--rootdir", ".", "test_planted.py"]
     environ = clean_environment(PYTHONWARNINGS="default", **variables)
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=False).returncode
 
@@ -31,6 +32,17 @@ def test_a_skipped_test_fails_the_run_in_ci_only(body: str, ci: str, code: int, 
     assert run_planted(tmp_path, body, CI=ci) == code
 
 
+LEFT_OPEN = "open(__file__)"
+NEVER_AWAITED = "asyncio.sleep(0)"
+IN_A_THREAD = "thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()"
+
+
+@pytest.mark.parametrize("fault", [LEFT_OPEN, NEVER_AWAITED, IN_A_THREAD])
+def test_what_is_left_open_never_awaited_or_raised_in_a_thread_is_an_error(fault: str, tmp_path: Path) -> None:
+    body = f"import asyncio, gc, threading; {fault}; gc.collect()"
+    assert run_planted(tmp_path, body) == 1
+
+
 @pytest.mark.parametrize("module", ["lockgate.errors", "tests.planted", "benchmarks.floor"])
 def test_a_warning_about_our_code_is_an_error(module: str) -> None:
     with pytest.raises(DeprecationWarning):
@@ -38,7 +50,7 @@ def test_a_warning_about_our_code_is_an_error(module: str) -> None:
 
 
 @pytest.mark.parametrize("category", [DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning])
-def test_a_warning_of_another_package_about_itself_is_none(category: type[Warning]) -> None:
+def test_a_warning_of_another_package_about_itself_is_ignored(category: type[Warning]) -> None:
     warnings.warn_explicit("old", category, "file.py", 1, module="langsmith.client")
 
 

@@ -37,7 +37,7 @@ from tests.server.agent_houses import (
     write_config,
 )
 from tests.server.gateways import GROWING_S
-from tests.waits import latency, linger
+from tests.waits import latency, linger, settled
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 Code = grpc.StatusCode
@@ -445,11 +445,7 @@ class Flood:
 
     async def wait_until_stuck(self) -> int:
         """Until nothing has left for a while."""
-        before = -1
-        while before != self.sent:
-            before = self.sent
-            await linger(0.3)
-        return before
+        return await settled(lambda: self.sent)
 
 
 async def test_a_client_that_does_not_read_stops_the_model(house: House) -> None:

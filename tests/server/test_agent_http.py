@@ -31,7 +31,7 @@ from tests.server.speakers import (
     ScriptedSpeaker,
     build_app,
 )
-from tests.waits import is_pending, linger, until
+from tests.waits import is_pending, settled, until
 
 POSTS = (CHAT, TEXT, OLLAMA_CHAT, OLLAMA_TEXT)
 WORDS = ["Hello", " there", "!"]
@@ -376,11 +376,7 @@ async def test_a_client_that_does_not_read_slows_the_speaker() -> None:
     async with playing(speaker) as (port, _), connect(port, limit=1024) as client:
         await client.send(build_request("POST", CHAT, json.dumps(body(CHAT, is_stream=True)).encode()))
         await client.read_head()
-        before = -1
-        while before != speaker.said:
-            before = speaker.said
-            await linger()
-        assert 0 < speaker.said < 15_000
+        assert await settled(lambda: speaker.said) < 15_000
 
 
 # Beside the server behind us.
