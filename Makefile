@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
 .NOTPARALLEL:
-.PHONY: help system install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos lock clean
+.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests; PYTHON=python3.13 chooses a Python"
@@ -30,9 +30,11 @@ help:
 
 # What the machine must have. A missing package is named before anything is downloaded.
 system:
-	@scripts/system.sh "$(PYTHON)" $(PURPOSE)
-setup demo bench soak screenshots: PURPOSE := run
-test: PURPOSE := test
+	@scripts/system.sh "$(PYTHON)"
+system-run:
+	@scripts/system.sh "$(PYTHON)" run
+system-test:
+	@scripts/system.sh "$(PYTHON)" test
 
 install: $(STAMP)
 
@@ -43,13 +45,13 @@ $(STAMP): pyproject.toml requirements.lock | system
 	@scripts/install.sh $(PYTHON) $(VENV)
 	@touch $@
 
-setup: $(STAMP)
+setup: system-run $(STAMP)
 	@$(BIN)/lockgate setup
 
 demo: setup
 	@$(BIN)/lockgate demo
 
-test: setup lint tests
+test: system-test setup lint tests
 
 # One run after the other, with every supported Python that is on the path or in pyenv.
 test-all:

@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=python3,python3-venv,make,git,ca-certificates
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/lockgate-clean.XXXXXX")
+trap 'exit 143' INT TERM
 trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$folder"' EXIT
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

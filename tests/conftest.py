@@ -6,6 +6,7 @@ A test that sets up the log, as commands do, leaves it to the others as it was.
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,8 @@ from tests.postgres import postgres_dsn as postgres_dsn
 from tests.postgres import postgres_server as postgres_server
 
 pytest_plugins = ["tests.skips"]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts `make test &`, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would write about every connection that ends
 
 settings.register_profile("default", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -440,8 +440,11 @@ async def test_a_file_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_missing_system_library_is_told_with_the_command_that_installs_it(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # its import fails
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
+    monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match="apt-get install libgomp1"):
         load_engine({"path": str(find_gguf())})
