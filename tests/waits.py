@@ -94,7 +94,6 @@ class LoopClock:
 @contextmanager
 def bounded_work(cpu_s: float = 60.0) -> Iterator[None]:
     """Fails when the block uses so much CPU time that it would not end. Other processes do not count."""
-
     is_over = False
 
     def fail(_number: int, _frame: FrameType | None) -> None:
@@ -120,7 +119,7 @@ def assert_linear(work: Callable[[int], object], size: int) -> None:
     ratios = []
     for _ in range(5):
         small, large = (_cpu_s(work, one) for one in (size, 8 * size))
-        ratios.append(large / max(small, 0.0005))
+        ratios.append(large / max(small, 0.0001))
         if ratios[-1] < 24:
             return
     raise AssertionError(f"eight times the size takes {min(ratios):.0f} times the CPU time")

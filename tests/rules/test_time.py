@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.rules.tree import ROOT
-from tests.waits import HANG_S
+from tests.waits import HANG_S, assert_linear
 
 TESTS = ROOT / "tests"
 CLOCKS = frozenset({"time", "now", "utcnow"})  # as asyncio's loop.time() and datetime.now(); `time` is not imported
@@ -131,6 +131,12 @@ def test_a_planted_fault_is_found(line: str) -> None:
 
 def test_a_planted_constant_is_found() -> None:
     assert len(list(find_faults("LIMIT_S = 5.0\nasync def test_it() -> None:\n    await wait_for(x, LIMIT_S)\n"))) == 1
+
+
+def test_work_that_grows_too_fast_is_found_and_linear_work_is_not() -> None:
+    assert_linear(lambda size: sum(len("x" * 10) for _ in range(size)), 3_000)
+    with pytest.raises(AssertionError, match="times the CPU time"):
+        assert_linear(lambda size: sum(1 for one in range(size) for _ in range(one)), 200)
 
 
 @pytest.mark.parametrize(
