@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -123,9 +124,22 @@ def build_line(**fields: Any) -> bytes:
 
 
 @asynccontextmanager
-async def connect(port: int, limit: int = 2**16) -> AsyncIterator[Client]:
-    """An open connection; at the end it is cut, whatever still waits to be sent."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+async def connect(port: int, limit: int = 2**16, receive_bytes: int | None = None) -> AsyncIterator[Client]:
+    """An open connection; at the end it is cut, whatever still waits to be sent.
+
+    With `receive_bytes` the system keeps little more than that of what the client does not read. Left to itself it may
+    keep tens of megabytes.
+    """
+    opened = socket.socket()
+    if receive_bytes is not None:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    opened.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(opened, ("127.0.0.1", port))
+    except OSError:
+        opened.close()
+        raise
+    reader, writer = await asyncio.open_connection(sock=opened, limit=limit)
     try:
         yield Client(reader, writer)
     finally:

@@ -373,7 +373,7 @@ async def test_a_client_that_leaves_ends_the_turn(path: str, is_stream: bool) ->
 
 async def test_a_client_that_does_not_read_slows_the_speaker() -> None:
     speaker = ScriptedSpeaker(["x" * 1000] * 20_000)
-    async with playing(speaker) as (port, _), connect(port, limit=1024) as client:
+    async with playing(speaker) as (port, _), connect(port, limit=1024, receive_bytes=4096) as client:
         await client.send(build_request("POST", CHAT, json.dumps(body(CHAT, is_stream=True)).encode()))
         await client.read_head()
         assert await settled(lambda: speaker.said) < 15_000

@@ -125,8 +125,7 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_nobody_else_noti
     before = server.memory_kb()
     text = "Word. " * 200
     line = build_line(content=text)
-    async with connect(server.api_port, limit=1024) as client:
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    async with connect(server.api_port, limit=1024, receive_bytes=4096) as client:
         await client.start_stream()
         await client.send_line(detectors={"pii": {}}, content=text)
         chunk = b"%x\r\n%b\r\n" % (len(line), line)
@@ -148,8 +147,7 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_nobody_else_noti
 async def test_a_client_that_does_not_read_is_dropped_when_its_time_is_up(hasty: ServerProcess) -> None:
     """D-30, and a client that would not take the last words either."""
     line = build_line(detectors={"pii": {}}, content="A. B. C. D. E. " * 15)
-    async with connect(hasty.api_port, limit=1024) as client:
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    async with connect(hasty.api_port, limit=1024, receive_bytes=4096) as client:
         await client.start_stream()
         with pytest.raises(ConnectionError):
             while True:

@@ -113,7 +113,7 @@ async def test_a_client_that_does_not_read_its_answer_does_not_keep_us_beyond_th
     server = start(tmp_path, **QUICK)
     line = build_line(detectors={"pii": {}}, content="A. B. C. D. E. " * 900)
     try:
-        async with connect(server.api_port, limit=1024) as client:
+        async with connect(server.api_port, limit=1024, receive_bytes=4096) as client:
             await client.start_stream()
             for _ in range(60):
                 await client.send_chunk(line)

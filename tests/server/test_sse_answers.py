@@ -4,7 +4,6 @@
 import asyncio
 import gc
 import re
-import socket
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -266,8 +265,7 @@ async def test_the_buffer_of_one_turn_is_bounded() -> None:
             await exchange.write(event("x" * 1000))
         await exchange.end()
 
-    async with serving(flood) as port, connect(port, limit=1024) as client:
-        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    async with serving(flood) as port, connect(port, limit=1024, receive_bytes=4096) as client:
         await client.send(build_request("POST", "/events"))
         assert await settled(lambda: len(written)) < 10_000  # the system's own buffers take the most of it
         assert (await call(port, "/few")).status == 200
