@@ -125,7 +125,7 @@ def build_line(**fields: Any) -> bytes:
 
 @asynccontextmanager
 async def connect(port: int, limit: int = 2**16, receive_bytes: int | None = None) -> AsyncIterator[Client]:
-    """An open connection; at the end it is cut, whatever still waits to be sent.
+    """An open connection; at the end it is cut, with what still waits to be sent.
 
     With `receive_bytes` the system keeps little more than that of what the client does not read. Left to itself it may
     keep tens of megabytes.

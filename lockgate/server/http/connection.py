@@ -205,14 +205,7 @@ class Connection(HttpToolsProtocol):
 
     def _arm(self, seconds: float) -> None:
         self._disarm()
-        self._timer = self.loop.call_later(seconds, self._run_out)
-
-    def _run_out(self) -> None:
-        """The client's time is over: also one that does not take the rest of its answer is not waited for."""
-        if self.transport.get_write_buffer_size():
-            self.drop()
-        else:
-            self.transport.close()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
 
     def _disarm(self) -> None:
         if self._timer is not None:
