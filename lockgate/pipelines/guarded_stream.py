@@ -214,6 +214,7 @@ class _GuardedStream:
             if len(excuses) < len(self._excuses[name]) or not all(excuse(error) for excuse in excuses):
                 raise
             await self._pass_over(lane, name)
+        self._busy_chunkers -= 1
         self._carry_out(lane.end_chunker(name))
         await self._run_launched()
 

@@ -182,6 +182,23 @@ async def test_an_error_of_the_source_lets_what_is_cut_leave_first() -> None:
     assert texts == ["aaaa ", "bbbb "]
 
 
+async def test_a_source_that_fails_after_one_choice_has_ended_is_not_waited_for() -> None:
+    async def say() -> AsyncGenerator[Frame, None]:
+        yield Frame(0, "aaaa bbbb ", 0)
+        yield Frame(1, "", 0, is_last=True)
+        yield Frame(2, "cccc dddd", 1)
+        raise Unavailable("m", "gone")
+
+    guards = _guards(("d", ScriptedDetector(), FixedChunker(5)))
+    texts: list[tuple[int, str]] = []
+    with pytest.raises(Unavailable):
+        async with open_guarded_stream(say(), guards, plan_lanes(guards)) as releases:
+            async for release in releases:
+                texts.append((release.choice, release.text))  # noqa: PERF401 - what came before the error is the point
+    assert [text for choice, text in texts if choice == 0 and text] == ["aaaa ", "bbbb "]
+    assert [text for choice, text in texts if choice == 1] == ["cccc "]
+
+
 async def test_held_text_beyond_the_limit_is_one_error_and_none_of_it_leaves() -> None:
     guards = _guards(("d", ScriptedDetector(), FixedChunker(1000)))
     texts: list[str] = []
