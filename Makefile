@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
 .NOTPARALLEL:
-.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos lock clean
+.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos graphs lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests; PYTHON=python3.13 chooses a Python"
@@ -25,7 +25,7 @@ help:
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make screenshots  the pictures of the playground anew, in docs/images/"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
-	@echo "make protos   renew the generated code of lockgate/wire/protos"
+	@echo "make protos   renew the generated code of lockgate/wire/protos;  make graphs  the ONNX graphs"
 	@echo "make clean    remove the virtualenvs and caches; the weights in .lockgate stay"
 
 # What the machine must have. A missing package is named before anything is downloaded.
@@ -110,6 +110,10 @@ protos: $(STAMP)
 		-e 's/^from google.protobuf import descriptor_pool .*/from lockgate.wire.protos import POOL as _POOL/' \
 		-e 's/_descriptor_pool\.Default()/_POOL/' $(PROTOS)/*_pb2.py $(PROTOS)/*_pb2.pyi
 	rm $(PROTOS)/*.bak
+
+# The graphs point into the weight files, so these must be there.
+graphs: setup
+	$(BIN)/python -m scripts.graphs
 
 # One lock for every supported Python, by environment markers. Versions stay as they are where they can;
 # `make lock UPGRADE=--upgrade` takes the newest.

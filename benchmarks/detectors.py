@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
 from lockgate.assembly import Gateway, open_gateway
-from lockgate.config.orchestrator_yaml import embedded_defaults
+from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Excerpt
 from lockgate.core.verdicts import keep

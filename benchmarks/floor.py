@@ -22,7 +22,7 @@ from lockgate.embedded.pii import open_pii_detector
 from lockgate.embedded.scanning import Scan
 from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
 from lockgate.server import serving
-from lockgate.server.http.app import App, Endpoint
+from lockgate.server.http.app import App, Handler
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import set_up_logging
 from lockgate.wire.guardrails import ContentAnswer, ContentEvent, ContentLine, ContentRequest
@@ -36,7 +36,7 @@ _read_line = msgspec.json.Decoder(ContentLine).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def build_unary(answer: ContentAnswer) -> Endpoint:
+def build_unary(answer: ContentAnswer) -> Handler:
     """Decodes a request, encodes the answer."""
 
     async def handle(exchange: Exchange) -> None:
@@ -46,7 +46,7 @@ def build_unary(answer: ContentAnswer) -> Endpoint:
     return handle
 
 
-def build_with_parts(answer: ContentAnswer, judge: StopJudge, scan: Scan) -> Endpoint:
+def build_with_parts(answer: ContentAnswer, judge: StopJudge, scan: Scan) -> Handler:
     """Decodes a request, cuts and scans its text with the bare functions, encodes the answer."""
 
     async def handle(exchange: Exchange) -> None:
@@ -80,7 +80,7 @@ def main(port: int, answers: Path) -> None:
     set_up_logging(style=None, level="INFO", is_quiet=True)
     bodies = json.loads(answers.read_text(encoding="utf-8"))
     judge, scan = load_stop_judge(), asyncio.run(open_scan())
-    routes: dict[str, dict[str, Endpoint]] = {STREAM_PATH: {"POST": stream}}
+    routes: dict[str, dict[str, Handler]] = {STREAM_PATH: {"POST": stream}}
     for path, body in bodies.items():
         answer = msgspec.json.decode(body, type=ContentAnswer)
         routes[path] = {"POST": build_unary(answer)}

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.floor import STREAM_PATH
 from benchmarks.measuring import Effort, Row, micros, read_text
 from benchmarks.processes import Load, Server, holding, load, open_floor, open_lockgate
-from lockgate.server.http.guardrails import STREAM_CONTENT_PATH
+from lockgate.api.endpoints import STREAM_CONTENT_PATH
 
 _CONFIG = """
 detectors:

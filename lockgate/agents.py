@@ -24,10 +24,10 @@ from lockgate.core.release import Strategy
 from lockgate.core.routes import choose_routes
 from lockgate.core.turns import StoreLimits
 from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
-from lockgate.errors import ConfigError, InvalidRequest, RequestError
-from lockgate.interfaces import DataSource, Embedder, Model, Probe
+from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
+from lockgate.guard.policy import Policy
+from lockgate.interfaces import DataSource, Embedder, House, Model, Probe, SessionStore
 from lockgate.pipelines.alone import ModelSpeaker
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Speaker
 from lockgate.pipelines.converse import Agent, Memory
 from lockgate.pipelines.evaluate import Bench, Judge
@@ -38,16 +38,16 @@ from lockgate.pipelines.guards import ActiveGuard, Chosen, Guard, Rules, choose,
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.pipelines.speaking import Gate, Pace
+from lockgate.plugins import open_plugin, place_fault
 from lockgate.telemetry import Event, log_event
 
 if TYPE_CHECKING:
     from lockgate.clients.postgres_index import PostgresIndex
-    from lockgate.clients.postgres_sessions import PostgresSessions
     from lockgate.clients.upstreams import Upstreams
     from lockgate.embedded.fts import FtsDataSource
-    from lockgate.embedded.sessions import SqliteSessions
 
 _OPEN_IN_STREAMS = 4  # requests per detector
+_SESSIONS = "lockgate.sessions"
 _OWN_EMBEDDER = "minilm"  # its weights
 _HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
 
@@ -76,10 +76,10 @@ class Guards:
             is_whole=is_whole,
         )
 
-    def guarding(self, policy: PolicySettings | None) -> Guarding:
+    def guarding(self, policy: PolicySettings | None) -> Policy:
         """Who reads what under a policy, for one turn; raises RequestError for a detector that cannot."""
         if policy is None:
-            return Guarding()
+            return Policy()
         contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
         chosen = {
             "input": choose(self.all, policy.input, contents),
@@ -87,30 +87,33 @@ class Guards:
             "output": choose(self.all, policy.output, contents),
             "grounding": choose(self.all, policy.grounding, claims),
         }
-        return build_guarding(chosen, policy, self.settings)
+        return build_policy(chosen, policy, self.settings)
 
 
-def build_guarding(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Guarding:
+def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Policy:
     """The detectors that were chosen for each section, and what the policy makes of their findings."""
-    at_work = {name: excuse(one, partial(policy.passes, name)) for name, one in chosen.items()}
+    sections = ("input", "documents", "output", "grounding")
+    at_work = {name: excuse(chosen.get(name, Chosen()), partial(policy.passes, name)) for name in sections}
     for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
     comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
-    return Guarding(
+    return Policy(
         input=at_work["input"].contents,
         documents=at_work["documents"].contents,
         output=at_work["output"].contents,
         grounding=at_work["grounding"].reviews,
+        reviews=at_work["output"].reviews,
         for_input=policy.measures("input"),
         for_documents=policy.measures("documents"),
         for_output=for_output._replace(
             actions={**for_output.actions, **comparing},
             own=None if for_output.own is None else for_output.own | frozenset(policy.grounding),
         ),
-        policy=policy.name,
+        name=policy.name,
         is_shadow=policy.is_shadow,
         is_speculative=policy.is_speculative,
         grounding_holds=settings.grounding == "hold",
         max_open=settings.detector_concurrent_requests,
+        max_cuts=settings.chunker_concurrent_requests,
         max_chars=settings.limits.max_held_chars,
     )
 
@@ -204,7 +207,7 @@ class StaffOpener:
     async def _open_agents(
         self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
     ) -> dict[str, Agent]:
-        store = await self._enter("sessions", open_sessions(self._settings))
+        store = await self._enter("sessions", open_sessions(self._settings, self._house))
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
         agents = {}
@@ -227,7 +230,7 @@ class StaffOpener:
             )
         return agents
 
-    def _guard(self, agent: AgentSettings) -> Callable[[], Guarding]:
+    def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
         policy = self._settings.policies[agent.policy] if agent.policy is not None else None
         try:
             self._guards.guarding(policy)
@@ -321,23 +324,35 @@ class StaffOpener:
 
 def find_sessions_file(settings: Settings) -> Path | None:
     """The file that sessions are kept in, if it is a file."""
-    return None if settings.sessions.postgres is not None else settings.data_dir / str(settings.sessions.sqlite)
+    sqlite = settings.sessions.sqlite
+    return None if sqlite is None else settings.data_dir / sqlite
 
 
-def open_sessions(settings: Settings) -> "AbstractAsyncContextManager[SqliteSessions | PostgresSessions]":
-    """The store that the settings mean, for agents and for operators."""
+@asynccontextmanager
+async def open_sessions(settings: Settings, house: House | None = None) -> AsyncIterator[SessionStore]:
+    """The session store that the settings name, for agents and for operators. Raises ConfigError and UpstreamError."""
+    name, options = _choose_store(settings)
+    async with AsyncExitStack() as stack:
+        house = house if house is not None else SharedHouse(settings, stack)
+        opening = open_plugin(_SESSIONS, name, options, house, raises=(UpstreamError,))
+        try:
+            store: SessionStore = await stack.enter_async_context(opening)
+        except ConfigError as error:
+            raise place_fault(error, settings.source, "sessions") if settings.sessions.embedded else error from error
+        yield store
+
+
+def _choose_store(settings: Settings) -> tuple[str, Mapping[str, Any]]:
+    """The name of the session store and its options; how much is kept is among the options of every store."""
     sessions = settings.sessions
-    limits = StoreLimits(sessions.max_messages, sessions.retention_days)
-    file = find_sessions_file(settings)
-    if file is not None:
-        from lockgate.embedded.sessions import open_sqlite_sessions
-
-        return open_sqlite_sessions(file, limits)
-    from lockgate.clients.postgres_sessions import open_postgres_sessions
-
-    assert sessions.postgres is not None  # noqa: S101 - else it were a file
-    assert sessions.postgres.dsn is not None  # noqa: S101 - the settings have been checked
-    return open_postgres_sessions(sessions.postgres.dsn.reveal(), limits)
+    limits = StoreLimits(sessions.max_messages, sessions.retention_days)._asdict()
+    if sessions.embedded is not None:
+        for key in limits.keys() & sessions.options.keys():
+            raise ConfigError(f"write it as `sessions.{key}`", source=settings.source, key=f"sessions.options.{key}")
+        return sessions.embedded, {**sessions.options, **limits}
+    if sessions.postgres is not None and sessions.postgres.dsn is not None:
+        return "postgres", {"dsn": sessions.postgres.dsn.reveal(), **limits}
+    return "sqlite", {"file": sessions.sqlite, **limits}
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.agents import Exposed, Guards, SharedHouse, Staff, StaffOpener, build_bench, build_speaker
+from lockgate.compat import find_rules
+from lockgate.config.endpoint_rules import EndpointRules
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import (
     ChunkerSettings,
@@ -24,12 +26,12 @@ from lockgate.core.release import Strategy
 from lockgate.core.turns import DEFAULT_AGENT
 from lockgate.core.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
-from lockgate.interfaces import Backend, Chunker, Headers, House, Probe
+from lockgate.interfaces import Backend, Chunker, Headers, Probe
 from lockgate.pipelines.asking import Speaker
 from lockgate.pipelines.evaluate import Bench
 from lockgate.pipelines.guards import Guard, ReadAsReview, Rules, choose
 from lockgate.pipelines.metering import Chunking
-from lockgate.plugins import find_factory
+from lockgate.plugins import open_plugin, place_fault
 
 if TYPE_CHECKING:
     from lockgate.clients.upstreams import Upstreams
@@ -46,6 +48,7 @@ class Gateway:
     guarding: Guards
     upstreams: "Upstreams"
     staff: Staff
+    rules: EndpointRules
     generation: Backend | None = None
     openai: Backend | None = None
     probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
@@ -96,15 +99,10 @@ class Gateway:
         """What evaluating an agent needs."""
         return build_bench(self.settings, self.staff, agent or self.default_agent)
 
-    @property
-    def is_fms(self) -> bool:
-        """Whether we follow the existing orchestrator to the letter."""
-        return self.settings.compat == "fms"
-
     def strategy(self, default: Strategy) -> Strategy:
-        """Where releases end: the one setting for all, else the endpoint's own."""
-        if self.is_fms:
-            return Strategy.MAX_PROCESSED_INDEX
+        """Where releases end: the one rule or setting for all, else the endpoint's own."""
+        if self.rules.strategy is not None:
+            return self.rules.strategy
         chosen = self.settings.release_strategy
         return default if chosen is None else Strategy(chosen)
 
@@ -142,7 +140,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             raise
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
-        yield Gateway(settings, guarding, upstreams, staff, generation, openai, {**opener.probes, **staff.probes})
+        probes = {**opener.probes, **staff.probes}
+        yield Gateway(settings, guarding, upstreams, staff, opener.rules, generation, openai, probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +181,7 @@ class _Opener:
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
         self._stack = stack
+        self.rules = find_rules(settings)
         self.house = SharedHouse(settings, stack)
         self.chunkers: dict[str, Chunker | None] = {}
         self.probes: dict[str, Probe | None] = {}
@@ -219,8 +219,8 @@ class _Opener:
         if detector.embedded is None:
             from lockgate.clients.detector import open_detector_client
 
-            if self._settings.compat == "fms":
-                detector = replace(detector, batch_contents=1)
+            if self.rules.batch_contents is not None:
+                detector = replace(detector, batch_contents=self.rules.batch_contents)
             opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
         else:
             opened = await self.open_part(
@@ -270,9 +270,9 @@ class _Opener:
     async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
         """A part that runs here, opened; None if it cannot be, which is noted."""
         try:
-            return await self._stack.enter_async_context(_build(group, name, options, self.house))
+            return await self._stack.enter_async_context(open_plugin(group, name, options, self.house))
         except ConfigError as error:
-            self.faults.append(_move(error, self._settings, key))
+            self.faults.append(place_fault(error, self._settings.source, key))
             return None
 
 
@@ -293,22 +293,6 @@ def _open_chunker(name: str, chosen: ChunkerSettings) -> AbstractAsyncContextMan
     return open_chunker_client(name, chosen.service)
 
 
-@asynccontextmanager
-async def _build(group: str, name: str, options: Mapping[str, Any], house: House) -> AsyncIterator[Any]:
-    """A part, opened; whatever goes wrong in somebody else's factory is a fault of the settings that name it."""
-    async with AsyncExitStack() as stack:
-        try:
-            factory: Any = find_factory(group, name)
-            opening = factory(options, house) if getattr(factory, "wants_house", False) else factory(options)
-            part = await stack.enter_async_context(opening)
-        except ConfigError:
-            raise
-        except Exception as error:
-            message = f"`{name}` cannot be opened: {type(error).__name__}: {error}"
-            raise ConfigError(message, source="plugins", key=name) from error
-        yield part
-
-
 def open_once(settings: Settings) -> None:
     """Open every part and close it again; raises what is wrong. Nothing is called."""
 
@@ -325,7 +309,7 @@ def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) 
     async def open_once() -> None:
         async with AsyncExitStack() as stack:
             house = SharedHouse(Settings(data_dir=data_dir), stack)
-            async with _build(group, name, options, house):
+            async with open_plugin(group, name, options, house):
                 pass
 
     try:
@@ -333,9 +317,3 @@ def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) 
     except ConfigError as error:
         return error
     return None
-
-
-def _move(error: ConfigError, settings: Settings, key: str) -> ConfigError:
-    """The fault of a part, at its place in the settings."""
-    place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
-    return ConfigError(error.message, source=settings.source, key=place)

@@ -254,15 +254,17 @@ def _run_parts(options: argparse.Namespace) -> int:
 
 
 def _run_check(options: argparse.Namespace) -> int:
+    from lockgate.api.report import list_endpoints
     from lockgate.assembly import open_once
     from lockgate.commands.looking import list_missing
+    from lockgate.compat import find_rules
     from lockgate.config.report import render_check
     from lockgate.plugins import locate
     from lockgate.server.tls import load_tls
 
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)
-    print(render_check(settings, locate, list_missing(settings)))
+    print(render_check(settings, locate, list_missing(settings), list_endpoints(settings), find_rules(settings)))
     try:
         open_once(settings)
     except ConfigError as error:  # files of TLS, say, which may well be missing where settings are only checked

@@ -8,7 +8,7 @@ Each part is made by a factory `(options) -> async context manager of the part`,
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
@@ -175,7 +175,11 @@ class Embedder(Protocol):
 
 
 class SessionStore(Protocol):
-    """Keeps the turns of sessions. Several processes may use one store. Errors are UpstreamError."""
+    """Keeps the turns of sessions. Several processes may use one store. Errors are UpstreamError.
+
+    The options of its factory have `max_messages` and `retention_days` (None: without end) besides its own:
+    `StoreLimits.read(options)` of `lockgate.core.turns` reads them.
+    """
 
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         """A session for oneself, in this process and in all others; waits for whoever has it. Ends with its process."""
@@ -190,8 +194,9 @@ class SessionStore(Protocol):
         """Note a turn that did not come to its end, where no prompt will find it."""
 
 
+@runtime_checkable
 class SessionArchive(Protocol):
-    """What operators do with a store's sessions."""
+    """What operators do with a store's sessions. A SessionStore without it is used, but not by `lockgate sessions`."""
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""

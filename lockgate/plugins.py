@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the factories of parts: by entry point, or by `module:attribute`.
+"""Finds the factories of parts, by entry point or by `module:attribute`, and opens what they make.
 
 Built-in parts come in by the same door. Nothing is imported that the settings do not name.
 """
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lockgate.errors import ConfigError
+from lockgate.interfaces import House
 
 GROUPS = (
     "lockgate.chunkers",
@@ -32,6 +35,26 @@ def find_factory(group: str, name: str) -> Any:  # noqa: ANN401 - the group says
         raise ConfigError(f"cannot load `{place.value}`: {error}", source="plugins", key=name) from error
 
 
+@asynccontextmanager
+async def open_plugin(
+    group: str, name: str, options: Mapping[str, Any], house: House, raises: tuple[type[Exception], ...] = ()
+) -> AsyncIterator[Any]:
+    """The part that a factory makes, open. Errors of the factory become ConfigError, but for those in `raises`."""
+    async with AsyncExitStack() as stack:
+        try:
+            factory: Any = find_factory(group, name)
+            opening = factory(options, house) if getattr(factory, "wants_house", False) else factory(options)
+            part = await stack.enter_async_context(opening)
+        except ConfigError:
+            raise
+        except raises:
+            raise
+        except Exception as error:
+            message = f"`{name}` cannot be opened: {type(error).__name__}: {error}"
+            raise ConfigError(message, source="plugins", key=name) from error
+        yield part
+
+
 def is_known(group: str, name: str) -> bool:
     """Whether a part of that name is installed; nothing is imported."""
     return bool(entry_points(group=group, name=name))
@@ -46,8 +69,15 @@ def locate(group: str, name: str) -> str:
     return "not found"
 
 
+def place_fault(error: ConfigError, source: str, key: str) -> ConfigError:
+    """The fault of a part, at the part's place in the settings."""
+    place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
+    return ConfigError(error.message, source=source, key=place)
+
+
 def _kind(group: str) -> str:
-    return group.removeprefix("lockgate.").removesuffix("s").replace("_", " ")
+    words = group.removeprefix("lockgate.").removesuffix("s").replace("_", " ")
+    return "session store" if words == "session" else words
 
 
 def _known(group: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lockgate.assembly import Gateway, open_gateway
-from lockgate.config.orchestrator_yaml import embedded_defaults
+from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Detection, Frame
@@ -79,7 +79,7 @@ def _check_local(settings: Settings, gateway: Gateway, requested: Iterable[str])
 
 def _show_json(release: Release) -> None:
     if release.text or release.detections:
-        sys.stdout.buffer.write(encode_line(release, is_relative=False))
+        sys.stdout.buffer.write(encode_line(release))
         sys.stdout.buffer.flush()
 
 

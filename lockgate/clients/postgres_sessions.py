@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from lockgate.clients.postgres import PostgresPool, open_postgres
@@ -230,6 +230,13 @@ async def open_postgres_sessions(
         stack.push_async_callback(store.close)
         if limits.retention_days is not None:
             await stack.enter_async_context(pruning(store.forget_old))
+        yield store
+
+
+@contextlib.asynccontextmanager
+async def open_postgres_store(options: Mapping[str, Any]) -> AsyncIterator[PostgresSessions]:
+    """The session store `postgres`: `dsn` is the address of the database, with user and password."""
+    async with open_postgres_sessions(options["dsn"], StoreLimits.read(options)) as store:
         yield store
 
 

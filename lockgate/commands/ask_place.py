@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from lockgate.api.endpoints import ABOUT_PATH, TRACED_CHAT_PATH
 from lockgate.assembly import open_gateway
 from lockgate.commands.answer_view import Waiting, flatten
 from lockgate.config.options import Secret
 from lockgate.config.settings import Settings
-from lockgate.core.endpoints import ABOUT_PATH, CHAT_STREAM_PATH, TRACED_CHAT_PATH
+from lockgate.core.endpoints import CHAT_STREAM_PATH
 from lockgate.core.sse import SseParser
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Unavailable
 from lockgate.server.doors import BACKLOG

@@ -227,12 +227,16 @@ async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]
     from lockgate.agents import find_sessions_file, open_sessions
     from lockgate.commands.failures import explain_failure
     from lockgate.errors import ConfigError, Unavailable
+    from lockgate.interfaces import SessionArchive
 
     file = find_sessions_file(settings)
     if file is not None and not file.exists():
         raise ConfigError("there is no session store yet", source=str(file))
     try:
         async with open_sessions(settings) as store:
+            if not isinstance(store, SessionArchive):
+                words = f"the session store `{settings.sessions.embedded}` cannot list, show or delete sessions"
+                raise ConfigError(words, source=settings.source, key="sessions.embedded")
             yield store
     except Unavailable as error:
         if file is None:

@@ -2,18 +2,9 @@
 """What `lockgate check` says about agents: who they are, what they use, and where they are reached. No secret."""
 
 from lockgate.config.settings import ModelSettings, SessionSettings, Settings, SourceSettings
-from lockgate.core.endpoints import OLLAMA_PATHS
 from lockgate.core.routes import choose_routes
 
-# What clients of OpenAI's and of Ollama's call. Requests name an agent or a model, and a policy says who reads.
-CLIENT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", *sorted(OLLAMA_PATHS))
-
 Row = tuple[str, ...]
-
-
-def has_names(settings: Settings) -> bool:
-    """Whether there is an agent or a model that requests can name."""
-    return bool(settings.agents or settings.models)
 
 
 def list_agents(settings: Settings) -> list[Row]:
@@ -51,6 +42,8 @@ def describe_sessions(settings: Settings) -> str:
 def _describe_store(sessions: SessionSettings, settings: Settings) -> str:
     if sessions.postgres is not None:
         return f"postgres, address from {sessions.postgres.dsn_env}"
+    if sessions.embedded is not None:
+        return sessions.embedded
     return f"sqlite {settings.data_dir / (sessions.sqlite or '')}"
 
 

@@ -6,7 +6,9 @@ Refuses to know whether the models, sources and policies that they name exist; `
 # ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lockgate.config import kinds
 from lockgate.config.kinds import Section
@@ -48,13 +50,17 @@ class AgentSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Where sessions are kept; exactly one of `sqlite` and `postgres` is set. A file lies in the data directory."""
+    """Where sessions are kept; exactly one of `sqlite`, `postgres` and `embedded` is set."""
 
     sqlite: str | None = option(
         kinds.normalised(kinds.PATH, str), "file, in the data directory unless absolute", SESSIONS_FILE,
-        "sessions.db, unless `postgres` is given",
+        "sessions.db, unless `postgres` or `embedded` is given",
     )  # fmt: skip
     postgres: PostgresSettings | None = option(Section(PostgresSettings), "a PostgreSQL database", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "a session store of a plugin: `module:attribute` or the name of an installed one", None
+    )
+    options: Mapping[str, Any] = option(kinds.MAP, "what the plugin's session store is given", dict, "{}")
     retention_days: int | None = option(kinds.POSITIVE, "days that a turn is kept", None)
     max_messages: int = option(kinds.whole(2), "messages kept per session", 200)
     shared_default: bool = option(

@@ -24,6 +24,7 @@ from lockgate.config.settings import (
 from lockgate.config.upstreams import find_kind, read_with_endpoints, take_known
 
 AGENT_SECTIONS = ("agents", "sessions", "embeddings", "classifier", "evaluation")
+_OWN_STORES = ("sqlite", "postgres")  # their addresses have settings of their own, which keep secrets out of files
 _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
@@ -94,10 +95,14 @@ def _read_sessions(draft: Draft) -> SessionSettings:
     path = ("sessions",)
     raw = take_known(draft, draft.tree.get("sessions"), path, SessionSettings) or {}
     given = {key: value for key, value in raw.items() if value is not None}
-    if "postgres" not in given:
+    if "postgres" not in given and "embedded" not in given:
         given.setdefault("sqlite", SESSIONS_FILE)
-    find_kind(draft, given, path, ("sqlite", "postgres"))
+    kind = find_kind(draft, given, path, ("sqlite", "postgres", "embedded"))
+    if kind != "embedded" and kind and given.get("options"):
+        draft.warn("sessions.options is ignored: only the store of a plugin has options")
     found = read_with_endpoints(draft, SessionSettings, given, path)
+    if (name := found.get("embedded")) in _OWN_STORES:
+        draft.blame((*path, "embedded"), f"write `sessions.{name}` instead")
     return SessionSettings(**{"sqlite": None, **found})
 
 

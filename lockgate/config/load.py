@@ -16,17 +16,17 @@ from lockgate.config.callers import read_callers
 from lockgate.config.draft import Check, Draft, read_fields
 from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
 from lockgate.config.kinds import describe, suggest
-from lockgate.config.orchestrator_yaml import (
+from lockgate.config.otlp import resolve_otlp
+from lockgate.config.policies import check_default_policies, check_judges, read_policies
+from lockgate.config.schema import options_of
+from lockgate.config.service_sections import (
     SPECIAL_KEYS,
     add_embedded_chunkers,
     check_router,
     default_tree,
-    read_orchestrator_sections,
+    read_service_sections,
     rename_old_keys,
 )
-from lockgate.config.otlp import resolve_otlp
-from lockgate.config.policies import check_default_policies, check_judges, read_policies
-from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
     PART_GROUPS,
@@ -75,7 +75,7 @@ def load_settings(
     add_embedded_chunkers(draft)  # again: a variable or a flag may have set `chunkers` as a whole
     blame_unknown(draft, unknown)
     found = read_fields(draft, Settings, draft.tree, (), special=OWN_READERS)
-    found |= read_orchestrator_sections(draft)
+    found |= read_service_sections(draft)
     found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
     found["callers"] = read_callers(draft) if needs_callers else {}
     found["models"], found["sources"] = read_models(draft), read_sources(draft)

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from lockgate.config.agent_report import CLIENT_PATHS, describe_place, has_names, list_agent_parts, list_agents
+from lockgate.config.agent_report import describe_place, list_agent_parts, list_agents
+from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
@@ -23,61 +24,41 @@ from lockgate.config.settings import (
     SourceSettings,
 )
 from lockgate.config.upstreams import kind_of
-from lockgate.core.endpoints import (
-    CHAT_PATH,
-    CHAT_STREAM_PATH,
-    MODERATIONS_PATH,
-    OLLAMA_CHAT_PATH,
-    OLLAMA_PATHS,
-    OLLAMA_TEXT_PATH,
-)
-from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
+from lockgate.core.endpoints import CHAT_STREAM_PATH
+from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
 OTHER_STREAMS = f"{OPENAI_STREAMS} and {CHAT_STREAM_PATH}"
 MASK = "***"
 
-# G-41: path, types of its input detectors, types of its output detectors.
-ENDPOINTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("/api/v1/task/classification-with-text-generation", (TEXT_CONTENTS,), (TEXT_CONTENTS,)),
-    ("/api/v1/task/server-streaming-classification-with-text-generation", (TEXT_CONTENTS,), (TEXT_CONTENTS,)),
-    ("/api/v2/text/generation-detection", (), (TEXT_GENERATION,)),
-    ("/api/v2/text/detection/content", (TEXT_CONTENTS,), ()),
-    ("/api/v2/text/detection/stream-content", (TEXT_CONTENTS,), ()),
-    ("/api/v2/text/detection/chat", (TEXT_CHAT,), ()),
-    ("/api/v2/text/detection/context", (TEXT_CONTEXT_DOC,), ()),
-    ("/api/v2/text/detection/generated", (TEXT_GENERATION,), ()),
-    ("/api/v2/chat/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
-    ("/api/v2/text/completions-detection", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
-    ("/v1/chat/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CHAT)),
-    ("/v1/completions", (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_GENERATION)),
-    (MODERATIONS_PATH, (TEXT_CONTENTS,), ()),
-    (CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
-    (CHAT_STREAM_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
-    (OLLAMA_CHAT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
-    (OLLAMA_TEXT_PATH, (TEXT_CONTENTS,), (TEXT_CONTENTS, TEXT_CONTEXT_DOC)),
-)
-V1_STREAM, STREAM_CONTENT = ENDPOINTS[1][0], ENDPOINTS[4][0]
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|dsn)$", re.IGNORECASE)
 
 
 Locate = Callable[[str, str], str]
+Rows = Sequence[tuple[str, ...]]
 
 
-def render_check(settings: Settings, locate: Locate | None = None, missing: Sequence[str] = ()) -> str:
+def render_check(
+    settings: Settings,
+    locate: Locate | None = None,
+    missing: Sequence[str] = (),
+    endpoints: Rows = (),
+    rules: EndpointRules = OWN_RULES,
+) -> str:
     """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from,
-    `missing` what is not there yet on this machine. What needs attention stands at the end.
+    `missing` what is not there yet on this machine, `endpoints` what is served, `rules` are those of the API variant
+    that the settings choose. What needs attention stands at the end.
     """
     warnings = (*settings.warnings, *without_effect(settings), *missing)
     parts = [
-        _render_table("", _list_basics(settings)),
-        _render_table("Detectors", _list_detectors(settings)),
+        _render_table("", _list_basics(settings, rules)),
+        _render_table("Detectors", _list_detectors(settings, rules)),
         _render_table("Chunkers", _list_chunkers(settings)),
         _render_table("Embedded parts", _list_embedded(settings, locate) if locate else []),
         _render_table("Policies", _list_policies(settings)),
-        _render_table("Endpoints", _list_endpoints(settings)),
+        _render_table("Endpoints", endpoints),
         _render_table("Models", _list_upstreams(settings.models.values())),
         _render_table("Sources", _list_upstreams(settings.sources.values())),
         _render_table("Agents", list_agents(settings)),
@@ -113,7 +94,7 @@ def without_effect(settings: Settings) -> list[str]:
     ]
 
 
-def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
+def describe_streams(settings: Settings, detector: DetectorSettings, rules: EndpointRules = OWN_RULES) -> str:
     """Whether the detector holds text back on streams, or reports at their end (D-3)."""
     if detector.type == TEXT_CONTEXT_DOC:
         pace = ", per sentence" if settings.grounding == "hold" else ""
@@ -123,37 +104,37 @@ def describe_streams(settings: Settings, detector: DetectorSettings) -> str:
     if detector.chunker_id != WHOLE_TEXT_CHUNKER:
         return "holds on every stream"
     later = {"hold": "holds", "trail": "trails", None: "trails"}[settings.whole_document]
-    if settings.compat == "fms":
+    if not rules.allows_whole_text:
         return f"refused on {V1_STREAMS}, {later} on {OTHER_STREAMS}"
     if settings.whole_document is not None:
         return f"{later} on every stream"
     return f"holds on {V1_STREAMS}, {later} on {OTHER_STREAMS}"
 
 
-def _list_basics(settings: Settings) -> list[tuple[str, ...]]:
+def _list_basics(settings: Settings, rules: EndpointRules) -> list[tuple[str, ...]]:
     return [
         ("settings from", settings.source),
         ("compat", settings.compat),
-        ("release strategy", _describe_strategy(settings)),
+        ("release strategy", _describe_strategy(settings, rules)),
         ("log", f"{settings.log.format or 'json, or console on a terminal'}, {settings.log.level}"),
         ("data directory", str(settings.data_dir)),
     ]
 
 
-def _describe_strategy(settings: Settings) -> str:
-    if settings.compat == "fms":
-        return "max_processed_index everywhere"
+def _describe_strategy(settings: Settings, rules: EndpointRules) -> str:
+    if rules.strategy is not None:
+        return f"{rules.strategy.value} everywhere"
     if settings.release_strategy is not None:
         return f"{settings.release_strategy} everywhere"
     return f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
 
 
-def _list_detectors(settings: Settings) -> list[tuple[str, ...]]:
+def _list_detectors(settings: Settings, rules: EndpointRules) -> list[tuple[str, ...]]:
     head = ("id", "type", "runs", "chunker", "threshold", "on streams")
     rows = [
         (name, part.type, _describe_place(part), part.chunker_id, f"{part.default_threshold:g}", streams)
         for name, part in settings.detectors.items()
-        for streams in [describe_streams(settings, part)]
+        for streams in [describe_streams(settings, part, rules)]
     ]
     return [head, *rows]
 
@@ -176,6 +157,8 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
         for name, part in getattr(settings, section).items()
         if part.embedded and (section != "chunkers" or name in used)
     ]
+    if settings.agents and settings.sessions.embedded is not None:
+        rows.append(("lockgate.sessions", settings.sessions.embedded))
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 
 
@@ -211,45 +194,6 @@ def list_users(settings: Settings, policy: str) -> list[str]:
     named = settings.openai.policies if settings.openai is not None else {}
     users += [f"openai {name}" for name, one in named.items() if one == policy]
     return users + (["moderations"] if settings.moderation.policy == policy else [])
-
-
-def _list_endpoints(settings: Settings) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("path", "served", "input detectors", "output detectors")]
-    for path, inputs, outputs in ENDPOINTS:
-        readers = [_name_readers(settings, inputs, path == STREAM_CONTENT)]
-        readers.append(_name_readers(settings, outputs, path == V1_STREAM))
-        rows.append((path, _describe_service_of(settings, path), *readers))
-    listed = {path for path, _, _ in ENDPOINTS}
-    rows += [(path, "yes", "-", "-") for path in CLIENT_PATHS if path not in listed]  # nothing is said there
-    is_fms = settings.compat == "fms"
-    is_bare = is_fms and not settings.agents  # as the existing orchestrator
-    absent = {*(CLIENT_PATHS if is_bare else ()), *((MODERATIONS_PATH,) if is_fms else ())}
-    return [row for row in rows if row[0] not in absent]
-
-
-def _describe_service_of(settings: Settings, path: str) -> str:
-    """Whether an endpoint is served, and if not, which section would make it so."""
-    if path in CLIENT_PATHS and has_names(settings):
-        return "yes"
-    if path in OLLAMA_PATHS:
-        return "needs `agents` or `models`"
-    if path == MODERATIONS_PATH and not settings.policies:
-        return "needs `policies`"
-    if "completions" in path and settings.openai is None:
-        return "needs `openai`"
-    if ("text-generation" in path or "generation-detection" in path) and settings.generation is None:
-        return "needs `generation`"
-    return "yes"
-
-
-def _name_readers(settings: Settings, types: tuple[str, ...], is_held_stream: bool) -> str:
-    names = [
-        name
-        for name, part in settings.detectors.items()
-        if part.type in types
-        and not (is_held_stream and settings.compat == "fms" and part.chunker_id == WHOLE_TEXT_CHUNKER)
-    ]
-    return ", ".join(names) or "-"
 
 
 def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[tuple[str, ...]]:
@@ -295,7 +239,7 @@ def _describe_service(service: ServiceSettings, scheme: str) -> str:
     return f"{scheme}{'s' if service.tls else ''}://{service.hostname}:{service.port}{prefix}"
 
 
-def _render_table(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+def _render_table(title: str, rows: Rows) -> str:
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

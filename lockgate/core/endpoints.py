@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How endpoints are named: schemes, addresses and slugs of those that are called, and paths of our own.
+"""How endpoints are named: schemes, addresses and slugs of those that are called, and the aggregator's paths.
 
 Decides which address and which slug can be used at all, for requests and for settings alike. Refuses to know who may
 be called (lockgate.core.addresses), and what is there.
@@ -15,30 +15,11 @@ HERE = "lockgate:"  # the address of what this instance exposes
 OPENAI_PREFIX = "openai+"  # before the address of an OpenAI-compatible server
 CHAT_PATH = "/api/v1/chat"
 CHAT_STREAM_PATH = f"{CHAT_PATH}/stream"
-MODERATIONS_PATH = "/v1/moderations"
-TRACED_CHAT_PATH = f"/trace{CHAT_STREAM_PATH}"
-PAGE_PATH, PAGE_FILES_PATH = "/", "/playground/"
-ABOUT_PATH = f"{PAGE_FILES_PATH}about"
-# Under the names that Ollama's clients know.
-OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH = "/api/chat", "/api/generate"
-OLLAMA_MODELS_PATH, OLLAMA_VERSION_PATH = "/api/tags", "/api/version"
-OLLAMA_PATHS = frozenset({OLLAMA_CHAT_PATH, OLLAMA_TEXT_PATH, OLLAMA_MODELS_PATH, OLLAMA_VERSION_PATH})
 
-_CLIENT_PATH = re.compile(r"(?:/(?!api/)[^/]+)?/v1/.*", re.DOTALL)  # alone, or under the name of a policy
 _SCHEMES = ("http://", "https://")
 _RESERVED = re.compile(r"[/?#%]")
 _CONTROL = frozenset({"Cc", "Cs"})
 _BLANK = frozenset({*_CONTROL, "Zs", "Zl", "Zp"})
-
-
-def is_client_path(path: str) -> bool:
-    """Whether this is a path of OpenAI's clients, perhaps under the name of a policy."""
-    return path.startswith("/v1/") or _CLIENT_PATH.fullmatch(path) is not None
-
-
-def is_page_path(path: str) -> bool:
-    """Whether this is a path of the playground's own files, which are the same for everybody."""
-    return path == PAGE_PATH or (path.startswith(PAGE_FILES_PATH) and path != ABOUT_PATH)
 
 
 def check_slug(url: str, slug: str) -> str | None:

@@ -6,8 +6,8 @@ are kept, and how one comes about.
 """
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lockgate.core.values import Message
 
@@ -90,6 +90,11 @@ class StoreLimits(NamedTuple):
 
     max_messages: int = 200
     retention_days: int | None = None
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> "StoreLimits":
+        """The limits among the options of a session store."""
+        return cls(**{name: options[name] for name in cls._fields if name in options})
 
 
 class Said:

@@ -1,34 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identifiers in fixed forms: cards, network addresses, national ids.
 
-A table of forms: how a value looks, what proves it, and the words that it needs or must not have before it. Knows
-what surrounds a value in a text; refuses to know who asked for it.
+The table `identifiers.toml` says how a value looks, what proves it, and which words it needs or must not have before
+it. This module checks all that in a text.
 """
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from stdnum.at import vnr
-from stdnum.au import tfn
-from stdnum.be import nn
-from stdnum.br import cpf
 from stdnum.ca import sin
-from stdnum.ch import ssn as ahv
-from stdnum.de import idnr
-from stdnum.es import dni, nie
-from stdnum.fi import hetu
-from stdnum.fr import nir
-from stdnum.gb import nhs
-from stdnum.in_ import aadhaar, pan
-from stdnum.it import codicefiscale
-from stdnum.mx import curp
-from stdnum.nl import bsn
-from stdnum.pl import pesel
-from stdnum.se import personnummer
-from stdnum.us import itin, ssn
+from stdnum.es import dni
+from stdnum.in_ import aadhaar
+from stdnum.util import get_cc_module
 
+from lockgate.data_files import Table, fill_parts, fill_pattern, join_lines, read_table
 from lockgate.embedded.scanning import Found, PatternTable
 
 
@@ -54,6 +42,32 @@ class Form(NamedTuple):
     not_after: re.Pattern[bytes] | None = None
     apart_from: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None = None
 
+
+class FormEntry(Table, frozen=True):
+    """One form as the file has it; `check`, `not_after` and `apart_from` are names."""
+
+    rule: str
+    entity: str
+    pattern: str
+    check: str
+    score: float
+    cue: str = ""
+    not_after: str = ""
+    apart_from: str = ""
+
+
+class IdentifierFile(Table, frozen=True):
+    """The forms, the issuers of cards, and the lengths of IBANs."""
+
+    issuers: tuple[tuple[str, str, tuple[int, ...]], ...]
+    phone_cue: str
+    iban_chars: dict[int, str]
+    not_after: dict[str, str]
+    parts: dict[str, str]
+    forms: tuple[FormEntry, ...]
+
+
+FILE = read_table(Path(__file__).with_name("identifiers.toml"), IdentifierFile)
 
 # --- Surroundings ---------------------------------------------------------------------------------------------
 
@@ -90,44 +104,14 @@ def _just_before(words: str) -> re.Pattern[bytes]:
     return re.compile(rb"(?i)(?:" + words.encode("latin-1") + rb")[\s.:#]*(?:no|nr|n\xfam|num|id|n)?[\s.:#\xba]*\Z")
 
 
-_VERSION = _just_before(
-    r"\b(?:version|versi\xf3n|ver|v|release|rev|build|firmware|driver|section|sec|chapter|clause|annex|oid|abschnitt"
-    r"|kapitel|ziffer|punkt|secci\xf3n|cap\xedtulo|art\xedculo|apartado|paragraph)|\xa7"
-)
-ORDER_WORDS = _just_before(
-    r"\b(?:order|invoice|ticket|tracking|reference|ref|isbn|issn|sku|serial|case|part|model|batch|article|item"
-    r"|pedido|factura|referencia|albar\xe1n|expediente|bestellung|bestellnummer|rechnung|rechnungsnummer|auftrag"
-    r"|auftragsnummer|artikel|artikelnummer|kundennummer|sendungsnummer|aktenzeichen)|#"
-)
-PHONE_WORDS = _cue(
-    r"phone|tel\b|tel[.:]|tel\xe9fono|telefon|mobile|mobil|m\xf3vil|handy|cell|call|fax|whatsapp|sms|ll\xe1m|ruf|celular"
-)
+_NOT_AFTER = {name: _just_before(join_lines(words)) for name, words in FILE.not_after.items()}
+_APART_FROM = {"digits": _DIGIT_GROUPS, "hex": _HEX_GROUPS}
+ORDER_WORDS = _NOT_AFTER["order"]
+PHONE_WORDS = _cue(join_lines(FILE.phone_cue))
 
 # --- Checks of our own ----------------------------------------------------------------------------------------
 
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
-# Issuer, lowest and highest prefix, lengths. Prefixes are compared in as many digits as they have.
-_ISSUERS = (
-    ("4", "4", (13, 16, 19)),
-    ("51", "55", (16,)),
-    ("2221", "2720", (16,)),
-    ("34", "34", (15,)),
-    ("37", "37", (15,)),
-    ("6011", "6011", (16, 19)),
-    ("644", "659", (16, 19)),
-    ("300", "305", (14, 16)),
-    ("309", "309", (14, 16)),
-    ("36", "36", (14, 16)),
-    ("38", "39", (14, 16)),
-    ("3528", "3589", (16, 17, 18, 19)),
-    ("62", "62", (16, 17, 18, 19)),
-    ("2200", "2204", (16,)),
-    ("5018", "5018", (12, 13, 14, 15, 16, 17, 18, 19)),
-    ("5020", "5020", (12, 13, 14, 15, 16, 17, 18, 19)),
-    ("5038", "5038", (12, 13, 14, 15, 16, 17, 18, 19)),
-    ("6304", "6304", (12, 13, 14, 15, 16, 17, 18, 19)),
-    ("6759", "6763", (12, 13, 14, 15, 16, 17, 18, 19)),
-)
 
 
 def _has_luhn(digits: str) -> bool:
@@ -138,7 +122,7 @@ def _is_card(value: str) -> bool:
     digits = value.replace(" ", "").replace("-", "")
     if " " in value and "-" in value:
         return False
-    is_issued = any(low <= digits[: len(low)] <= high and len(digits) in sizes for low, high, sizes in _ISSUERS)
+    is_issued = any(low <= digits[: len(low)] <= high and len(digits) in sizes for low, high, sizes in FILE.issuers)
     return is_issued and _has_luhn(digits)
 
 
@@ -189,91 +173,48 @@ def _is_sin(value: str) -> bool:
     return value[3] == value[7] and bool(sin.is_valid(value))
 
 
-_HEX = "[0-9A-Fa-f]"
-_H16 = f"{_HEX}{{1,4}}"
-_IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}"
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "card": _is_card,
+    "ipv4": _is_ipv4,
+    "ipv6": _is_ipv6,
+    "mac": _is_mac,
+    "nino": _is_nino,
+    "aadhaar": _is_aadhaar,
+    "dni": _is_dni,
+    "sin": _is_sin,
+}
 
-FORMS = (
-    Form(
-        "card",
-        "CreditCard",
-        r"\b\d{4}[ -]\d{4}[ -]\d{4}[ -]\d{4}(?:[ -]\d{3})?\b|\b3\d{3}[ -]\d{6}[ -]\d{4,5}\b|\b\d{12,19}\b",
-        _is_card,
-        0.95,
-    ),
-    Form("ipv4", "IPAddress", rf"\b{_IPV4}\b", _is_ipv4, 0.9, not_after=_VERSION),
-    Form(
-        "ipv6",
-        "IPAddress",
-        rf"(?:^|[^\w:.])((?:{_H16}:){{7}}{_H16}|(?:{_H16}(?::{_H16}){{0,6}})?::(?:(?:{_H16}:){{0,5}}(?:{_IPV4}|{_H16}))?)",
-        _is_ipv6,
-        0.95,
-        apart_from=_HEX_GROUPS,
-    ),
-    Form(
-        "mac",
-        "MACAddress",
-        rf"\b{_HEX}{{2}}(?::{_HEX}{{2}}){{5,31}}\b|\b{_HEX}{{2}}(?:-{_HEX}{{2}}){{5,31}}\b"
-        rf"|\b{_HEX}{{4}}\.{_HEX}{{4}}\.{_HEX}{{4}}\b",
-        _is_mac,
-        0.9,
-        apart_from=_HEX_GROUPS,
-    ),
-    Form("us-ssn", "US_SSN", r"\b\d{3}-\d{2}-\d{4}\b", ssn.is_valid, 0.9),
-    Form(
-        "us-ssn-cued",
-        "US_SSN",
-        r"\b\d{3} ?\d{2} ?\d{4}\b",
-        ssn.is_valid,
-        0.85,
-        _cue(r"ssn|social security|seguro social"),
-    ),
-    Form("us-itin", "US_ITIN", r"\b9\d{2}-\d{2}-\d{4}\b", itin.is_valid, 0.9),
-    Form("es-dni", "ES_DNI", r"\b(?:\d{8}|\d{1,2}\.\d{3}\.\d{3})-?[A-Za-z]\b", _is_dni, 0.9),
-    Form("es-nie", "ES_NIE", r"\b[XYZxyz]-?\d{7}-?[A-Za-z]\b", nie.is_valid, 0.9),
-    Form(
-        "de-steuer-id",
-        "DE_STEUER_ID",
-        r"\b[1-9]\d \d{3} \d{3} \d{3}\b|\b[1-9]\d{10}\b",
-        idnr.is_valid,
-        0.75,
-        None,
-        ORDER_WORDS,
-    ),
-    Form(
-        "gb-nino",
-        "GB_NINO",
-        r"\b[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z](?: ?\d{2}){3} ?[A-D]\b",
-        _is_nino,
-        0.85,
-    ),
-    Form("gb-nhs", "GB_NHS", r"\b\d{3}[ -]?\d{3}[ -]?\d{4}\b", nhs.is_valid, 0.9, _cue(r"nhs")),
-    Form("fr-nir", "FR_NIR", r"\b[12] ?\d{2} ?\d{2} ?\d[\dAB] ?\d{3} ?\d{3} ?\d{2}\b", nir.is_valid, 0.9),
-    Form(
-        "it-codice-fiscale",
-        "IT_CODICE_FISCALE",
-        r"\b[A-Z]{6}[0-9LMNP-V]{2}[A-EHLMPRST][0-9LMNP-V]{2}[A-Z][0-9LMNP-V]{3}[A-Z]\b",
-        codicefiscale.is_valid,
-        0.95,
-    ),
-    Form("in-aadhaar", "IN_AADHAAR", r"\b\d{4}(?:[ -]\d{4}){2,5}\b", _is_aadhaar, 0.8, apart_from=_DIGIT_GROUPS),
-    Form("in-aadhaar-cued", "IN_AADHAAR", r"\b\d{12}\b", aadhaar.is_valid, 0.85, _cue(r"aadhaar|aadhar|uidai")),
-    Form("in-pan", "IN_PAN", r"\b[A-Z]{3}[PH][A-Z]\d{4}[A-Z]\b", pan.is_valid, 0.7),
-    Form("br-cpf", "BR_CPF", r"\b\d{3}\.\d{3}\.\d{3}-\d{2}\b", cpf.is_valid, 0.95),
-    Form("br-cpf-cued", "BR_CPF", r"\b\d{11}\b", cpf.is_valid, 0.85, _cue(r"cpf")),
-    Form("pl-pesel", "PL_PESEL", r"\b\d{11}\b", pesel.is_valid, 0.9, _cue(r"pesel")),
-    Form("nl-bsn", "NL_BSN", r"\b\d{9}\b|\b\d{4}[. ]\d{2}[. ]\d{3}\b", bsn.is_valid, 0.9, _cue(r"bsn|burgerservice")),
-    Form("ch-ahv", "CH_AHV", r"\b756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}\b", ahv.is_valid, 0.9),
-    Form(
-        "at-svnr", "AT_SVNR", r"\b\d{4} ?\d{6}\b", vnr.is_valid, 0.9, _cue(r"svnr|sv-nummer|sozialvers|versicherungsn")
-    ),
-    Form("se-personnummer", "SE_PERSONNUMMER", r"\b(?:19|20)?\d{6}[-+]\d{4}\b", personnummer.is_valid, 0.85),
-    Form("fi-hetu", "FI_HETU", r"\b\d{6}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y]\b", hetu.is_valid, 0.9),
-    Form("be-nn", "BE_NN", r"\b\d{2}\.\d{2}\.\d{2}-\d{3}\.\d{2}\b", nn.is_valid, 0.95),
-    Form("ca-sin", "CA_SIN", r"\b\d{3}[ -]\d{3}[ -]\d{3}\b", _is_sin, 0.85, _cue(r"sin\b|social insurance|nas\b")),
-    Form("au-tfn", "AU_TFN", r"\b\d{3} ?\d{3} ?\d{2,3}\b", tfn.is_valid, 0.9, _cue(r"tfn|tax file")),
-    Form("mx-curp", "MX_CURP", r"\b[A-Z]{4}\d{6}[HM][A-Z]{5}[0-9A-Z]\d\b", curp.is_valid, 0.95),
-)
+
+def _find_check(name: str) -> Callable[[str], bool]:
+    """A check of this module, or of a module of python-stdnum, which is named by country and module."""
+    if name in _CHECKS:
+        return _CHECKS[name]
+    country, _, module = name.partition(".")
+    found = get_cc_module(country, module)
+    if found is None:
+        raise LookupError(f"python-stdnum has no module {name}")
+    return found.is_valid
+
+
+def _build_form(entry: FormEntry, parts: Mapping[str, str]) -> Form:
+    return Form(
+        entry.rule,
+        entry.entity,
+        fill_pattern(entry.pattern, parts),
+        _find_check(entry.check),
+        entry.score,
+        cue=_cue(entry.cue) if entry.cue else None,
+        not_after=_NOT_AFTER[entry.not_after] if entry.not_after else None,
+        apart_from=_APART_FROM[entry.apart_from] if entry.apart_from else None,
+    )
+
+
+def _build_forms() -> tuple[Form, ...]:
+    parts = fill_parts(FILE.parts.items())
+    return tuple(_build_form(entry, parts) for entry in FILE.forms)
+
+
+FORMS = _build_forms()
 
 
 def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[Found]:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.core.values import Detection
+from lockgate.data_files import read_table
 from lockgate.embedded.glossing import Interpreter, load_interpreter
-from lockgate.embedded.injection_rules import RULES
 from lockgate.embedded.letters import make_plain
 from lockgate.embedded.onnx_session import load_model, open_session
-from lockgate.embedded.plain_text import Rule, RuleTable
+from lockgate.embedded.plain_text import Rule, RuleFile, RuleTable
 from lockgate.embedded.pooling import ModelPool, open_pool
 from lockgate.embedded.scanning import Params
 from lockgate.embedded.weights import PROMPT_INJECTION
@@ -36,6 +36,7 @@ from lockgate.interfaces import Headers, House, in_house
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+RULES = read_table(Path(__file__).with_name("injection.toml"), RuleFile).build()
 KNOWN = ("patterns",)
 NAME, DETECTION = "prompt_injection", "PromptInjection"
 WINDOW_TOKENS, OVERLAP_TOKENS = 64, 16  # about 14 ms; an attack among more plain text is seen less well

@@ -7,21 +7,21 @@ job. It refuses to know where the weight files come from and what the vectors ar
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.embedded.minilm_graph import WIDTH, build_graph
-from lockgate.embedded.onnx_session import open_session
+from lockgate.embedded.onnx_session import open_session, read_graph
 from lockgate.embedded.wordpiece import WordPieces, load_vocabulary
 from lockgate.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-DIMENSIONS = WIDTH
+DIMENSIONS = 384
 MAX_TOKENS = 256
 MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; nobody's megabyte is looked at
 WINDOW_TEXTS = 256  # cut into pieces and sorted by length at once
@@ -31,6 +31,8 @@ RECENT, RECENT_CHARS = 64, 4096  # questions whose vectors are kept: one is ofte
 
 SERVICE = "embedder"
 WEIGHTS_NAME, VOCABULARY_NAME = "model.safetensors", "vocab.txt"
+HEADER_BYTES, HEADER_SHA256 = 11_416, "2291ac9b8d5083595cd6a1787e01d694a893af92bc706faf1511231affe822e8"
+"""Of the weight file: where each tensor lies. The graph has these places in it."""
 
 Numbers = list[int]
 Vector = list[float]
@@ -143,8 +145,15 @@ def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
         message = f"the embedder needs {error.name}: pip install 'lockgate[agent]'"
         raise ConfigError(message, source="embeddings") from error
     try:
-        pieces, graph = load_vocabulary(weights / VOCABULARY_NAME), build_graph(weights / WEIGHTS_NAME)
-        return pieces, open_session(graph, weights, threads)
+        _check_layout(weights / WEIGHTS_NAME)
+        return load_vocabulary(weights / VOCABULARY_NAME), open_session(read_graph("minilm.onnx"), weights, threads)
     except Exception as error:  # onnxruntime's have no common parent but this
         message = f"the weights of the embedder cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(weights)) from error
+
+
+def _check_layout(path: Path) -> None:
+    """Raises ValueError unless the weights lie where the graph points."""
+    with path.open("rb") as file:
+        if hashlib.sha256(file.read(HEADER_BYTES)).hexdigest() != HEADER_SHA256:
+            raise ValueError(f"{path.name} is not the weight file that the graph belongs to")

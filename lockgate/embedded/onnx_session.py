@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 Model = TypeVar("Model")
+GRAPHS = Path(__file__).parent / "graphs"  # `make graphs` writes them
 
 # Read when onnxruntime is imported. Without it, onnxruntime reports its use and writes to the home directory.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -40,6 +41,11 @@ def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Mode
     except Exception as error:  # onnxruntime's have no common parent but this
         message = f"the weights of `{name}` cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(folder)) from error
+
+
+def read_graph(name: str) -> bytes:
+    """A graph that the package ships; it has no weights, only their places in a weight file."""
+    return (GRAPHS / name).read_bytes()
 
 
 def open_session(model: bytes | Path, weights: Path, threads: int = 1) -> "InferenceSession":

@@ -16,6 +16,7 @@ from stdnum import iban
 
 from lockgate.core.values import Detection
 from lockgate.embedded.identifiers import (
+    FILE,
     FORMS,
     GLUED_AFTER,
     GLUED_BEFORE,
@@ -77,31 +78,7 @@ def _is_mailbox(text: str, local: re.Match[str], domain: re.Match[str]) -> bool:
 # --- IBAN -----------------------------------------------------------------------------------------------------
 
 _IBAN = r"(?i)\b[A-Z]{2}\d{2}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{3}"
-# Lengths from the IBAN registry (ISO 13616); they tell where a number ends and the next word begins.
-_IBAN_CHARS = {
-    code: chars
-    for chars, codes in {
-        15: "NO",
-        16: "BE",
-        18: "DK FI FO GL NL",
-        19: "MK SI",
-        20: "AT BA EE KZ LT LU XK",
-        21: "CH HR LI LV",
-        22: "BG BH CR DE GB GE IE ME RS VA",
-        23: "AE GI IL IQ TL",
-        24: "AD CZ ES MD PK RO SA SE SK TN VG",
-        25: "LY PT ST",
-        26: "IS TR",
-        27: "FR GR IT MC MR SM",
-        28: "AL AZ BY CY DO GT HU LB PL SV",
-        29: "BR EG PS QA UA",
-        30: "JO KW MU",
-        31: "MT SC",
-        32: "LC",
-    }.items()
-    for code in codes.split()
-}
-
+_IBAN_CHARS = {code: chars for chars, codes in FILE.iban_chars.items() for code in codes.split()}
 _LETTER_VALUES = {ord("A") + number: str(10 + number) for number in range(26)}
 
 

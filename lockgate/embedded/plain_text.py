@@ -7,9 +7,10 @@ looked for, and keeps no offsets.
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from lockgate.data_files import Table, fill_parts, fill_pattern
 from lockgate.embedded.letters import Letters
 from lockgate.embedded.scanning import PatternTable
 
@@ -47,6 +48,34 @@ class Rule(NamedTuple):
     label: str
     score: float
     pattern: str
+
+
+class RuleEntry(Table, frozen=True):
+    """One rule of a file: a whole pattern, or alternatives that begin at a word boundary."""
+
+    name: str
+    label: str
+    score: float
+    pattern: str = ""
+    alternatives: tuple[str, ...] = ()
+
+
+class RuleFile(Table, frozen=True):
+    """A file of rules, and the parts that their patterns share."""
+
+    parts: dict[str, str]
+    rules: tuple[RuleEntry, ...]
+
+    def build(self) -> tuple[Rule, ...]:
+        """The rules with their whole patterns, in the order of the file."""
+        parts = fill_parts(self.parts.items())
+        return tuple(_build_rule(entry, parts) for entry in self.rules)
+
+
+def _build_rule(entry: RuleEntry, parts: Mapping[str, str]) -> Rule:
+    alternatives = [rf"\b(?:{fill_pattern(one, parts)})" for one in entry.alternatives]
+    pattern = fill_pattern(entry.pattern, parts) or "|".join(alternatives)
+    return Rule(entry.name, entry.label, entry.score, pattern)
 
 
 class RuleTable:

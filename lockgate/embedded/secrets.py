@@ -13,9 +13,11 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockgate.core.values import Detection
+from lockgate.data_files import Table, fill_parts, fill_pattern, read_table
 from lockgate.embedded.scanning import (
     LOOKBEHIND_CHARS,
     Found,
@@ -90,98 +92,47 @@ class SecretForm(NamedTuple):
     rule: str
     detection: str
     pattern: str
-    check: Callable[[str], bool] = _is_token
+    check: Callable[[str], bool]
+    score: float
+
+
+class SecretEntry(Table, frozen=True):
+    """One form as the file has it; `check` is a name."""
+
+    rule: str
+    detection: str
+    pattern: str
+    check: str = "token"
     score: float = 0.95
 
 
-_B64URL = r"[A-Za-z0-9_-]"
-_BREAK = r"(?:\s|\\[nr]){0,4}"
-_PEM_NAME = r"(?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?"
-_PEM_BODY = rf"(?:{_BREAK}[A-Za-z0-9+/=]{{24,}})*"
-_PEM_END = rf"(?:{_BREAK}[A-Za-z0-9+/=]{{1,64}})?{_BREAK}-----END {_PEM_NAME}-----"
-_ASSIGN = r"""["']?\]?\s{0,3}(?:=>|:=|=|:)\s{0,3}(?:[bru]{1,2}["']|["'`])?"""
-_API_NAMES = (
-    r"api[_-]?key|apikey|access[_-]?key|secret[_-]?key|access[_-]?token|auth[_-]?token|refresh[_-]?token"
-    r"|client[_-]?secret|private[_-]?key|encryption[_-]?key|signing[_-]?key|app[_-]?secret|secret|token|credential"
-)
-_LOGIN_NAMES = r"password|passwd|passphrase|pwd|pass|contrase\xf1a|passwort|kennwort|clave"
+class SecretFile(Table, frozen=True):
+    """The forms, and the parts that their patterns share."""
 
-FORMS = (
-    SecretForm("aws-access-key-id", "AwsAccessKey", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"),
-    SecretForm("aws-secret-key", "AwsSecretKey", rf"(?i)aws_?secret_?(?:access_?)?key{_ASSIGN}([A-Za-z0-9/+]{{40}})\b"),
-    SecretForm("github-token", "GitHubToken", r"\bgh[pousr]_[A-Za-z0-9]{36,}\b"),
-    SecretForm("github-pat", "GitHubToken", r"\bgithub_pat_[A-Za-z0-9_]{22,}\b"),
-    SecretForm("gitlab-token", "GitLabToken", rf"\bgl(?:pat|dt|rt|ptt|oas|cbt|soat|ft|imt|agent)-{_B64URL}{{20,}}"),
-    SecretForm("slack-token", "SlackToken", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    SecretForm("slack-app-token", "SlackToken", r"\bxapp-\d-[A-Z0-9]+-\d+-[a-z0-9]{16,}\b"),
-    SecretForm("slack-webhook", "SlackWebhook", r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{20,}"),
-    SecretForm("stripe-key", "StripeKey", r"\b(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16,}\b"),
-    SecretForm("stripe-webhook-secret", "StripeKey", r"\bwhsec_[A-Za-z0-9+/=]{24,}"),
-    SecretForm("google-api-key", "GoogleApiKey", rf"\bAIza{_B64URL}{{35}}"),
-    SecretForm("google-oauth-secret", "GoogleOAuthSecret", rf"\bGOCSPX-{_B64URL}{{28}}"),
-    SecretForm("google-oauth-token", "GoogleOAuthToken", rf"\bya29\.{_B64URL}{{20,}}"),
-    SecretForm("anthropic-key", "AnthropicKey", rf"\bsk-ant-{_B64URL}{{20,}}", _is_random),
-    SecretForm("openai-key", "OpenAIKey", rf"\bsk-(?:(?:proj|svcacct|admin|or-v1)-)?{_B64URL}{{20,}}", _is_random, 0.9),
-    SecretForm("groq-key", "GroqKey", r"\bgsk_[A-Za-z0-9]{40,}\b"),
-    SecretForm("huggingface-token", "HuggingFaceToken", r"\bhf_[A-Za-z0-9]{30,}\b"),
-    SecretForm("npm-token", "NpmToken", r"\bnpm_[A-Za-z0-9]{36}\b"),
-    SecretForm("pypi-token", "PyPiToken", rf"\bpypi-AgE{_B64URL}{{50,}}"),
-    SecretForm("sendgrid-key", "SendGridKey", rf"\bSG\.{_B64URL}{{16,32}}\.{_B64URL}{{32,64}}"),
-    SecretForm("twilio-key", "TwilioKey", r"\bSK[0-9a-f]{32}\b"),
-    SecretForm("mailgun-key", "MailgunKey", r"\bkey-[0-9a-f]{32}\b"),
-    SecretForm("mailchimp-key", "MailchimpKey", r"\b[0-9a-f]{32}-us\d{1,2}\b"),
-    SecretForm("telegram-bot-token", "TelegramBotToken", rf"\b\d{{8,10}}:AA{_B64URL}{{33}}"),
-    SecretForm("digitalocean-token", "DigitalOceanToken", r"\bdo[opr]_v1_[0-9a-f]{64}\b"),
-    SecretForm("databricks-token", "DatabricksToken", r"\bdapi[0-9a-f]{32}\b"),
-    SecretForm("shopify-token", "ShopifyToken", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"),
-    SecretForm("docker-token", "DockerToken", rf"\bdckr_[po]at_{_B64URL}{{20,}}"),
-    SecretForm("vault-token", "VaultToken", rf"\bhv[sbr]\.{_B64URL}{{24,}}"),
-    SecretForm("grafana-token", "GrafanaToken", r"\bgl(?:sa|c)_[A-Za-z0-9_=]{30,}"),
-    SecretForm("atlassian-token", "AtlassianToken", r"\bATATT3[A-Za-z0-9_=-]{50,}"),
-    SecretForm("linear-key", "LinearKey", r"\blin_(?:api|oauth)_[A-Za-z0-9]{32,}\b"),
-    SecretForm("notion-token", "NotionToken", r"\bntn_[A-Za-z0-9]{40,}\b"),
-    SecretForm("postman-key", "PostmanKey", r"\bPMAK-[0-9a-f]{24}-[0-9a-f]{34}\b"),
-    SecretForm("newrelic-key", "NewRelicKey", r"\bNRAK-[A-Z0-9]{27}\b"),
-    SecretForm("square-token", "SquareToken", rf"\bsq0(?:atp|csp)-{_B64URL}{{22,}}"),
-    SecretForm("age-secret-key", "AgeSecretKey", r"\bAGE-SECRET-KEY-1[A-Z0-9]{58}\b"),
-    SecretForm("azure-storage-key", "AzureStorageKey", r"\bAccountKey=([A-Za-z0-9+/]{86}==)"),
-    SecretForm("jwt", "JsonWebToken", rf"\beyJ{_B64URL}{{8,}}\.eyJ{_B64URL}{{4,}}\.{_B64URL}{{8,}}", _is_jwt),
-    SecretForm(
-        "private-key",
-        "PrivateKey",
-        rf"-----BEGIN {_PEM_NAME}-----{_PEM_BODY}(?:{_PEM_END})?",
-        _is_any,
-        0.99,
-    ),
-    SecretForm(
-        "url-password",
-        "UrlPassword",
-        r"""\b[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@"'<>]{0,64}:([^\s/@"'<>]{3,128})@[^\s/@]""",
-        _is_url_password,
-        0.9,
-    ),
-    SecretForm(
-        "authorization-header",
-        "AuthorizationHeader",
-        r"""(?i)\bauthorization["']?\s{0,3}[:=]\s{0,3}["']?(?:bearer|basic|token)\s{1,3}([A-Za-z0-9._~+/-]{12,}={0,2})""",
-        _is_token,
-        0.9,
-    ),
-    SecretForm(
-        "password-assignment",
-        "Password",
-        rf"""(?i)(?:\b|_)(?:{_LOGIN_NAMES}){_ASSIGN}([^\s"'`,;<>]{{6,128}})""",
-        _is_password,
-        0.75,
-    ),
-    SecretForm(
-        "token-assignment",
-        "ApiKey",
-        rf"""(?i)(?:\b|_)(?:{_API_NAMES}){_ASSIGN}([A-Za-z0-9_.+/=~-]{{12,256}})""",
-        _is_random,
-        0.7,
-    ),
-)
+    parts: dict[str, str]
+    forms: tuple[SecretEntry, ...]
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "any": _is_any,
+    "random": _is_random,
+    "token": _is_token,
+    "password": _is_password,
+    "url_password": _is_url_password,
+    "jwt": _is_jwt,
+}
+
+
+def _read_forms() -> tuple[SecretForm, ...]:
+    file = read_table(Path(__file__).with_name("secrets.toml"), SecretFile)
+    parts = fill_parts(file.parts.items())
+    return tuple(
+        SecretForm(one.rule, one.detection, fill_pattern(one.pattern, parts), _CHECKS[one.check], one.score)
+        for one in file.forms
+    )
+
+
+FORMS = _read_forms()
 
 # --- The detector ---------------------------------------------------------------------------------------------
 

@@ -12,15 +12,16 @@ import contextlib
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lockgate.core.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.core.values import Health
 from lockgate.embedded.session_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
 from lockgate.embedded.session_locks import SessionLocks, open_session_locks
 from lockgate.holding import Queues, look, pruning
-from lockgate.interfaces import Headers
+from lockgate.interfaces import Headers, House, in_house
 from lockgate.wire import session_rows as rows
 
 
@@ -124,4 +125,13 @@ async def open_sqlite_sessions(
         store = SqliteSessions(file, locks, limits, clock)
         if limits.retention_days is not None:
             await stack.enter_async_context(pruning(store.forget_old))
+        yield store
+
+
+@in_house
+@contextlib.asynccontextmanager
+async def open_sqlite_store(options: Mapping[str, Any], house: House) -> AsyncIterator[SqliteSessions]:
+    """The session store `sqlite`: `file` is in the data directory unless it is absolute."""
+    path = house.data_dir / options["file"]
+    async with open_sqlite_sessions(path, StoreLimits.read(options)) as store:
         yield store

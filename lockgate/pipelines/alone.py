@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model alone: what the client sent goes in, the answer comes out, through the gate if a policy is named.
+"""A configured model without an agent: what the client sent goes in, the guarded answer comes out.
 
-Nothing is looked up and nothing remembered. Refuses to know any wire shape, and how the model is reached.
+Nothing is looked up and nothing remembered.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from lockgate.core.receipts import Part
 from lockgate.core.turns import USER
 from lockgate.core.values import Message
+from lockgate.guard.input import InputTexts
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
 from lockgate.interfaces import Model
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
-from lockgate.pipelines.early import take_first
-from lockgate.pipelines.metering import Meter
-from lockgate.pipelines.speaking import PACE, PROMPT_BLOCKED, Facts, Gate, Pace, Saying, check_texts, join_whole, speak
+from lockgate.pipelines.speaking import PACE, Facts, Gate, ModelCall, Pace, collect, join_whole, list_pieces, listen
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpeaker:
-    """A model alone: nothing is looked up and nothing remembered; with a policy it speaks through the gate."""
+    """A configured model, under a policy or none."""
 
     model: Model
-    guarding: Callable[[], Guarding]
+    guarding: Callable[[], Policy]
     gate: Gate
     pace: Pace = PACE
 
@@ -35,53 +34,38 @@ class ModelSpeaker:
 
 
 class _Reply:
-    """One answer of a model alone."""
+    """One answer of a configured model."""
 
     def __init__(self, speaker: ModelSpeaker, ask: Ask) -> None:
         self.facts = Facts()
         self._speaker = speaker
         self._ask = ask
+        self._sent = ask.sent or (Message(USER, ask.question),)
+        self._texts = InputTexts([one.text for one in self._sent])
 
     async def run(self) -> AsyncGenerator[str, None]:
-        speaker, ask = self._speaker, self._ask
-        guarding = speaker.guarding()
-        meter = guarding.open_meter()
-        if guarding.is_on:
-            self.facts.begin(meter)
-        sent = ask.sent or (Message(USER, ask.question),)
-        texts = [one.text for one in sent]
-        if guarding.is_early:
-            async with aclosing(self._speak(sent, texts, guarding, meter)) as pieces:
-                has_passed, piece = await take_first(pieces, partial(self._check, texts, guarding, meter))
-                while has_passed and piece is not None:
-                    yield piece
-                    piece = await anext(pieces, None)
-        else:
-            checked = await check_texts(texts, guarding, meter)
-            has_passed = checked is not None
-            if checked is not None:
-                async with aclosing(self._speak(sent, checked, guarding, meter)) as pieces:
-                    async for piece in pieces:
-                        yield piece
-        if not has_passed:
-            meter.receipt.take_back(Part.ANSWER)
-            self.facts.outcome = PROMPT_BLOCKED
-            yield guarding.fallback
-
-    async def _check(self, texts: Sequence[str], guarding: Guarding, meter: Meter) -> bool:
-        return await check_texts(texts, guarding, meter, is_early=True) is not None
-
-    async def _speak(
-        self, sent: Sequence[Message], texts: Sequence[str], guarding: Guarding, meter: Meter
-    ) -> AsyncGenerator[str, None]:
-        speaker, ask = self._speaker, self._ask
-        messages = [one._replace(text=text) for one, text in zip(sent, texts, strict=True)]
-        saying = Saying(
-            speaker.model, messages, ask.params, speaker.pace, guarding, meter, speaker.gate, is_whole=not ask.is_stream
+        """Its pieces; a whole answer is one."""
+        speaker, policy, is_whole = self._speaker, self._speaker.guarding(), not self._ask.is_stream
+        request = GuardedRequest(
+            policy,
+            policy.open_meter(),
+            self._texts.input,
+            self._prepare,
+            partial(speaker.gate.plan, is_whole=is_whole),
+            speaker.gate.chunking,
         )
-        async with aclosing(speak(saying, self.facts)) as pieces:
-            if ask.is_stream:
+        pieces = list_pieces(request, self.facts, nullcontext())
+        if is_whole:
+            yield await join_whole(pieces)
+        else:
+            async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece
-            else:
-                yield await join_whole(pieces)
+        self.facts.found_in_messages = self._texts.locate(self.facts.found_in_prompt)
+
+    async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        texts = self._texts.split(checked)
+        messages = [one._replace(text=text) for one, text in zip(self._sent, texts, strict=True)]
+        speaker, ask = self._speaker, self._ask
+        source = listen(ModelCall(speaker.model, messages, ask.params, speaker.pace), self.facts)
+        yield Prepared(source if ask.is_stream else collect(source))

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from lockgate.core.routes import Editor
 from lockgate.core.turns import SessionKey
 from lockgate.core.values import Message
-from lockgate.errors import CheckFailed
 from lockgate.pipelines.speaking import Facts
-from lockgate.telemetry import observe_policy
 
 
 class Ask(NamedTuple):
@@ -79,15 +77,6 @@ class _Heard:
 
 @asynccontextmanager
 async def attend(spoken: Spoken) -> AsyncIterator[Speech]:
-    """Listen to it; leaving ends it. What its policy came to is noted."""
-    facts = spoken.facts
-    try:
-        async with aclosing(spoken.run()) as pieces:
-            yield _Heard(facts, pieces)
-    except CheckFailed as error:
-        if facts.receipt is not None:
-            facts.receipt.note_failure(error.part, ends=True)
-        raise
-    finally:
-        if facts.receipt is not None:
-            observe_policy(facts.receipt)
+    """Listen to it; leaving ends it."""
+    async with aclosing(spoken.run()) as pieces:
+        yield _Heard(spoken.facts, pieces)

@@ -12,11 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lockgate.core.fusion import Query
 from lockgate.core.labels import Guess
-from lockgate.core.receipts import Part
 from lockgate.core.routes import (
     CONVERSATIONAL_SLOT,
     NOTHING_FOUND,
@@ -41,28 +40,31 @@ from lockgate.core.turns import (
     recall,
     recall_sent,
 )
-from lockgate.core.values import Document, Message
+from lockgate.core.values import Document, Frame, Message
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
+from lockgate.guard.input import InputTexts
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
 from lockgate.holding import see_through
 from lockgate.interfaces import Embedder, Model, SessionStore
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask, Speech, attend
-from lockgate.pipelines.early import take_first
 from lockgate.pipelines.finding import Foreseen, Guarded, Library, find_documents
 from lockgate.pipelines.graph import Graphs, Tools
+from lockgate.pipelines.guarded_stream import Source
 from lockgate.pipelines.listening import blaming_model, next_burst
+from lockgate.pipelines.metering import Meter, Unmetered
 from lockgate.pipelines.speaking import (
     ANSWERED,
     PACE,
-    PROMPT_BLOCKED,
     Facts,
     Gate,
+    ModelCall,
     Pace,
-    Saying,
-    check_texts,
+    collect,
     fail_model,
     join_whole,
-    speak,
+    list_pieces,
+    listen,
 )
 from lockgate.pipelines.together import Group, run_group
 from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_causes, observe_turn
@@ -95,7 +97,7 @@ class Agent:
     conversational: Model
     library: Library
     memory: Memory
-    guarding: Callable[[], Guarding]
+    guarding: Callable[[], Policy]
     gate: Gate
     guess: Callable[[str], Awaitable[Guess | None]]
     note_label: Callable[[str, str, str, float | None], None]
@@ -125,11 +127,12 @@ class _Turn:
         self._started = self._clock()
         self._prepare_until = 0.0
         self._question = ""
-        self._may_remember = False  # not what nobody has read yet
+        self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
+        self._past = Past()
         self._editor, self._account = ask.editor, ask.account
         self._sent = ask.sent
-        self._guarding = Guarding()
-        self._meter = self._guarding.open_meter()
+        self._guarding = Policy()
+        self._meter: Meter = Unmetered()
         self._intents: tuple[Intent, ...] = ()
         self._group: Group | None = None
         self._vector: Foreseen | None = None
@@ -161,53 +164,38 @@ class _Turn:
         return int((self._clock() - self._started) * 1000)
 
     async def _say(self) -> AsyncGenerator[str, None]:
-        past = await self._load()
-        self._guarding = self._agent.guarding()
-        self._meter = self._guarding.open_meter()
-        if self._guarding.is_on:
-            self.facts.begin(self._meter)
-        if self._guarding.is_early and past.repeated is None:
-            async with aclosing(self._say_early(past)) as pieces:
+        self._past = await self._load()
+        policy, is_whole = self._agent.guarding(), not self._ask.is_stream
+        self._guarding, self._meter = policy, policy.open_meter()
+        request = GuardedRequest(
+            policy,
+            self._meter,
+            self._texts.input,
+            self._prepare,
+            partial(self._agent.gate.plan, is_whole=is_whole),
+            self._agent.gate.chunking,
+        )
+        pieces = list_pieces(request, self.facts, agent_step("stream"))
+        if is_whole:
+            yield await join_whole(pieces)
+        else:
+            async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece
-            return
-        if not await self._check():
-            self.facts.outcome = PROMPT_BLOCKED
-            yield self._guarding.fallback
-            return
-        if past.repeated is not None:
-            yield self._repeat(past.repeated)
-            return
-        async with aclosing(self._answer(past)) as pieces:
-            async for piece in pieces:
-                yield piece
+        located = self._texts.locate(self.facts.found_in_prompt)
+        before = len(self._texts) - len(self._ask.sent)
+        self.facts.found_in_messages = [(at - before, one) for at, one in located if at >= before]
 
-    async def _say_early(self, past: Past) -> AsyncGenerator[str, None]:
-        """The answer is prepared while the question is being read; nothing of it is heard before."""
-        self._take([*self._list_texts()])
-        async with aclosing(self._answer(past)) as pieces:
-            has_passed, piece = await take_first(pieces, partial(self._check, is_early=True))
-            if not has_passed:
-                self._meter.receipt.take_back(Part.ANSWER)
-                self.facts.outcome = PROMPT_BLOCKED
-                yield self._guarding.fallback
-                return
-            while piece is not None:
-                yield piece
-                piece = await anext(pieces, None)
-
-    async def _answer(self, past: Past) -> AsyncGenerator[str, None]:
-        state = self._begin(past)
+    async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        """The graph as far as the answer; a repeated request gets the stored answer."""
+        self._take(self._texts.split(checked))
+        if self._past.repeated is not None:
+            yield Prepared(_read_stored(self._repeat(self._past.repeated)))
+            return
         self._prepare_until = self._clock() + self._agent.prepare_s
-        if not self._ask.is_stream:
-            yield (await self._run(self._agent.graphs.whole, state))["answer"]
-            return
         with agent_step("prepare"):
-            state = await self._run(self._agent.graphs.prepare, state)
-        with agent_step("stream"):
-            async with aclosing(self._speak(state)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            state = await self._run(self._begin(self._past))
+        yield self._build_call(state)
 
     # What was said before.
 
@@ -233,19 +221,6 @@ class _Turn:
 
     # What is asked.
 
-    async def _check(self, *, is_early: bool = False) -> bool:
-        """Whether what was asked may go on; then all of it is as the policy wants it."""
-        checked = await check_texts(self._list_texts(), self._guarding, self._meter, is_early=is_early)
-        if checked is None:
-            return False
-        self._take(checked)
-        self._may_remember = True
-        return True
-
-    def _list_texts(self) -> list[str]:
-        ask = self._ask
-        return [ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]]
-
     def _take(self, texts: Sequence[str]) -> None:
         """What was asked goes on like this."""
         self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
@@ -270,19 +245,18 @@ class _Turn:
 
     # The two phases.
 
-    async def _run(self, graph: Any, state: TurnState) -> TurnState:  # noqa: ANN401 - one of the agent's two
+    async def _run(self, state: TurnState) -> TurnState:
         tools = Tools(
             ask=self._ask_main,
             guess=self._agent.guess,
             foresee=self._foresee,
             search=self._search,
-            speak=self._speak_whole,
             within=self._within,
             intents=self._intents,
         )
         try:
             async with run_group() as self._group:
-                prepared = await self._agent.graphs.run(graph, state, tools)
+                prepared = await self._agent.graphs.run(state, tools)
         except UpstreamError as error:
             raise fail_model(error, self._agent.main) from error
         self._learn(prepared)
@@ -333,26 +307,15 @@ class _Turn:
             self._vector = Foreseen()
             self._group.create_task(self._vector.fill(embedder, self._question))
 
-    async def _speak_whole(self, state: TurnState) -> str:
-        return await join_whole(self._speak(state))
-
-    def _speak(self, state: TurnState) -> AsyncGenerator[str, None]:
-        self._learn(state)
-        agent = self._agent
+    def _build_call(self, state: TurnState) -> Prepared:
+        """The model that answers, and what it is asked."""
+        agent, ask = self._agent, self._ask
         route = find_route(state["label"], agent.routes)
-        saying = Saying(
-            agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main,
-            build_final_messages(state, agent.routes),
-            self._ask.params,
-            agent.pace,
-            self._guarding,
-            self._meter,
-            agent.gate,
-            state.get("documents", ()),
-            NOTHING_FOUND if route.retrieves else "",
-            not self._ask.is_stream,
-        )
-        return speak(saying, self.facts)
+        model = agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main
+        call = ModelCall(model, build_final_messages(state, agent.routes), ask.params, agent.pace)
+        source = listen(call, self.facts)
+        lack = NOTHING_FOUND if route.retrieves else ""
+        return Prepared(source if ask.is_stream else collect(source), state.get("documents", ()), lack)
 
     # The end.
 
@@ -387,7 +350,7 @@ class _Turn:
         if self._is_over or key is None or isinstance(error, RequestError):
             return
         reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
-        question = self._question if self._may_remember else ""
+        question = self._question if self.facts.has_read_input else ""
         turn = AbortedTurn(question, said, reason, self.facts.label, self._ask.request_id)
         await see_through(self._note_aborted(key, turn))
 
@@ -408,6 +371,11 @@ class _Turn:
             first_token_s=facts.first_token_ms / 1000 if facts.tokens else None,
             tokens=facts.tokens,
         )
+
+
+async def _read_stored(answer: str) -> Source:
+    """The stored answer, as if a model gave it."""
+    yield Frame(0, answer, is_last=True)
 
 
 def _before_question(sent: Sequence[Message]) -> Sequence[Message]:

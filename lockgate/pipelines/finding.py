@@ -16,8 +16,8 @@ from lockgate.core.receipts import Part
 from lockgate.core.retrieval import Retrieval
 from lockgate.core.values import Document
 from lockgate.errors import UpstreamError
+from lockgate.guard.policy import Policy
 from lockgate.interfaces import DataSource, Embedder
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.metering import Meter
 from lockgate.pipelines.retrieve import Budget, Inspection, NamedSource, Originals, inspect, query, read_text
 from lockgate.pipelines.speaking import fail_check
@@ -35,7 +35,7 @@ class Library(NamedTuple):
 class Guarded(NamedTuple):
     """Who reads documents, and the account of the turn."""
 
-    guarding: Guarding
+    guarding: Policy
     meter: Meter
 
 

@@ -38,6 +38,10 @@ CALLER, RULES, EMBEDDING, MODEL = "caller", "rules", "embedding", "model"  # the
 CLASSIFY, REFORMULATE, RETRIEVE = "classify", "reformulate", "retrieve"
 
 
+async def _say_nothing(state: TurnState) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What the nodes work with in one run. `speak` is asked by the whole graph only."""
@@ -46,9 +50,9 @@ class Tools:
     guess: Callable[[str], Awaitable[Guess | None]]
     foresee: Callable[[], None]  # the question will be searched for
     search: Callable[[Query], Awaitable[tuple[Document, ...]]]
-    speak: Callable[[TurnState], Awaitable[str]]
     within: Callable[[], Any]  # an async context: the time that is left for preparing
     intents: tuple[Intent, ...] = ()
+    speak: Callable[[TurnState], Awaitable[str]] = _say_nothing
 
 
 Work = Callable[[TurnState, Tools], Awaitable[TurnState]]
@@ -73,25 +77,24 @@ class Graph(Protocol):
 
 
 class Graphs(NamedTuple):
-    """Both graphs of a table, and what keeps their runs to ourselves."""
+    """The graph that prepares answers, and what keeps its runs from tracing services."""
 
-    whole: Graph
     prepare: Graph
     untraced: Callable[[], AbstractContextManager[Any]]
 
-    async def run(self, graph: Graph, state: TurnState, tools: Tools) -> TurnState:
+    async def run(self, state: TurnState, tools: Tools) -> TurnState:
         """The state at the end of a run. Whatever the environment says, nothing of it is sent to a tracing service."""
         with self.untraced():
-            return (await graph.ainvoke({"turn": state}, context=tools))["turn"]
+            return (await self.prepare.ainvoke({"turn": state}, context=tools))["turn"]
 
 
 def build_graphs(routes: Routes = ROUTES) -> Graphs:
-    """Both graphs; raises ConfigError if LangGraph is not installed."""
+    """The graph of these routes; raises ConfigError if LangGraph is not installed."""
     try:
         from langsmith import tracing_context
     except ImportError as error:
         raise ConfigError("an agent needs LangGraph: pip install 'lockgate[agent]'", source="agents") from error
-    return Graphs(build_graph(routes), build_prepare_graph(routes), partial(tracing_context, enabled=False))
+    return Graphs(build_prepare_graph(routes), partial(tracing_context, enabled=False))
 
 
 def build_graph(routes: Routes = ROUTES) -> Any:  # noqa: ANN401 - LangGraph's own types say less than Graph does

@@ -26,7 +26,7 @@ from lockgate.core.values import Chunk, Detection, Frame
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.interfaces import ChunkMachine
 from lockgate.pipelines.guards import ActiveGuard, Excuse, refuse
-from lockgate.pipelines.together import run_together
+from lockgate.pipelines.together import raise_first, run_together
 from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
@@ -77,16 +77,19 @@ async def open_guarded_stream(
         async with aclosing(source), aclosing(_pass_on(source)) as releases:
             yield releases
         return
-    failure: LockgateError | None = None
-    async with aclosing(source), asyncio.TaskGroup() as group:
-        stream = _GuardedStream(group, guards, plan, watch)
-        stream.start(source)
-        try:
-            yield stream
-        except LockgateError as error:  # else the task group would wrap it
-            failure = error
-        finally:
-            stream.stop()
+    failure: LockgateError | GeneratorExit | None = None
+    try:
+        async with aclosing(source), asyncio.TaskGroup() as group:
+            stream = _GuardedStream(group, guards, plan, watch)
+            stream.start(source)
+            try:
+                yield stream
+            except (LockgateError, GeneratorExit) as error:  # else the task group would wrap it
+                failure = error
+            finally:
+                stream.stop()
+    except ExceptionGroup as failures:
+        raise_first(failures)
     if failure is not None:
         raise failure
 

@@ -16,11 +16,11 @@ from lockgate.core.masks import Pseudonyms
 from lockgate.core.receipts import Part, Receipt
 from lockgate.core.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.core.verdicts import Measures
-from lockgate.errors import BrokeProtocol, LockgateError, RequestError, UpstreamError
+from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
 from lockgate.interfaces import Chunker, Reading, Review
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.pipelines.together import run_together
-from lockgate.telemetry import Event, count_detections, log_event, name_causes
+from lockgate.telemetry import Event, count_detections, log_event, name_causes, observe_policy
 
 _DOCS = "docs"
 
@@ -46,11 +46,22 @@ class Meter:
     In shadow nobody holds text, and no failure ends anything.
     """
 
-    def __init__(self, policy: str = "", *, is_shadow: bool = False, lanes: Sequence[str] = ("content",)) -> None:
+    is_on = True
+
+    def __init__(
+        self,
+        policy: str = "",
+        *,
+        is_shadow: bool = False,
+        lanes: Sequence[str] = ("content",),
+        own: frozenset[str] = frozenset(),
+    ) -> None:
         self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
         self.names = Pseudonyms()
         self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
         self._is_shadow = is_shadow
+        self._own = own  # detectors that the policy names: the caller is not to blame for what they refuse
+        self._found_in_answer: dict[str, int] = {}
 
     def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
         """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
@@ -67,9 +78,31 @@ class Meter:
             self.receipt.note_finding(one.detector_id)
             self.receipt.note_action(measures.of(one.detector_id), part)
 
+    def note_released(self, part: Part, text: str) -> None:
+        """The text goes on: to a source, the model or the client."""
+        self.receipt.note_released(part, text)
+
+    def note_failure(self, detector_id: str) -> None:
+        """The detector failed, and that ends the request."""
+        self.receipt.note_failure(detector_id, ends=True)
+
+    def withdraw_answer(self) -> None:
+        """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
+        self.receipt.take_back(Part.ANSWER)
+        for name, count in self._found_in_answer.items():
+            for _ in range(count):
+                self.receipt.note_finding(name)
+
+    def observe(self) -> None:
+        """The request is over: metrics and the log get its figures."""
+        observe_policy(self.receipt)
+
     def _watch(self, one: ActiveGuard, part: Part) -> ActiveGuard:
         self.receipt.expect(one.guard.id, part)
-        reading: Reading = _Metered(one.guard.id, one.reading, part, self.receipt)
+        seen = self._found_in_answer if part is Part.ANSWER else {}
+        reading: Reading = _Metered(
+            one.guard.id, one.reading, part, self.receipt, one.threshold, seen, one.guard.id in self._own
+        )
         excuse = self._excuse(one) if one.passes or self._is_shadow else None
         if excuse is not None:
             reading = _Excused(reading, excuse)
@@ -77,7 +110,7 @@ class Meter:
 
     def _watch_review(self, one: ActiveReview, part: Part) -> ActiveReview:
         self.receipt.expect(one.guard.id, part)
-        review: Review = _MeteredReview(one.guard.id, one.review, part, self.receipt)
+        review: Review = _MeteredReview(one.guard.id, one.review, part, self.receipt, one.guard.id in self._own)
         if one.passes or self._is_shadow:
             review = _ExcusedReview(review, self._excuse(one))
         return replace(one, review=review)
@@ -97,6 +130,37 @@ class Meter:
             return True
 
         return excuse
+
+
+class Unmetered(Meter):
+    """The account of a request that has no policy and wants no receipt: findings are counted in the metrics alone."""
+
+    is_on = False
+
+    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
+        """The same detectors."""
+        return tuple(guards)
+
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+        """The same reviewers."""
+        return tuple(reviews)
+
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+        """What was found is counted."""
+        if found:
+            count_detections(found)
+
+    def note_released(self, part: Part, text: str) -> None:
+        """Not counted."""
+
+    def note_failure(self, detector_id: str) -> None:
+        """Not counted."""
+
+    def withdraw_answer(self) -> None:
+        """Not counted."""
+
+    def observe(self) -> None:
+        """There are no figures."""
 
 
 def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
@@ -127,10 +191,14 @@ def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
 
 
 @contextmanager
-def _naming(detector_id: str) -> Iterator[None]:
-    """A failure is that of the detector as the settings call it, whatever stands behind it."""
+def _naming(detector_id: str, *, is_own: bool) -> Iterator[None]:
+    """A failure is that of the detector as the settings call it. What one of the policy's own refuses is a failure."""
     try:
         yield
+    except RequestError as error:
+        if not is_own:
+            raise
+        raise Rejected(detector_id, f"detector `{detector_id}` refused the text", status=502) from error
     except UpstreamError as error:
         error.service = detector_id
         raise
@@ -141,15 +209,21 @@ class _Metered(NamedTuple):
     reading: Reading
     part: Part
     receipt: Receipt
+    threshold: float
+    seen: dict[str, int]  # findings, by detector
+    is_own: bool
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         started = perf_counter()
-        with _naming(self.detector_id):
+        with _naming(self.detector_id, is_own=self.is_own):
             found = await self.reading.read(excerpts)
             if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
                 raise BrokeProtocol(self.detector_id, f"detector `{self.detector_id}`: too few answers")
         texts = [excerpt.text for excerpt in excerpts]
         self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
+        count = sum([one.score >= self.threshold for of_text in found for one in of_text])
+        if count:
+            self.seen[self.detector_id] = self.seen.get(self.detector_id, 0) + count
         return found
 
 
@@ -158,10 +232,11 @@ class _MeteredReview(NamedTuple):
     inner: Review
     part: Part
     receipt: Receipt
+    is_own: bool
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
         started = perf_counter()
-        with _naming(self.detector_id):
+        with _naming(self.detector_id, is_own=self.is_own):
             found = await self.inner.review(subject)
         self.receipt.note_read(self.detector_id, self.part, [last_text(subject)], perf_counter() - started)
         return found

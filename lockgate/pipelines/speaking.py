@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's words on their way to the listener: as they come, or through the gate where somebody reads them first.
+"""The answer of a configured model as pieces of text, through the guarded request.
 
 Decides how long a model may be silent, and what its failure is called. Without detectors each chunk of the model is
-one piece, passed on at once; with them a piece is what the gate lets through. The model is read only as fast as pieces
-are taken.
+one piece; with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from lockgate.core.lanes import LanePlan
-from lockgate.core.receipts import Part, Receipt
-from lockgate.core.release import Release
-from lockgate.core.values import Document, Frame, Message
-from lockgate.core.verdicts import Judge, Measures, judge_whole
+from lockgate.core.receipts import Receipt
+from lockgate.core.values import Detection, Document, Frame, Message
 from lockgate.errors import CheckFailed, HeldTooMuch, TimedOut, TurnFailed, UpstreamError
+from lockgate.guard.request import GuardedRequest, InputBlocked, InputRead, ModelStarted, Released, open_guarded
 from lockgate.interfaces import Model
-from lockgate.pipelines.answer import Guarding
-from lockgate.pipelines.detect import detect_contents
-from lockgate.pipelines.guarded_stream import Source, open_guarded_stream
+from lockgate.pipelines.guarded_stream import Source
 from lockgate.pipelines.guards import ActiveGuard
 from lockgate.pipelines.listening import blaming_model, next_burst
-from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.pipelines.metering import Chunking, Meter
 from lockgate.telemetry import Event, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
@@ -50,13 +46,28 @@ class Facts:
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
+    has_read_input: bool = False
+    found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
+    found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
+    found_in_answer: list[Detection] = field(default_factory=list)
     receipt: Receipt | None = None  # where detectors read anything
     excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
 
-    def begin(self, meter: "Meter") -> None:
-        """Detectors read something: what they do is known from now on."""
-        self.receipt, self.excused, self.pseudonyms = meter.receipt, meter.excused, meter.names.values
+    def begin(self, meter: Meter) -> None:
+        """The account of the request is known from now on, if it has one."""
+        if meter.is_on:
+            self.receipt, self.excused, self.pseudonyms = meter.receipt, meter.excused, meter.names.values
+
+    def take(self, released: Released) -> str:
+        """What leaves of a release; its findings are noted."""
+        release, verdict = released
+        if verdict is None:
+            return release.text
+        self.found_in_answer += verdict.detections
+        if verdict.is_blocked:
+            self.outcome = ANSWER_BLOCKED
+        return verdict.text
 
     @property
     def passages(self) -> int:
@@ -87,76 +98,40 @@ class Gate(NamedTuple):
     chunking: Chunking
 
 
-class Saying(NamedTuple):
-    """What a model is to say, and who reads it first."""
+class ModelCall(NamedTuple):
+    """What a model is asked."""
 
     model: Model
     messages: Sequence[Message]
     params: Mapping[str, Any]
     pace: Pace
-    guarding: Guarding
-    meter: Meter
-    gate: Gate
-    documents: Sequence[Document] = ()
-    lack: str = ""  # what the model was told in place of documents, where it should have had some
-    is_whole: bool = False  # the answer leaves at once, so it is judged at once
 
 
-async def speak(saying: Saying, facts: Facts) -> AsyncGenerator[str, None]:
-    """The pieces of the answer; `facts` learn of its tokens, its usage, and whether it was cut off."""
-    guards = choose_readers(saying)
-    source = _listen(saying, facts)
-    if not guards:
-        async with aclosing(source):
-            async for burst in source:
-                for frame in burst if isinstance(burst, list) else (burst,):
-                    if frame.text:
-                        yield frame.text
-        return
-    judge = _Judge(saying, facts)
-    source = _collect(source) if saying.is_whole else source
+async def list_pieces(
+    request: GuardedRequest, facts: Facts, answering: AbstractContextManager[object]
+) -> AsyncGenerator[str, None]:
+    """The pieces of a guarded answer; `facts` learn what was found and how it ended.
+
+    `answering` is entered when the model is asked.
+    """
+    facts.begin(request.meter)
+    request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
     try:
-        async with open_guarded_stream(source, guards, saying.gate.plan(guards, is_whole=saying.is_whole)) as releases:
-            with suppress(GeneratorExit):  # nobody listens any more; the gate must not take that for a failure
-                async for release in releases:
-                    piece = judge.judge(release)
+        async with open_guarded(request) as events, AsyncExitStack() as stack:
+            async for event in events:
+                if isinstance(event, Released):
+                    piece = facts.take(event)
                     if piece:
                         yield piece
-                    if facts.outcome == ANSWER_BLOCKED:
-                        return
-    except UpstreamError as error:  # the model's own are called otherwise
+                elif isinstance(event, ModelStarted):
+                    stack.enter_context(answering)
+                elif isinstance(event, InputRead):
+                    facts.found_in_prompt, facts.has_read_input = event.input.found, True
+                elif isinstance(event, InputBlocked):
+                    facts.found_in_prompt, facts.outcome = event.input.found, PROMPT_BLOCKED
+                    yield request.policy.fallback
+    except UpstreamError as error:  # the model's own have other names
         raise fail_check(error) from error
-
-
-class _Judge:
-    """Judges the releases of one answer, and notes what leaves."""
-
-    def __init__(self, saying: Saying, facts: Facts) -> None:
-        self._meter = saying.meter
-        self._measures: Measures = saying.guarding.for_output
-        self._judge = Judge(self._measures, saying.meter.names)
-        self._facts = facts
-
-    def judge(self, release: Release) -> str:
-        """What of a release may leave."""
-        if release.detections:
-            self._meter.note_findings(release.detections, self._measures, Part.ANSWER)
-        verdict = self._judge.judge(release.start, release.text, release.detections)
-        self._meter.receipt.note_released(Part.ANSWER, release.text[: verdict.kept])
-        if verdict.is_blocked:
-            self._facts.outcome = ANSWER_BLOCKED
-        return verdict.text
-
-
-def choose_readers(saying: Saying) -> tuple[ActiveGuard, ...]:
-    """Who reads the answer before it leaves."""
-    guarding, documents = saying.guarding, saying.documents
-    readers = tell_sources(guarding.output, {one.source for one in documents}) if guarding.output else ()
-    texts = [one.text for one in documents] or [saying.lack]
-    if guarding.grounding and any(texts):
-        basis = Basis(texts, saying.gate.chunking, guarding.max_open)
-        readers += ground(guarding.grounding, basis, holds=guarding.grounding_holds)
-    return saying.meter.watch(readers, Part.ANSWER)
 
 
 def fail_check(error: UpstreamError) -> CheckFailed:
@@ -179,22 +154,23 @@ def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -
     return TurnFailed(_GONE)
 
 
-async def _listen(saying: Saying, facts: Facts) -> Source:
+async def listen(call: ModelCall, facts: Facts) -> Source:
+    """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
     clock = asyncio.get_running_loop().time
-    until = clock() + saying.pace.first_token_s
+    until = clock() + call.pace.first_token_s
     try:
         with blaming_model():
-            frames = saying.model.generate(saying.messages, {**saying.params, "stream": True})
+            frames = call.model.generate(call.messages, {**call.params, "stream": True})
         async with aclosing(frames):
             while (burst := await next_burst(frames, until)) is not None:
                 if _note(burst, facts):
-                    until = clock() + saying.pace.token_gap_s
+                    until = clock() + call.pace.token_gap_s
                 yield burst
     except UpstreamError as error:
-        raise fail_model(error, saying.model, has_begun=facts.tokens > 0) from error
+        raise fail_model(error, call.model, has_begun=facts.tokens > 0) from error
 
 
-async def _collect(source: Source) -> Source:
+async def collect(source: Source) -> Source:
     """The whole text as one frame."""
 
     async def list_texts() -> AsyncGenerator[str, None]:
@@ -228,34 +204,3 @@ def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
             facts.usage = frame.fields.get("usage") or facts.usage
             facts.is_cut = bool(frame.fields.get("is_cut")) or facts.is_cut
     return facts.tokens > before
-
-
-async def check_texts(
-    texts: Sequence[str], guarding: Guarding, meter: Meter, *, is_early: bool = False
-) -> list[str] | None:
-    """What was asked, as it may go on: masked where the policy says so; None where it may not.
-
-    `is_early`: the model has been given it already.
-    """
-    if not guarding.input:
-        return list(texts)
-    readers = meter.watch(guarding.input, Part.PROMPT)
-    for text in dict.fromkeys(texts if is_early else ()):
-        meter.receipt.note_released(Part.PROMPT, text)
-    checked: dict[str, str] = {"": ""}
-    try:
-        for text in texts:
-            if text in checked:  # a client's own messages end with the question
-                continue
-            found = await detect_contents(text, readers, guarding.max_open)
-            if found:
-                meter.note_findings(found, guarding.for_input, Part.PROMPT)
-            verdict = judge_whole(text, found, guarding.for_input, meter.names)
-            if verdict.is_blocked:
-                return None
-            if not is_early:
-                meter.receipt.note_released(Part.PROMPT, text)
-            checked[text] = verdict.text
-    except UpstreamError as error:
-        raise fail_check(error) from error
-    return [checked[text] for text in texts]

@@ -25,7 +25,7 @@ async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: in
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run(call)) for call in calls]
     except ExceptionGroup as failures:
-        _raise_first(failures)
+        raise_first(failures)
     return [task.result() for task in tasks]
 
 
@@ -48,17 +48,23 @@ class Group:
 
 @asynccontextmanager
 async def run_group() -> AsyncIterator[Group]:
-    """Tasks that end with the block: what is still under way then is cancelled. The first error is told as it is."""
+    """Tasks that end with the block: what is still under way then is cancelled. The first error is raised as it is."""
+    left: GeneratorExit | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
             group = Group(tasks)
-            yield group
+            try:
+                yield group
+            except GeneratorExit as error:  # a generator around the block is closed: no failure
+                left = error
             group.cancel()
     except ExceptionGroup as failures:
-        _raise_first(failures)
+        raise_first(failures)
+    if left is not None:
+        raise left
 
 
-def _raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
+def raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
     """Raise one of them as it was; what led to it stays known, and the group does not take its place."""
     first = _first_of(failures)
     context = first.__context__

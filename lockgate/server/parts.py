@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from lockgate._version import __version__
 from lockgate.assembly import Parts, open_parts
+from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
@@ -46,7 +47,7 @@ class PartsPlace(NamedTuple):
 def serve_parts(settings: Settings, place: PartsPlace) -> None:
     """Serve until SIGINT or SIGTERM."""
     with (
-        open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
+        open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(_serve(settings, place))

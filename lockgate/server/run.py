@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lockgate._version import __version__
+from lockgate.api.endpoints import TRACED_CHAT_PATH
 from lockgate.assembly import Gateway, open_gateway
+from lockgate.compat import find_rules
 from lockgate.config.report import describe_policy, list_users, without_effect
 from lockgate.config.settings import Listener, Secret, Settings
-from lockgate.core.endpoints import TRACED_CHAT_PATH
 from lockgate.errors import CannotListen
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.doors import BACKLOG
@@ -52,7 +53,7 @@ def serve(settings: Settings, then: Then | None = None) -> None:
     settings = _make_token(settings)
     with (
         shared_metrics(settings.server.workers),
-        open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"),
+        open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(_serve(settings, then))

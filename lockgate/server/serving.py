@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from lockgate.assembly import Gateway
+from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.server.doors import Door, TlsDoor
 from lockgate.server.http.app import App
@@ -42,7 +43,7 @@ _IDLE_TICKS = 2
 _LOOK_S = 0.02  # while we wait for requests to end
 _FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
 _CLEAN_UP_S = 2.0  # for requests that are cut
-_TLS_STOP_S, _PLAIN_STOP_S, _HEALTH_STOP_S = 10.0, 30.0, 2.0
+_TLS_STOP_S, _HEALTH_STOP_S = 10.0, 2.0
 
 
 def stop_timeout_s(settings: Settings) -> float | None:
@@ -51,7 +52,7 @@ def stop_timeout_s(settings: Settings) -> float | None:
         return settings.server.shutdown_timeout_s
     if settings.server.tls.cert_path is not None:
         return _TLS_STOP_S
-    return None if settings.compat == "fms" else _PLAIN_STOP_S
+    return find_rules(settings).stop_timeout_s
 
 
 def configure(app: App) -> uvicorn.Config:

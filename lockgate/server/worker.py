@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
 from lockgate.assembly import open_gateway
+from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
 from lockgate.server.readiness import Readiness
@@ -61,7 +62,7 @@ def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
     _mark_records(number)
     with ExitStack() as stack:
         pair, *sockets = [stack.enter_context(_take_over(fd)) for fd in fds]
-        stack.enter_context(open_telemetry(settings.otlp, joins_traces=settings.compat != "fms"))
+        stack.enter_context(open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces))
         runner = stack.enter_context(asyncio.Runner(loop_factory=loop_factory()))
         try:
             runner.run(_work(settings, pair, sockets))

@@ -35,18 +35,22 @@ class Asking:
 
 
 class IncomingRequest(Asking):
-    """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter."""
+    """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter.
+
+    `span_name` is the name of its endpoint in traces, or nothing.
+    """
 
     __slots__ = (
         "answered_at", "caller", "code", "correlation_id", "events", "first_frame_at", "has_left", "is_stream",
-        "method", "observers", "parent", "path", "route", "spans", "started_at", "status", "trace",
+        "method", "observers", "parent", "path", "route", "span_name", "spans", "started_at", "status", "trace",
     )  # fmt: skip
 
-    def __init__(self, method: str, path: str, route: str, parent: Trace | None) -> None:
+    def __init__(self, method: str, path: str, route: str, parent: Trace | None, span_name: str = "") -> None:
         super().__init__()
         self.method = method
         self.path = path[:_MAX_PATH_CHARS]
         self.route = route
+        self.span_name = span_name
         self.parent = parent
         self.trace = parent.child() if parent is not None else new_trace()
         self.observers: tuple[Observer, ...] = ()
@@ -74,17 +78,23 @@ class IncomingRequest(Asking):
 
 
 def start_request(
-    method: str, path: str, route: str | None, header: Callable[[bytes], str], *, is_counted: bool = True
+    method: str,
+    path: str,
+    route: str | None,
+    header: Callable[[bytes], str],
+    *,
+    span_name: str = "",
+    is_counted: bool = True,
 ) -> IncomingRequest:
     """A request came in; what its task and that task's children do from now on belongs to it.
 
-    `route` is None where no route has the path: paths that callers make up are no names to count under. A request that
-    is not counted is logged all the same.
+    `route` is None where no route has the path: paths that callers make up are no names to count under. `span_name` is
+    the endpoint's name in traces, if it has one. A request that is not counted is logged all the same.
     """
     parent = None
     if ACTIVE.joins_traces and (place := header(b"traceparent")):
         parent = read_trace(place, header(b"tracestate"))
-    request = IncomingRequest(method, path, OTHER if route is None else route, parent)
+    request = IncomingRequest(method, path, OTHER if route is None else route, parent, span_name)
     CURRENT.set(request)
     if is_counted:
         request.observers = ACTIVE.observers

@@ -3,14 +3,6 @@
 
 from enum import StrEnum
 
-from lockgate.core.endpoints import (
-    CHAT_PATH,
-    CHAT_STREAM_PATH,
-    MODERATIONS_PATH,
-    OLLAMA_CHAT_PATH,
-    OLLAMA_TEXT_PATH,
-)
-
 SERVICE = "lockgate"
 DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
 SHARED_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where processes share their numbers; the library's own name
@@ -75,25 +67,6 @@ class Event(StrEnum):
 
 # Spans (G-189).
 REQUEST_SPAN = "request"
-ENDPOINT_SPANS = {
-    "/api/v1/task/classification-with-text-generation": "classification_with_gen",
-    "/api/v1/task/server-streaming-classification-with-text-generation": "streaming_classification_with_gen",
-    "/api/v2/text/generation-detection": "generation_with_detection",
-    "/api/v2/text/detection/content": "text_content_detection",
-    "/api/v2/text/detection/stream-content": "streaming_content_detection",
-    "/api/v2/text/detection/chat": "chat_detection",
-    "/api/v2/text/detection/context": "context_docs_detection",
-    "/api/v2/text/detection/generated": "detection_on_generation",
-    "/api/v2/chat/completions-detection": "chat_completions_detection",
-    "/api/v2/text/completions-detection": "completions_detection",
-    "/v1/chat/completions": "chat_completions_detection",
-    "/v1/completions": "completions_detection",
-    MODERATIONS_PATH: "moderation",
-    CHAT_PATH: "chat_answer",
-    CHAT_STREAM_PATH: "chat_answer_stream",
-    OLLAMA_CHAT_PATH: "agent_chat",
-    OLLAMA_TEXT_PATH: "agent_generate",
-}
 HTTP_CALL_SPAN = "client HTTP request"
 AGENT_STEP_SPAN = "agent."  # and the step's name
 GRPC_CALL_SPAN = "client gRPC request"

@@ -23,7 +23,6 @@ from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.log import event_of, fields_of
 from lockgate.telemetry.names import (
     AGENT_STEP_SPAN,
-    ENDPOINT_SPANS,
     GENERATING_KINDS,
     GRPC_CALL_SPAN,
     GRPC_KINDS,
@@ -52,8 +51,8 @@ class SpanObserver(Observer):
         context = Context() if request.parent is None else _context_of(request.parent)
         fields = {"request_method": request.method, "request_path": request.path, "http.route": request.route}
         outer = self._tracer.start_span(REQUEST_SPAN, context, kind=SpanKind.SERVER, attributes=fields)
-        name = ENDPOINT_SPANS.get(request.route)
-        inner = outer if name is None else self._tracer.start_span(name, set_span_in_context(outer, Context()))
+        name = request.span_name
+        inner = outer if not name else self._tracer.start_span(name, set_span_in_context(outer, Context()))
         request.spans = (outer, inner)
         request.trace = _trace_of(inner) or request.trace
 

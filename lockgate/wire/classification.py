@@ -14,7 +14,6 @@ from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame, Generated, Subject
 from lockgate.core.verdicts import Verdict
 from lockgate.wire.guardrails import DetectorMap, MaskList, Masks, from_reviews, read_masks
-from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import INPUT_WARNING, OUTPUT_WARNING, encode
 from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.openai_events import encode_event
@@ -70,32 +69,17 @@ class Parameters(msgspec.Struct, omit_defaults=True):
     include_stop_sequence: bool | None = None
 
 
-class InputGuards(msgspec.Struct):
-    """Who reads the prompt; typos are not noticed."""
+class StrictInputGuards(msgspec.Struct, forbid_unknown_fields=True):
+    """The detectors of the prompt, and the parts of it that they read."""
 
     models: DetectorMap
     masks: MaskList | None = None
 
 
-class OutputGuards(msgspec.Struct):
-    """Who reads the answer; typos are not noticed."""
+class StrictOutputGuards(msgspec.Struct, forbid_unknown_fields=True):
+    """The detectors of the answer."""
 
     models: DetectorMap
-
-
-class GuardrailConfig(msgspec.Struct):
-    """Who reads what, under `compat: fms`."""
-
-    input: InputGuards | None = None
-    output: OutputGuards | None = None
-
-
-class StrictInputGuards(InputGuards, forbid_unknown_fields=True):
-    """Who reads the prompt."""
-
-
-class StrictOutputGuards(OutputGuards, forbid_unknown_fields=True):
-    """Who reads the answer."""
 
 
 class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,15 +88,6 @@ class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
     input: StrictInputGuards | None = None
     output: StrictOutputGuards | None = None
     policy: str | None = None
-
-
-class PlainClassification(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of both classification endpoints under `compat: fms`."""
-
-    model_id: str
-    inputs: str
-    guardrail_config: GuardrailConfig | None = None
-    text_gen_parameters: Parameters | None = None
 
 
 class Classification(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,7 +108,7 @@ class GenerationDetection(msgspec.Struct, forbid_unknown_fields=True):
     text_gen_parameters: Parameters | None = None
 
 
-CLASSIFICATION, PLAIN_CLASSIFICATION = Shape(Classification), Shape(PlainClassification)
+CLASSIFICATION = Shape(Classification)
 GENERATION_DETECTION = Shape(GenerationDetection)
 
 
@@ -279,12 +254,10 @@ class ReviewedText(WholeText):
 class TextEvents:
     """A stream of generated text: messages as they come, or one event for each release."""
 
-    def __init__(self, *, is_guarded: bool, is_fms: bool, hides: bool = False) -> None:
+    def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
         self._is_guarded = is_guarded
-        self._is_fms = is_fms
         self._hides = hides
         self._count = 0
-        self._ledger = Ledger()  # fms: messages that events are made of
         self._unsaid: list[Frame] = []  # messages without text that go along with the next event
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
@@ -295,8 +268,6 @@ class TextEvents:
         """One frame for each message."""
         number = self._count
         self._count += 1
-        if self._is_guarded and self._is_fms:
-            self._ledger.add(number, message)
         return (Frame(number, message.get("generated_text") or "", 0, message),)
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
@@ -307,12 +278,8 @@ class TextEvents:
             events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
         elif release.text or release.detections:
             events = [self._event(release, is_blocked=is_blocked)]
-        elif not self._is_fms and any(self._is_due(frame.fields) for frame in release.frames):
-            events = [self._event(release, is_blocked=False)]
         else:
-            events = []
-            if not self._is_fms:
-                self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
+            events = self._pass_silent(release)
         return b"".join([self._encode(self._with_prompt(event)) for event in events])
 
     def _encode(self, event: dict[str, Any]) -> bytes:
@@ -336,6 +303,13 @@ class TextEvents:
         warnings = [*last.get("warnings", ()), *self.warnings]
         return encode_event(_in_order(last | ({"warnings": warnings} if warnings else {})) | told)
 
+    def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
+        """The event of messages without text, if one is due; else what they tell of the prompt is kept."""
+        if any(self._is_due(frame.fields) for frame in release.frames):
+            return [self._event(release, is_blocked=False)]
+        self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
+        return []
+
     def _is_due(self, message: Mapping[str, Any] | None) -> bool:
         """Whether a message without text needs an event; one that tells of the prompt can wait for the text."""
         return _says_something(message) or bool(self._unsaid and _tells_of_prompt(message))
@@ -352,11 +326,9 @@ class TextEvents:
         return {"input_token_count": 0, **message, "token_classification_results": {}}
 
     def _event(self, release: Release, *, is_blocked: bool) -> dict[str, Any]:
-        shift = -release.start if self._is_fms else 0
-        event = self._fields_by_chunk(release) if self._is_fms else _fields_by_frame([*self._unsaid, *release.frames])
-        self._unsaid = []
+        event = self._fields_of(release)
         event["generated_text"] = release.text
-        event["token_classification_results"] = {"output": to_words(release.detections, shift)}
+        event["token_classification_results"] = {"output": self._words_of(release)}
         event["start_index"], event["processed_index"] = release.told or (release.start, release.end)
         if self._hides:
             event["tokens"] = []
@@ -364,29 +336,14 @@ class TextEvents:
             event["finish_reason"] = FILTERED
         return event
 
-    def _fields_by_chunk(self, release: Release) -> dict[str, Any]:
-        """What the messages carry that the chunker names for its chunk, as existing clients know it (G-145)."""
-        first, last = release.inputs
-        messages = self._ledger.take(first, last)
-        if not messages:
-            return {"input_token_count": 0, "tokens": []}
-        counted = messages[0] if first == 0 else messages[-1]
-        event: dict[str, Any] = {}
-        for key in ("finish_reason", "generated_token_count"):
-            if key in messages[-1]:
-                event[key] = messages[-1][key]
-        event |= {"seed": counted["seed"]} if "seed" in counted else {}
-        event["input_token_count"] = counted.get("input_token_count", 0)
-        event["tokens"] = [token for message in messages for token in message.get("tokens", ())]
-        inputs = _input_tokens(messages) if first == 0 else messages[-1].get("input_tokens")
-        return event | ({} if inputs is None else {"input_tokens": inputs})
+    def _words_of(self, release: Release) -> list[dict[str, Any]]:
+        """The findings of a release, placed in the whole text."""
+        return to_words(release.detections)
 
-
-def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-    """Those of the second message, else of the first; a single message has none of its own."""
-    if len(messages) < 2:
-        return list(messages[0].get("input_tokens", ()))
-    return messages[1].get("input_tokens") or messages[0].get("input_tokens")
+    def _fields_of(self, release: Release) -> dict[str, Any]:
+        """The fields of the messages that leave with a release, and of those that waited for it."""
+        waiting, self._unsaid = self._unsaid, []
+        return _fields_by_frame([*waiting, *release.frames])
 
 
 def _fields_by_frame(frames: Iterable[Frame]) -> dict[str, Any]:

@@ -169,9 +169,9 @@ def encode_answer(found: Iterable[Detection]) -> bytes:
     return _encode(ContentAnswer(from_detections(found)))
 
 
-def encode_line(release: Release, *, is_relative: bool) -> bytes:
-    """One answer line. `is_relative`: spans count from the release's own text instead of from the stream's."""
-    found = from_detections(release.detections, release.start if is_relative else 0)
+def encode_line(release: Release, origin: int = 0) -> bytes:
+    """One answer line. Spans count from `origin` in the text of the stream."""
+    found = from_detections(release.detections, origin)
     start, end = release.told or (release.start, release.end)
     return _encode(ContentEvent(found, end, start)) + b"\n"
 

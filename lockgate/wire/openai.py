@@ -61,13 +61,6 @@ class Message(msgspec.Struct):
     tool_call_id: str | None = None
 
 
-class Detectors(msgspec.Struct, forbid_unknown_fields=True):
-    """Who reads what, in the existing orchestrator's words."""
-
-    input: DetectorMap = {}
-    output: DetectorMap = {}
-
-
 class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
     """Who reads what, and by which policy."""
 
@@ -76,39 +69,31 @@ class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
     policy: str | None = None
 
 
-class _Chat(msgspec.Struct):
+class ChatFields(msgspec.Struct):
+    """What every body of chat completions has."""
+
     model: str
     messages: list[Message]
     stream: bool | None = None
     tools: list[Any] | None = None
 
 
-class _Text(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
+class TextFields(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
+    """What every body of text completions has."""
+
     model: str
     prompt: str
     stream: bool | None = None
     prompt_masks: MaskList | None = None
 
 
-class PlainChat(_Chat):
-    """Body of chat completions under `compat: fms`."""
-
-    detectors: Detectors = msgspec.field(default_factory=Detectors)
-
-
-class Chat(_Chat):
+class Chat(ChatFields):
     """Body of chat completions."""
 
     detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
 
 
-class PlainText(_Text):
-    """Body of text completions under `compat: fms`."""
-
-    detectors: Detectors = msgspec.field(default_factory=Detectors)
-
-
-class Text(_Text):
+class Text(TextFields):
     """Body of text completions."""
 
     detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
@@ -123,8 +108,7 @@ class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
 
 
 CHAT_DETECTION = Shape(ChatDetection)
-CHAT, PLAIN_CHAT = Shape(Chat), Shape(PlainChat)
-TEXT, PLAIN_TEXT = Shape(Text), Shape(PlainText)
+CHAT, TEXT = Shape(Chat), Shape(Text)
 _OURS = frozenset({"detectors", "_prompt_masks"})
 _FIRST = ("stream", "model", "messages", "prompt", "tools")
 
@@ -158,12 +142,12 @@ class Asked(NamedTuple):
         return str(self.body["prompt"])
 
 
-def read_request(shape: Shape[Any], raw: bytes) -> Asked:
+def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> Asked:
     """A request, its shape checked and the rest kept."""
     known = shape.decode(raw)
     whole = _decode(raw)
     _check_tools(getattr(known, "tools", None))
-    if not isinstance(known, PlainChat | PlainText):
+    if refuses_typos:
         refuse_typos(whole)
     body = {key: whole[key] for key in _FIRST if key in whole}
     body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
@@ -177,6 +161,16 @@ def read_request(shape: Shape[Any], raw: bytes) -> Asked:
         getattr(detectors, "policy", None),
         read_masks(getattr(known, "prompt_masks", None), "_prompt_masks"),
     )
+
+
+def read_chat_completion(raw: bytes) -> Asked:
+    """A request of chat completions."""
+    return read_request(CHAT, raw)
+
+
+def read_text_completion(raw: bytes) -> Asked:
+    """A request of text completions."""
+    return read_request(TEXT, raw)
 
 
 def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:

@@ -38,7 +38,6 @@ from lockgate.wire.receipts import NO_ACCOUNT
 
 FILTERED = "content_filter"
 _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
-_USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
 
 
@@ -158,14 +157,12 @@ class WholeAnswer:
         asked: Asked,
         *,
         has_guards: bool,
-        is_fms: bool = False,
         fallback: str | None = None,
         lanes: frozenset[str] | None = None,
     ) -> None:
         self._dialect = dialect
         self._asked = asked
         self._has_guards = has_guards
-        self._is_fms = is_fms
         self._fallback = fallback or ""
         self._hides = fallback is not None  # what was found must not be told by other fields either
         self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
@@ -252,12 +249,16 @@ class WholeAnswer:
         """The choice as it may be told."""
         choice = self.choices[place]
         if not (self._hides and _is_ours(choice)):
-            return _in_order(_without_nulls(choice) if self._is_fms else choice)
+            return self._write_choice(choice)
         texts, is_blocked = self._left(place)
         told = {"index": choice.get("index", place), "logprobs": None}
         told |= self._dialect.replace_texts(choice, texts, self._named_lanes, is_blocked=is_blocked)
         told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
         return _in_order(told)
+
+    def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """The choice with the keys that clients expect."""
+        return _in_order(choice)
 
     def _left(self, place: int) -> tuple[dict[str, str], bool]:
         """The texts of a choice that may be told; what was said after one that is withheld is withheld with it."""
@@ -278,6 +279,18 @@ class WholeAnswer:
 
     def finish(self) -> bytes:
         """The answer."""
+        answer = self._build_answer()
+        detections = self._detections()
+        if detections:
+            answer["detections"] = detections
+        warnings = self._warnings()
+        if warnings:
+            answer["warnings"] = warnings
+        self.account.add(answer)
+        return encode(answer | self.account.tell())
+
+    def _build_answer(self) -> dict[str, Any]:
+        """The upstream answer as it may be told, without findings."""
         message = self._message
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
         if not self._hides:
@@ -287,17 +300,7 @@ class WholeAnswer:
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)
-        if self._is_fms and isinstance(answer.get("usage"), dict):
-            usage = answer["usage"]
-            answer["usage"] = {key: usage[key] for key in _USAGE_KEYS if key in usage} | usage
-        detections = self._detections()
-        if detections:
-            answer["detections"] = detections
-        warnings = self._warnings()
-        if warnings:
-            answer["warnings"] = warnings
-        self.account.add(answer)
-        return encode(answer | self.account.tell())
+        return answer
 
     def _detections(self) -> dict[str, Any]:
         entries = []
@@ -324,14 +327,6 @@ class WholeAnswer:
         return warnings + self.warnings
 
 
-def _without_nulls(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice as the existing orchestrator writes it: a message has no nulls."""
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        return dict(choice)
-    return {**choice, "message": {key: value for key, value in message.items() if value is not None}}
-
-
 def _is_ours(choice: Mapping[str, Any]) -> bool:
     """Whether detectors read this choice: a text, or a message of nobody's tool."""
     message = choice.get("message")
@@ -347,14 +342,11 @@ def _in_order(choice: Mapping[str, Any]) -> dict[str, Any]:
     return first | {key: value for key, value in choice.items() if key not in first}
 
 
-def build_blocked(
-    dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int, *, is_fms: bool
-) -> dict[str, Any]:
+def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
     """What is answered when something was found in the prompt, whole or as the one event of a stream."""
-    name = dialect.chunk_object if asked.is_stream else dialect.whole_object
     answer: dict[str, Any] = {
         "id": uuid.uuid4().hex,
-        "object": "" if is_fms and dialect.kind == "chat" and not asked.is_stream else name,
+        "object": dialect.chunk_object if asked.is_stream else dialect.whole_object,
         "created": int(time.time()),
         "model": asked.model,
         "choices": [],
@@ -370,7 +362,7 @@ def build_blocked(
 
 def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
     """What is answered when a policy blocks the prompt: the fallback, as if the model had said it."""
-    answer = build_blocked(dialect, asked, found, 0, is_fms=False)
+    answer = build_blocked(dialect, asked, found, 0)
     choice = dialect.build_choice(fallback)
     if asked.is_stream:
         choice = {"index": 0, **dialect.delta(fallback), "logprobs": None}

@@ -9,6 +9,7 @@ REASONING_KEYS = frozenset({REASONING, "reasoning"})
 CALL_KEYS = frozenset({"tool_calls", "function_call"})
 CONTENT_LANE, REASONING_LANE, CALLS_LANE = "content", "reasoning", "tool_arguments"  # as policies call them
 PLAIN_KEYS = frozenset({"role", CONTENT})
+EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
 TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
@@ -114,24 +115,3 @@ def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dic
         choice["text"] = ""
     rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
     return {**rest, "choices": [choice | {"logprobs": None}]}
-
-
-EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
-_CHOICE_KEYS = ("index", "delta", "text", "logprobs", "finish_reason", "stop_reason")
-
-
-def in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """The message as the existing orchestrator writes it: known keys first, in its order, nulls where it has them."""
-    known = {key: message[key] for key in EVENT_KEYS if key in message}
-    if not is_chat:
-        known["usage"] = message.get("usage")
-    known["choices"] = [_choice_in_order(choice) for choice in message["choices"]]
-    return known | {key: value for key, value in message.items() if key not in known}
-
-
-def _choice_in_order(choice: Any) -> Any:  # noqa: ANN401 - whatever came from upstream
-    if not isinstance(choice, dict):
-        return choice
-    known = {key: choice[key] for key in _CHOICE_KEYS[:3] if key in choice}
-    known |= {key: choice.get(key) for key in _CHOICE_KEYS[3:]}
-    return known | {key: value for key, value in choice.items() if key not in known}

@@ -18,7 +18,7 @@ from lockgate.core.verdicts import Verdict
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, encode, to_plain_results, to_results, warn
 from lockgate.wire.openai_answers import ChatDialect, Dialect, input_entries
-from lockgate.wire.openai_deltas import CONTENT, in_order
+from lockgate.wire.openai_deltas import CONTENT
 from lockgate.wire.receipts import NO_ACCOUNT
 
 DONE = b"data: [DONE]\n\n"
@@ -69,7 +69,6 @@ class Manner(NamedTuple):
 
     trailing: frozenset[str] = frozenset()
     has_reviews: bool = False
-    is_fms: bool = False
     hides: bool = False
     fallback: str = ""
     max_held_chars: int = 1_048_576
@@ -85,7 +84,6 @@ class Events:
         self._asked = asked
         self._trailing = manner.trailing
         self._has_reviews = manner.has_reviews
-        self._is_fms = manner.is_fms
         self._max_held_chars = manner.max_held_chars
         self._keeps_text = self._tells_late = bool(manner.has_reviews or manner.trailing)
         self._kept_chars = 0
@@ -267,15 +265,17 @@ class Events:
         for index in sorted(self._choices):
             known = self._choices[index]
             if known.trailing is not None:
-                entry: dict[str, Any] = {"choice_index": index}
-                if not self._is_fms:
-                    entry |= {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
-                entries.append(entry | {"results": to_results(known.trailing)})
+                place = {"choice_index": index} | self._late_place(known)
+                entries.append(place | {"results": to_results(known.trailing)})
             entries += known.late
             if index in self._reviewed:
                 entries.append({"choice_index": index, "results": to_plain_results(self._reviewed[index])})
         inputs = input_entries(self._asked, self.found_in_prompt)
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
+
+    def _late_place(self, known: ChoiceState) -> dict[str, Any]:
+        """Which text of a choice the late findings belong to: all of it."""
+        return {"start_index": 0, "processed_index": sum(map(len, known.reviewable))}
 
     def _late_warnings(self) -> list[dict[str, str]]:
         warnings: list[dict[str, str]] = [UNSUITABLE_INPUT] if self.found_in_prompt else []
@@ -303,8 +303,6 @@ class RelayedEvents(Events):
         """The message as frames: one that carries it, in the lane of its choice."""
         number = self._count
         self._count += 1
-        if self._is_fms:
-            message = in_order(message, is_chat=self._is_chat)
         if self._is_plain:
             return (Frame(number, "", 0, message),)
         return self._read(number, message)
@@ -333,5 +331,8 @@ class RelayedEvents(Events):
     def finish(self) -> bytes:
         """The end of the stream."""
         is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt or self.account.receipt)
-        usage = self._usage if self._is_fms else None  # there it is told a second time
-        return self._encode_last([self._last_event(usage)] if is_due else [])
+        return self._encode_last([self._last_event(self._late_usage())] if is_due else [])
+
+    def _late_usage(self) -> object:
+        """The usage in the last event: none, as the message that told it has been passed on."""
+        return None

@@ -13,7 +13,6 @@ from lockgate.core.release import Release
 from lockgate.core.values import Detection, Frame
 from lockgate.core.verdicts import Verdict
 from lockgate.errors import HeldTooMuch
-from lockgate.wire.ledger import Ledger
 from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
 from lockgate.wire.openai_answers import Dialect, input_entries
 from lockgate.wire.openai_deltas import (
@@ -24,7 +23,6 @@ from lockgate.wire.openai_deltas import (
     add_extras,
     choice_of,
     has_finish,
-    in_order,
     merge_logprobs,
     merge_text_logprobs,
     other_texts,
@@ -44,12 +42,9 @@ class GuardedEvents(Events):
         self._held_chars = 0
         self._segments: list[Segment] = []
         self._lengths: dict[tuple[int, str], int] = {}
-        self._ledgers: dict[int, Ledger] = {}  # fms: messages that the events of each choice are made of
-        self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # fms texts: the latest message of each choice
-        self._told: dict[int, int] = {}  # fms texts: the last message of each choice's last event
         # parts of a delta that leave as texts of their own, if at all
-        self._guarded = REASONING_KEYS if manner.is_fms else REASONING_KEYS | {REFUSAL}
-        self._is_simple = self._is_chat and not manner.is_fms
+        self._guarded = REASONING_KEYS | {REFUSAL}
+        self._is_simple = self._is_chat
 
     # Messages into frames.
 
@@ -92,12 +87,9 @@ class GuardedEvents(Events):
     def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
-        if self._is_fms:
-            self._ledgers.setdefault(index, Ledger()).add(number, own)
-            self._ends[index] = number, own
         delta = choice.get("delta")
-        if not self._is_fms and isinstance(delta, dict) and known.is_read:
-            for field, words in other_texts(delta):
+        if isinstance(delta, dict) and known.is_read:
+            for field, words in self._list_others(delta):
                 frames.append(self._frame(frames, number, index, field, words))
         if text and known.is_read:
             known.base = own = self._with_unsaid(known, own)
@@ -105,7 +97,16 @@ class GuardedEvents(Events):
         elif not self._is_mute(choice, known):
             lane = known.segments[-1] if known.segments else self._open(frames, number, index, CONTENT)
             frames.append(Frame(number, "", lane.lane, self._with_unsaid(known, own)))
-        elif choice.get("logprobs") and not self._is_fms and self._kept is None:
+        else:
+            self._keep_unsaid(known, own)
+
+    def _list_others(self, delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """The texts of a delta besides its content."""
+        return other_texts(delta)
+
+    def _keep_unsaid(self, known: ChoiceState, own: dict[str, Any]) -> None:
+        """Keep a message without text for its log probabilities, if it has any that may leave."""
+        if choice_of(own).get("logprobs") and self._kept is None:
             self._hold(1)
             known.unsaid.append(own)
 
@@ -161,18 +162,7 @@ class GuardedEvents(Events):
                     parts.append(self._write(segment, waiting))
                     is_over = waiting.is_final
                 segment.waiting = []
-        if self._is_fms and not self._is_chat and not any(one.segments for one in self._choices.values()):
-            parts += self._last_messages()
         return b"".join(parts)
-
-    def _last_messages(self) -> list[bytes]:
-        """In fms the last message of each text follows behind all texts, unless it is told."""
-        ends, self._ends = self._ends, {}
-        return [
-            self._encode(in_order(message, is_chat=False))
-            for index, (number, message) in sorted(ends.items())
-            if self._told.get(index) != number and (index in self._told or has_finish(message))
-        ]
 
     def finish(self) -> bytes:
         """The end of the stream."""
@@ -220,10 +210,7 @@ class GuardedEvents(Events):
     def _event(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
         index = segment.choice
         messages, is_complete = self._messages_of(segment, release)
-        base = messages[-1] if messages else self._choices[index].base or self._first
-        event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
-        if not is_complete and not self._is_fms:
-            event.pop("usage", None)
+        event = self._start_event(index, messages, is_complete=is_complete)
         choice = self._choice(segment, release.text, messages, is_complete=is_complete)
         bare = self._bare_and_after(release)
         if self._is_chat:
@@ -236,13 +223,7 @@ class GuardedEvents(Events):
         event["choices"] = [choice]
         if not self._is_chat:
             event.setdefault("usage", None)
-        shift = -release.start if self._is_fms else segment.start
-        entry: dict[str, Any] = {"choice_index": index}
-        if not self._is_fms:
-            if segment.field != CONTENT:
-                entry["field"] = segment.field
-            entry |= {"start_index": segment.start + release.start, "processed_index": segment.start + release.end}
-        event["detections"] = {"output": [entry | {"results": to_results(found, shift)}]}
+        event["detections"] = {"output": [self._build_entry(segment, release, found)]}
         if self.found_in_prompt:
             event["detections"] = {"input": input_entries(self._asked, self.found_in_prompt)} | event["detections"]
         warnings = [UNSUITABLE_INPUT] if self.found_in_prompt else []
@@ -253,15 +234,26 @@ class GuardedEvents(Events):
             event["warnings"] = warnings
         return event
 
+    def _start_event(self, index: int, messages: Sequence[Mapping[str, Any]], *, is_complete: bool) -> dict[str, Any]:
+        """The fields of the last message; its usage leaves once, with the end of its text."""
+        base = messages[-1] if messages else self._choices[index].base or self._first
+        event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
+        if not is_complete:
+            event.pop("usage", None)
+        return event
+
+    def _build_entry(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
+        """The findings of a release, placed in all text of its kind."""
+        entry: dict[str, Any] = {"choice_index": segment.choice}
+        if segment.field != CONTENT:
+            entry["field"] = segment.field
+        entry |= {"start_index": segment.start + release.start, "processed_index": segment.start + release.end}
+        return entry | {"results": to_results(found, segment.start)}
+
     def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
-        if not self._is_fms:
-            own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
-            return own, bool(own)
-        first, last = release.inputs
-        messages = self._ledgers[segment.choice].take(first, last)
-        self._told[segment.choice] = last
-        return messages, any(frame.number == last for frame in release.frames)
+        own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
+        return own, bool(own)
 
     def _choice(
         self, segment: Segment, text: str, messages: Sequence[Mapping[str, Any]], *, is_complete: bool
@@ -292,8 +284,8 @@ class GuardedEvents(Events):
             known.has_finish = True
         if self._kept is not None and known.is_read:
             choice = without_secrets(choice, self._kept)
-        if not self._is_chat:  # in fms the last message of a choice follows at the end
-            return b"" if self._is_fms else self._encode({**message, "choices": [choice]})
+        if not self._is_chat:
+            return self._encode({**message, "choices": [choice]})
         delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in self._guarded}
         if known.is_read:
             delta["role"] = "assistant"

@@ -102,9 +102,8 @@ class LaneEvents(GuardedEvents):
         elif not self._is_mute(choice_of(own), known):
             known.base = known.base or own
             frames.append(Frame(number, "", self._segment(index, CONTENT).lane, self._with_unsaid(known, own)))
-        elif choice_of(own).get("logprobs") and self._kept is None:
-            self._hold(1)
-            known.unsaid.append(own)
+        else:
+            self._keep_unsaid(known, own)
         for call in calls:
             self._add_call(frames, number, index, call, whole)
         if known.unsaid and index in self._endings:

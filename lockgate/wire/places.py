@@ -2,7 +2,7 @@
 """What may stand where in a JSON document, in the words of the reference (serde).
 
 It decides how a value that does not belong is named, and reads the places from a message type, so that each shape is
-written once. It refuses to know the text of a document: positions and syntax belong to `explain`.
+written once. It refuses to know the text of a document: positions and syntax belong to `json_faults`.
 
 A struct is called by its class name, a union of several kinds of values by its title; `Annotated[..., Meta(title=...)]`
 gives either, or an integer, another name. The variants of an enum keep their order, those of a Literal come sorted.

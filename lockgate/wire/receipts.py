@@ -8,6 +8,7 @@ and decides nothing about them.
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -105,10 +106,13 @@ def encode_receipt(receipt: Receipt) -> str:
 
 
 class Account(NamedTuple):
-    """What an answer tells of itself at its end: the receipt, and what made-up names stand for if that was asked."""
+    """What an answer reports at its end: the receipt, what made-up names stand for if that was asked, and findings
+    that no other event reports.
+    """
 
     receipt: Receipt | None = None
     pseudonyms: Mapping[str, str] | None = None
+    detections: Mapping[str, Any] = MappingProxyType({})
 
     def add(self, event: Mapping[str, Any]) -> None:
         """The event leaves."""
@@ -117,7 +121,9 @@ class Account(NamedTuple):
 
     def tell(self) -> dict[str, Any]:
         """What is told when the last frame has left."""
-        told: dict[str, Any] = {} if self.receipt is None else {"receipt": build_receipt(self.receipt)}
+        told: dict[str, Any] = {"detections": dict(self.detections)} if self.detections else {}
+        if self.receipt is not None:
+            told["receipt"] = build_receipt(self.receipt)
         return told if self.pseudonyms is None else told | {"pseudonyms": dict(self.pseudonyms)}
 
 

@@ -6,7 +6,7 @@ particular message, and the rules that a message of the right shape may still br
 
 A good body costs one decoding and a few searches in its bytes. The decoder is more lenient than the reference in four
 ways (a field written twice, containers too deep, integers too long, bad text in parts that nobody reads). A body that
-might use one of them, and a body that the decoder refuses, is walked by `explain`, whose word is final.
+might use one of them, and a body that the decoder refuses, is walked by `json_faults`, whose word is final.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from lockgate.errors import InvalidRequest, UnreadableBody
-from lockgate.wire.explain import MAX_DEPTH, Fault, find_fault
+from lockgate.wire.json_faults import MAX_DEPTH, Fault, find_fault
 from lockgate.wire.places import PlaceReader
 
 T = TypeVar("T")

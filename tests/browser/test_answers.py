@@ -121,7 +121,7 @@ async def test_a_question_that_is_blocked_is_shown_with_what_was_found_in_it(bro
         await expect(visit.at("result-desk")).to_have_attribute("data-status", "left")  # which is no failure of theirs
         await expect(visit.at("source-error")).to_have_count(0)
         await expect(visit.at("receipt-outcome")).to_have_text("blocked")
-        await visit.expect_text("released", "")
+        await visit.expect_text("released", "This answer was withheld.")
         await visit.picture("blocked")
 
 

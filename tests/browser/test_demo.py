@@ -106,7 +106,7 @@ async def test_an_insult_is_blocked_before_the_model_is_asked(browser: Browser, 
         assert await visit.wait_for() == "done"
         await expect(visit.at("receipt-outcome")).to_have_text("blocked")
         await expect(visit.at("asked").get_by_test_id("finding").first).to_have_attribute("data-detector", "toxicity")
-        await visit.expect_text("released", "")
+        await visit.expect_text("released", "This answer was withheld.")
         await linger()
         assert demo.model().cpu_ticks() - worked <= 20  # it reads a question for much longer
         await visit.picture("insult")

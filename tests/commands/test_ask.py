@@ -171,8 +171,9 @@ def test_standard_output_has_the_answer_alone_and_standard_error_the_rest(
 
 def test_a_question_that_is_blocked_is_told_and_is_exit_code_1(run: Run) -> None:
     ran = run("You idiot")
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("blocked  the question was not let through\nfound    rude: Keyword in the question, ")
+    assert (ran.code, ran.out) == (1, "This answer was withheld.\n")
+    assert ran.err.startswith("blocked  the question was not let through\n")
+    assert "\nfound    rude: Keyword in the question, " in ran.err
     assert "warning" not in ran.err
 
 
@@ -200,7 +201,7 @@ def test_a_policy_in_shadow_changes_nothing_and_the_receipt_says_so(run: Run) ->
 
 def test_detectors_can_be_named_in_place_of_a_policy(run: Run) -> None:
     ran = run(QUESTION, "-d", "output:mail", "-d", 'input:rude={"keywords": ["open"]}', "--source", "hours")
-    assert (ran.code, ran.out) == (1, "")
+    assert (ran.code, ran.out) == (1, "This answer was withheld.\n")
     assert "found    rude: Keyword in the question, characters 11 to 15" in ran.err
     ran = run(QUESTION, "-d", "output:mail", "--source", "hours")
     assert ran.code == 0
@@ -358,7 +359,8 @@ def test_a_held_text_longer_than_the_screen_is_cut_and_goes(watch: Watch) -> Non
 def test_a_blocked_question_and_findings_at_the_end_are_told_on_a_terminal(watch: Watch) -> None:
     code, _, screen = watch("You idiot")
     assert code == 1
-    assert screen.text().startswith("blocked  the question was not let through\nfound    rude: Keyword in the question")
+    assert screen.text().startswith("This answer was withheld.\n\nblocked  the question was not let through\n")
+    assert "\nfound    rude: Keyword in the question" in screen.text()
     code, _, screen = watch(QUESTION, "--policy", "note", "--source", "hours")
     assert code == 0
     assert "ana@example.org[mail: EmailAddress]" in screen.text().replace("\n", " ")

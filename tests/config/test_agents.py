@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from lockgate.api.report import list_endpoints
 from lockgate.config.agents import AGENT_SECTIONS
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check, render_yaml
@@ -51,7 +52,9 @@ def test_everything_that_is_said_about_an_agent_is_in_force(loader: Loader) -> N
         ),
         "here": SourceSettings("here", embedded="index", options={"file": "other.db"}),
     }
-    assert settings.sessions == SessionSettings(None, PostgresSettings("DSN", dsn), 30, 50, False)
+    assert settings.sessions == SessionSettings(
+        None, PostgresSettings("DSN", dsn), retention_days=30, max_messages=50, shared_default=False
+    )
     assert settings.embeddings.ollama == OllamaModelSettings("http://o:11434", "bge")
     assert settings.classifier == ClassifierSettings(Path("labels.onnx"), 0.9, Path("labels"), 7)
     assert settings.evaluation == EvaluationSettings("small", Path("questions.jsonl"))
@@ -66,7 +69,7 @@ def test_the_defaults_are_the_contracts(loader: Loader) -> None:  # B-29, B-33, 
     assert dataclasses.astuple(agent) == (
         "a", "m", "m", ("index",), None, False, 30.0, 60.0, 60.0, 20, 6000, 8, 0.0,
     )  # fmt: skip
-    assert settings.sessions == SessionSettings("sessions.db", None, None, 200, True)
+    assert settings.sessions == SessionSettings("sessions.db", None, None, {}, None, 200, True)
     assert settings.classifier == ClassifierSettings(None, 0.85, None, 100)
     assert settings.embeddings.ollama is None
     assert settings.evaluation == EvaluationSettings(None, None)
@@ -159,7 +162,12 @@ def test_a_model_cannot_be_called_what_requests_mean_otherwise(loader: Loader, n
     ("text", "fault"),
     [
         ("sessions: {sqlite: s.db, postgres: {dsn_env: DSN}}",
-         "sessions: has `sqlite` and `postgres`: needs exactly one of sqlite, postgres"),
+         "sessions: has `sqlite` and `postgres`: needs exactly one of sqlite, postgres, embedded"),
+        ("sessions: {postgres: {dsn_env: DSN}, embedded: mine}",
+         "sessions: has `postgres` and `embedded`: needs exactly one of sqlite, postgres, embedded"),
+        ("sessions: {embedded: postgres, options: {dsn: 'postgresql://me:hunter2@db'}}",
+         "sessions.embedded: write `sessions.postgres` instead"),
+        ("sessions: {embedded: mine, options: 3}", "sessions.options: must be a map, not an integer"),
         ("sessions: {postgres: {}}", "sessions.postgres.dsn_env: is required"),
         ("sessions: {postgres: {dsn_env: GONE}}", "sessions.postgres.dsn_env: env var `GONE` not found"),
         ("sessions: {postgres: {dsn_env: 'postgresql://me:hunter2@db'}}",
@@ -228,8 +236,8 @@ def test_the_report_lists_the_paths_of_agents_and_models(loader: Loader) -> None
     lists = ["/v1/models", "/api/tags", "/api/version"]
 
     def served(text: str) -> list[str]:
-        lines = [line.split() for line in render_check(loader.load(text)).splitlines()]
-        return [line[0] for line in lines if line and line[0] in paths + lists and line[1] == "yes"]
+        rows = list_endpoints(loader.load(text))
+        return [row[0] for row in rows if row[0] in paths + lists and row[1] == "yes"]
 
     assert served(AGENT) == served(f"{AGENT}compat: fms") == served(PII + MODEL) == paths + lists
     assert served(PII) == lists

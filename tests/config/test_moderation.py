@@ -3,7 +3,8 @@
 
 import yaml
 
-from lockgate.config.report import render_check, render_yaml
+from lockgate.api.report import list_endpoints
+from lockgate.config.report import render_yaml
 from lockgate.config.settings import ModerationSettings
 from tests.config.config_cases import PII, Loader
 
@@ -33,8 +34,7 @@ def test_a_name_that_is_no_policy_is_a_fault(loader: Loader) -> None:
 
 def test_check_says_whether_moderations_are_answered(loader: Loader) -> None:
     def row(text: str) -> list[str]:
-        lines = render_check(loader.load(text)).splitlines()
-        return [" ".join(line.split()) for line in lines if line.strip().startswith("/v1/moderations")]
+        return [" ".join(one) for one in list_endpoints(loader.load(text)) if one[0] == "/v1/moderations"]
 
     assert row(PII) == ["/v1/moderations needs `policies` pii -"]
     assert row(POLICIES) == ["/v1/moderations yes pii -"]

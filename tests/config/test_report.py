@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lockgate.api.report import list_endpoints
+from lockgate.compat import find_rules
 from lockgate.config.load import load_settings
 from lockgate.config.report import describe_streams, render_check, render_yaml, without_effect
 from lockgate.errors import ConfigFaults
@@ -35,7 +37,8 @@ def test_every_broken_example_is_refused(path: Path) -> None:
 
 
 def test_the_report_shows_where_each_part_runs(loader: Loader) -> None:
-    text = render_check(load_settings(config_path=EXAMPLES / "orchestrator.yaml", flags={}, environ=TOKEN))
+    settings = load_settings(config_path=EXAMPLES / "orchestrator.yaml", flags={}, environ=TOKEN)
+    text = render_check(settings, endpoints=list_endpoints(settings))
     assert "settings from     " in text
     assert "pii        text_contents    https://pii.internal:8443/pii   sentences" in text
     assert "sentences          grpc://chunker.internal:8085  pii" in text
@@ -74,12 +77,12 @@ otlp: {endpoint: "http://me:hunter5@h/"}
 )
 def test_whole_document_detectors_hold_or_trail(loader: Loader, keys: str, expected: str) -> None:  # D-3
     settings = loader.load(f"detectors: {{f: {{embedded: format}}}}\n{keys}")
-    assert describe_streams(settings, settings.detectors["f"]) == expected
+    assert describe_streams(settings, settings.detectors["f"], find_rules(settings)) == expected
 
 
 def test_a_refused_detector_is_not_listed_on_the_streams_that_refuse_it(loader: Loader) -> None:  # D-3, G-41
-    shown = render_check(loader.load("detectors: {f: {embedded: format}}\ncompat: fms"))
-    lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.startswith("  /api")}
+    shown = list_endpoints(loader.load("detectors: {f: {embedded: format}}\ncompat: fms"))
+    lines = {path: " ".join(cells).split() for path, *cells in shown}
     assert lines["/api/v2/text/detection/stream-content"] == ["yes", "-", "-"]
     assert lines["/api/v1/task/server-streaming-classification-with-text-generation"][2:] == ["f", "-"]
     assert lines["/api/v2/text/detection/content"] == ["yes", "f", "-"]

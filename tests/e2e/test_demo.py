@@ -187,7 +187,7 @@ def has_believed(answer: Answer) -> None:
 
 def is_refused(answer: Answer) -> None:
     assert answer.outcomes == ("prompt_blocked", "blocked")
-    assert answer.text == ""
+    assert answer.text == "This answer was withheld."
     assert answer.end["usage"] is None
 
 

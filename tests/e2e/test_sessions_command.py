@@ -8,13 +8,12 @@ import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from lockgate.commands.sessions import add_parser
 from lockgate.config.options import Secret
+from lockgate.config.settings import PostgresSettings, SessionSettings, Settings
 from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
 from lockgate.errors import ConfigError, Unavailable
 from tests.soak.sessions.writer import open_store
@@ -50,13 +49,13 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     address = str(tmp_path / "sessions.db")
     if request.param == "postgres":
         address = request.getfixturevalue("postgres_dsn")
-        postgres = SimpleNamespace(dsn=Secret(address))
+        postgres = PostgresSettings("DSN", Secret(address))
     asyncio.run(fill(address))
-    sessions = SimpleNamespace(sqlite="sessions.db", postgres=postgres, retention_days=None, max_messages=200)
-    return build_run(SimpleNamespace(sessions=sessions, data_dir=tmp_path))
+    sessions = SessionSettings(None if postgres else "sessions.db", postgres)
+    return build_run(Settings(sessions=sessions, data_dir=tmp_path))
 
 
-def build_run(settings: Any) -> Run:
+def build_run(settings: Settings) -> Run:
     parser = argparse.ArgumentParser(prog="lockgate")
     add_parser(parser.add_subparsers(), lambda inner: inner.set_defaults(load=lambda _: settings))
 
@@ -144,8 +143,7 @@ def test_sessions_are_deleted_only_if_somebody_says_yes(
 
 
 def run_on(folder: Path) -> Run:
-    sessions = SimpleNamespace(sqlite="sessions.db", postgres=None, retention_days=None, max_messages=200)
-    return build_run(SimpleNamespace(sessions=sessions, data_dir=folder))
+    return build_run(Settings(data_dir=folder))
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

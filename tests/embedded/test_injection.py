@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from lockgate.core.values import Detection, Excerpt
-from lockgate.embedded.injection import InjectionDetector, open_injection_detector
-from lockgate.embedded.injection_rules import RULES
+from lockgate.embedded.injection import RULES, InjectionDetector, open_injection_detector
 from lockgate.embedded.plain_text import RuleTable
 from lockgate.errors import ConfigError, InvalidRequest
 from tests.waits import HANG_S, until

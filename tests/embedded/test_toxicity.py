@@ -13,10 +13,15 @@ import pytest
 
 from lockgate.core.values import Detection, Excerpt
 from lockgate.embedded.plain_text import RuleTable
-from lockgate.embedded.toxicity import ToxicityDetector, load_toxicity_model, open_toxicity_detector
-from lockgate.embedded.toxicity_graph import FILE_NAME, LABELS
-from lockgate.embedded.toxicity_rules import RULES
-from lockgate.embedded.toxicity_words import load_words
+from lockgate.embedded.toxicity import (
+    FILE_NAME,
+    LABELS,
+    RULES,
+    ToxicityDetector,
+    load_toxicity_model,
+    load_words,
+    open_toxicity_detector,
+)
 from lockgate.errors import ConfigError, InvalidRequest
 from tests.weights import ROOT, require_weights
 

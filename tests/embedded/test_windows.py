@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockgate.core.values import Excerpt
 from lockgate.embedded.letters import make_plain
 from lockgate.embedded.pooling import ModelPool, open_pool
-from lockgate.embedded.toxicity_words import KnownWords
+from lockgate.embedded.toxicity import KnownWords
 from lockgate.embedded.windows import MAX_WINDOW_WORDS, Cutter, Window, WindowReading
 from lockgate.embedded.wordpiece import WordPieces
 from tests.waits import assert_linear

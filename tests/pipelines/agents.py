@@ -10,7 +10,7 @@ from lockgate.core.labels import Guess
 from lockgate.core.routes import ROUTES, Routes
 from lockgate.core.turns import SessionKey
 from lockgate.core.values import Document, Frame, Message
-from lockgate.pipelines.answer import Guarding
+from lockgate.guard.policy import Policy
 from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.converse import Agent, Memory
 from lockgate.pipelines.finding import Library
@@ -98,7 +98,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         conversational=ScriptedModel(["You ", "are ", "welcome."]),
         library=Library([NamedSource("docs", lambda: source)]),
         memory=Memory(MemorySessionStore()),
-        guarding=Guarding,
+        guarding=Policy,
         gate=Gate(plan_lanes, chunking),
         guess=guess_nothing,
         note_label=lambda *noted: None,

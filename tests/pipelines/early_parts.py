@@ -7,7 +7,7 @@ from typing import Any
 
 from lockgate.core.values import Frame, Message
 from lockgate.core.verdicts import Measures
-from lockgate.pipelines.answer import Guarding
+from lockgate.guard.policy import Policy
 from lockgate.testing import ScriptedDetector, find_word
 from tests.pipelines.questions import guard
 from tests.waits import forever
@@ -63,10 +63,10 @@ class Talker:
             self.closed += 1
 
 
-def guarding(detector: Any, **more: Any) -> Guarding:
+def guarding(detector: Any, **more: Any) -> Policy:
     """The prompt is read by this detector, and the model asked before it has."""
     given: dict[str, Any] = {"input": [guard("d", detector)], "is_speculative": True}
-    return Guarding(**{**given, "for_output": Measures(fallback=FALLBACK), **more})
+    return Policy(**{**given, "for_output": Measures(fallback=FALLBACK), **more})
 
 
 async def settle() -> None:

@@ -11,7 +11,8 @@ from lockgate.core.answers import GenerationStarted, RetrievalEnded, RetrievalSt
 from lockgate.core.retrieval import Status
 from lockgate.core.values import Document, Excerpt, Frame, Message
 from lockgate.errors import GenerationFailed, Rejected, RequestTimedOut, Unavailable
-from lockgate.pipelines.answer import Guarding, Limits, answer
+from lockgate.guard.policy import Policy
+from lockgate.pipelines.answer import Limits, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.pipelines.early_parts import Gated, Talker
 from tests.pipelines.questions import (
@@ -168,12 +169,12 @@ async def test_a_detector_that_takes_too_long_ends_the_request() -> None:
 
     clock = LoopClock()
     with pytest.raises(RequestTimedOut):
-        await run(ask(ScriptedModel(["x"]), guarding=Guarding(output=[guard("slow", Late())])))
+        await run(ask(ScriptedModel(["x"]), guarding=Policy(output=[guard("slow", Late())])))
 
 
 async def test_leaving_stops_sources_and_detectors() -> None:
     source, detector = ScriptedDataSource([], delay_s=3600), Gated("x")
-    question = ask(ScriptedModel(["x"]), source, guarding=Guarding(input=[guard("g", detector)]))
+    question = ask(ScriptedModel(["x"]), source, guarding=Policy(input=[guard("g", detector)]))
     task = asyncio.create_task(run(question))
     await detector.is_reading.wait()
     await until(lambda: source.questions)
@@ -185,7 +186,7 @@ async def test_leaving_stops_sources_and_detectors() -> None:
 
 async def test_leaving_stops_the_model() -> None:
     model = Talker(["x"] * 7, ends=False)
-    task = asyncio.create_task(run(ask(model, guarding=Guarding(output=[word_guard("w", "y", 3)]))))  # type: ignore[arg-type]
+    task = asyncio.create_task(run(ask(model, guarding=Policy(output=[word_guard("w", "y", 3)]))))  # type: ignore[arg-type]
     await until(lambda: model.said == 7)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -20,7 +20,8 @@ from lockgate.core.values import (
 )
 from lockgate.embedded.chunkers import open_sentence_chunker
 from lockgate.errors import GenerationFailed
-from lockgate.pipelines.answer import Guarding, answer
+from lockgate.guard.policy import Policy
+from lockgate.pipelines.answer import answer
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.pipelines.metering import Chunking
 from lockgate.pipelines.retrieve import Budget
@@ -67,7 +68,7 @@ async def test_a_source_that_gives_no_documents_fails_alone() -> None:
 async def test_a_detector_with_a_time_out_of_its_own_is_not_taken_for_ours() -> None:
     late = guard("late", ScriptedDetector(error=TimeoutError("its own")))
     with pytest.raises(TimeoutError):
-        await run(ask(ScriptedModel(["x"]), guarding=Guarding(input=[late])))
+        await run(ask(ScriptedModel(["x"]), guarding=Policy(input=[late])))
 
 
 async def test_documents_that_are_too_long_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ async def test_documents_that_are_too_long_together_are_left_out(monkeypatch: py
 
 
 async def test_a_document_that_is_too_long_to_be_read_is_not_used() -> None:
-    guarding = Guarding(documents=[word_guard("w", "zzz")], max_chars=50)
+    guarding = Policy(documents=[word_guard("w", "zzz")], max_chars=50)
     long = ScriptedDataSource([Document("Long", "x" * 60, 0.5)])
     _, outcome = await run(ask(ScriptedModel(["x"]), long, ScriptedDataSource([NOTES]), guarding=guarding))
     assert [one.status for one in outcome.retrievals] == [Status.ERROR, Status.SUCCESS]
@@ -117,7 +118,7 @@ class CountingReviewer(ScriptedReviewer):
 async def test_documents_of_all_sources_share_the_requests_that_a_detector_may_get() -> None:
     busy = CountingDetector()
     sources = [ScriptedDataSource([NOTES] * 4) for _ in range(5)]
-    guarding = Guarding(documents=[guard("busy", busy)], max_open=3)
+    guarding = Policy(documents=[guard("busy", busy)], max_open=3)
     _, outcome = await run(ask(ScriptedModel(["x"]), *sources, guarding=guarding))
     assert busy.most == 3
     assert len(busy.read_texts) == len(outcome.documents) == 20
@@ -128,7 +129,7 @@ async def test_claims_share_the_requests_that_a_detector_may_get() -> None:
     async with open_sentence_chunker({}) as sentences:
         question = ask(
             ScriptedModel(["One is here. " * 40]),
-            guarding=Guarding(grounding=[reviewer(busy)], max_open=3),
+            guarding=Policy(grounding=[reviewer(busy)], max_open=3),
             chunking=Chunking("sentence", sentences),
             plan=partial(plan_lanes, is_whole=True),
         )
@@ -150,7 +151,7 @@ async def test_whoever_is_faster_every_source_has_one_entry_and_a_blocked_prompt
         heard.append(step)
         await latency(0.004)  # a client that takes its time
 
-    outcome = await answer(ask(model, *sources, guarding=Guarding(input=[slow])), hear)
+    outcome = await answer(ask(model, *sources, guarding=Policy(input=[slow])), hear)
     paths = ["o/s0", "o/s1", "o/s2"]
     assert [one.path for one in outcome.retrievals] == sorted(one.path for one in outcome.ended) == paths
     assert outcome.is_prompt_blocked
@@ -161,7 +162,7 @@ async def test_whoever_is_faster_every_source_has_one_entry_and_a_blocked_prompt
 async def test_cancelled_at_any_moment_everything_ends(turns: int) -> None:
     model, source = ScriptedModel(["One. ", "Two. ", "Three. "]), ScriptedDataSource([NOTES])
     guards = [guard("w", ScriptedDetector(find_word("zzz")), 4)]
-    guarding = Guarding(input=guards, documents=guards, output=guards)
+    guarding = Policy(input=guards, documents=guards, output=guards)
     before = len(asyncio.all_tasks())
     task = asyncio.create_task(run(ask(model, source, source, guarding=guarding)))
     for _ in range(turns):

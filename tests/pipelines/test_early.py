@@ -6,7 +6,7 @@ caller is cancelled at every turn of each.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 
 from lockgate.errors import Unavailable
-from lockgate.pipelines.early import take_first
+from lockgate.guard.speculation import Speculation
 from tests.waits import forever, until
 
 FOREVER = 10_000
@@ -65,6 +65,14 @@ class Script:
                 yield "second"
         finally:
             self.ended.append("items")
+
+
+async def take_first(items: AsyncGenerator[str, None], check: Callable[[], Awaitable[bool]]) -> tuple[bool, str | None]:
+    """Whether the check has passed, and the first item."""
+    speculation = Speculation(check)
+    async with speculation.open():
+        first = await speculation.next(items)
+        return await speculation.has_passed(), first
 
 
 async def take(script: Script) -> tuple[bool, str | None]:

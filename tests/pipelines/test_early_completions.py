@@ -4,16 +4,28 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
 from lockgate.core.masks import Mask
-from lockgate.core.values import Frame, Generation
+from lockgate.core.values import Detection, Frame, Generation
 from lockgate.core.verdicts import Action, Measures
 from lockgate.errors import Unavailable
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import (
+    CheckedInput,
+    GuardedRequest,
+    Input,
+    InputBlocked,
+    InputRead,
+    Prepared,
+    Released,
+    open_guarded,
+)
 from lockgate.pipelines.detect import Slice
-from lockgate.pipelines.generate import Order, Prompt, open_answer
+from lockgate.pipelines.generate import read_stream, read_whole
 from lockgate.pipelines.guarded_stream import plan_lanes
 from lockgate.testing import ScriptedBackend, ScriptedDetector, find_word
 from tests.pipelines.early_parts import Gated, assert_nothing_runs, settle
@@ -23,19 +35,45 @@ from tests.waits import forever, until
 BURSTS = [[{"text": "It "}], [{"text": "is "}], [{"text": "8033."}]]
 
 
-def order(backend: ScriptedBackend, detector: Any, *, is_whole: bool = False, **prompt: Any) -> Order:
+def order(backend: ScriptedBackend, detector: Any, *, is_whole: bool = False, **policy: Any) -> GuardedRequest:
     text = "a bad prompt"
-    given: dict[str, Any] = {"measures": Measures(Action.BLOCK), "is_speculative": True}
-    read = Prompt(text, [Slice(0, text)], [guard("d", detector)], **{**given, **prompt})
-    plan = plan_lanes([], is_whole=is_whole)
-    return Order(read, backend, Generation("m", {}), [], plan, lambda message: [Frame(0, message["text"])])
+    given: dict[str, Any] = {"for_input": Measures(Action.BLOCK), "is_speculative": True}
+    read = Policy(input=[guard("d", detector)], **{**given, **policy})
+
+    async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        asked = Generation(checked.text, {"masks": tuple(checked.masks)})
+        read = read_whole if is_whole else read_stream
+        yield Prepared(read(backend, asked, lambda message: [Frame(0, message["text"])]))
+
+    return GuardedRequest(
+        read,
+        read.open_meter(),
+        Input(text, [Slice(0, text)]),
+        prepare,
+        partial(plan_lanes, is_whole=is_whole),
+        count_tokens=partial(backend.tokenize, "m", text, ()),
+    )
 
 
-async def hear(asked: Order) -> tuple[str | None, Any]:
-    async with open_answer(asked) as answer:
-        if answer.releases is None:
-            return None, answer
-        return "".join([release.text async for release in answer.releases]), answer
+class Heard(NamedTuple):
+    """What was found in the prompt, and how many tokens were counted."""
+
+    found: Sequence[Detection]
+    raw: Sequence[Detection]
+    input_tokens: int = 0
+
+
+async def hear(asked: GuardedRequest) -> tuple[str | None, Heard]:
+    text, heard = "", Heard((), ())
+    async with open_guarded(asked) as events:
+        async for event in events:
+            if isinstance(event, InputRead | InputBlocked):
+                heard = Heard(event.input.found, event.input.raw)
+            if isinstance(event, InputBlocked):
+                return None, heard._replace(input_tokens=event.tokens)
+            if isinstance(event, Released):
+                text += event.release.text
+    return text, heard
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -92,14 +130,14 @@ async def test_a_finding_in_the_prompt_ends_the_backend(*, is_whole: bool, reads
 
 async def test_where_no_policy_says_otherwise_the_tokens_of_the_prompt_are_counted() -> None:
     backend, detector = ScriptedBackend(BURSTS, tokens=7), ScriptedDetector(find_word("bad"))
-    text, answer = await hear(order(backend, detector, measures=Measures()))
+    text, answer = await hear(order(backend, detector, for_input=Measures(), refusing=frozenset({"d"})))
     assert (text, answer.input_tokens, backend.counted) == (None, 7, ["a bad prompt"])
     assert [one.text for one in answer.found] == ["bad"]
 
 
 async def test_in_shadow_a_completion_is_heard_whatever_was_found_in_the_prompt() -> None:
     backend, detector = ScriptedBackend(BURSTS), ScriptedDetector(find_word("bad"))
-    text, answer = await hear(order(backend, detector, measures=Measures(Action.BLOCK, is_shadow=True)))
+    text, answer = await hear(order(backend, detector, for_input=Measures(Action.BLOCK, is_shadow=True)))
     assert text == "It is 8033."
     assert (list(answer.found), [one.text for one in answer.raw]) == ([], ["bad"])
 
@@ -142,8 +180,7 @@ async def test_a_client_that_leaves_a_completion_leaves_nothing_behind(turns: in
 
 async def test_a_prompt_that_is_masked_goes_on_masked() -> None:
     backend, detector = ScriptedBackend(BURSTS), ScriptedDetector(find_word("bad"))
-    asked = order(backend, detector, measures=Measures(Action.MASK), is_speculative=False)
-    text, answer = await hear(asked._replace(with_prompt=lambda prompt, masks: Generation(prompt, {"masks": masks})))
+    text, answer = await hear(order(backend, detector, for_input=Measures(Action.MASK), is_speculative=False))
     assert backend.requests[0].body["masks"] == (Mask(2, 5, "███"),)
     assert (text, [one.model for one in backend.requests]) == ("It is 8033.", ["a ███ prompt"])
     assert [one.text for one in answer.found] == ["███"]
@@ -151,5 +188,6 @@ async def test_a_prompt_that_is_masked_goes_on_masked() -> None:
 
 async def test_a_prompt_that_nobody_can_change_is_blocked_in_place_of_masked() -> None:
     backend, detector = ScriptedBackend(BURSTS), ScriptedDetector(find_word("bad"))
-    text, answer = await hear(order(backend, detector, measures=Measures(Action.MASK), is_speculative=False))
+    asked = order(backend, detector, for_input=Measures(Action.MASK), is_speculative=False)
+    text, answer = await hear(asked._replace(can_mask=False))
     assert (text, backend.requests, answer.input_tokens) == (None, [], 0)

@@ -11,8 +11,8 @@ import pytest
 
 from lockgate.core.receipts import Outcome, Part
 from lockgate.errors import CheckFailed, Unavailable
+from lockgate.guard.policy import Policy
 from lockgate.pipelines.alone import ModelSpeaker
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask
 from lockgate.pipelines.converse import Memory
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, find_word
@@ -23,14 +23,14 @@ from tests.waits import until
 
 TALK = Ask("How long?", KEY, label="CONVERSATIONAL")
 
-Make = Callable[[Talker, Guarding], Any]
+Make = Callable[[Talker, Policy], Any]
 
 
-def make_alone(model: Talker, guards: Guarding) -> ModelSpeaker:
+def make_alone(model: Talker, guards: Policy) -> ModelSpeaker:
     return ModelSpeaker(model, lambda: guards, build_agent().gate)
 
 
-def make_agent(model: Talker, guards: Guarding) -> Any:
+def make_agent(model: Talker, guards: Policy) -> Any:
     return build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guards)
 
 

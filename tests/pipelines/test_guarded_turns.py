@@ -12,8 +12,8 @@ from lockgate.core.routes import Editor, choose_routes
 from lockgate.core.values import Message
 from lockgate.core.verdicts import Action, Measures
 from lockgate.errors import CheckFailed, Unavailable
+from lockgate.guard.policy import Policy
 from lockgate.pipelines.alone import ModelSpeaker
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask
 from lockgate.pipelines.converse import Memory
 from lockgate.pipelines.finding import Library
@@ -31,8 +31,8 @@ def guard(detector: ScriptedDetector) -> ActiveGuard:
     return ActiveGuard(Guard("d", "text_contents", detector, chunking.id, chunking.chunker, 0.5), detector, 0.5, True)
 
 
-def build_guarding(*, on_output: Action = Action.ANNOTATE, **rest: Any) -> Guarding:
-    return Guarding(for_output=Measures(on_output, fallback="Withheld."), **rest)
+def build_guarding(*, on_output: Action = Action.ANNOTATE, **rest: Any) -> Policy:
+    return Policy(for_output=Measures(on_output, fallback="Withheld."), **rest)
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

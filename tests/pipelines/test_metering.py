@@ -10,7 +10,7 @@ import pytest
 from lockgate.core.receipts import Outcome, Part
 from lockgate.core.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
 from lockgate.core.verdicts import Action, Measures
-from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, TimedOut, Unavailable
+from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, Rejected, TimedOut, Unavailable
 from lockgate.pipelines.detect import detect_contents, review_all
 from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Guard, excuse
@@ -264,3 +264,35 @@ async def test_an_excused_reading_of_many_chunks_goes_on_after_a_failure() -> No
         last = [release async for release in releases]
     assert "".join([release.text for release in last]) == "1x2x3x"
     assert [one.start for release in last for one in release.detections] == [1, 5]
+
+
+# What a detector refuses.
+
+
+async def test_what_a_policys_own_detector_refuses_is_a_failure_of_the_detector() -> None:
+    meter = Meter("p", own=frozenset({"w"}))
+    guards = meter.watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    with pytest.raises(Rejected) as caught:
+        await detect_contents(TEXT, guards)
+    assert (caught.value.service, caught.value.status) == ("w", 502)
+
+
+async def test_what_a_detector_refuses_that_a_request_names_is_the_callers_fault() -> None:
+    guards = Meter("p", own=frozenset({"other"})).watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    with pytest.raises(InvalidRequest, match="no such parameter"):
+        await detect_contents(TEXT, guards)
+
+
+async def test_a_refusal_of_a_policys_own_detector_is_excused_where_failures_pass() -> None:
+    meter = Meter("p", own=frozenset({"w"}))
+    guards = meter.watch([broken(InvalidRequest("no"), passes=True)], Part.PROMPT)
+    assert await detect_contents(TEXT, guards) == []
+    assert meter.excused == {"w": False}
+
+
+async def test_findings_of_an_answer_that_is_withdrawn_stay_on_the_receipt() -> None:
+    meter = Meter("p")
+    await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], Part.ANSWER))
+    meter.withdraw_answer()
+    [read] = meter.receipt.settle()
+    assert (read.findings, read.chars[Part.ANSWER], meter.receipt.released[Part.ANSWER]) == (1, len(TEXT), 0)

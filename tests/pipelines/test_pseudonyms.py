@@ -7,8 +7,8 @@ from lockgate.core.masks import MaskWith
 from lockgate.core.receipts import Part
 from lockgate.core.values import Detection, Document
 from lockgate.core.verdicts import Action, Measures
+from lockgate.guard.policy import Policy
 from lockgate.pipelines.alone import ModelSpeaker
-from lockgate.pipelines.answer import Guarding
 from lockgate.pipelines.asking import Ask
 from lockgate.pipelines.converse import Memory
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel
@@ -23,10 +23,10 @@ def find_names(text: str) -> list[Detection]:
     return [Detection(at, at + len(name), name, "EmailAddress", "pii", 1.0) for at, name in found if at >= 0]
 
 
-def hide(way: MaskWith) -> Guarding:
+def hide(way: MaskWith) -> Policy:
     measures = Measures(Action.MASK, mask_with=way)
     reader = [guard("pii", ScriptedDetector(find_names))]
-    return Guarding(
+    return Policy(
         input=reader,
         documents=reader,
         output=reader,
@@ -116,7 +116,7 @@ async def test_a_mask_that_lies_in_title_and_text_hides_its_part_of_both(
         return [Detection(*span, read[slice(*span)], "kind", "type", 1.0)]
 
     measures = Measures(Action.MASK, mask_with=way)
-    guarding = Guarding(documents=[guard("w", ScriptedDetector(find))], for_documents=measures)
+    guarding = Policy(documents=[guard("w", ScriptedDetector(find))], for_documents=measures)
     source = ScriptedDataSource([Document("Title", "Text", 0.9)])
     _, outcome = await run(ask(ScriptedModel(["x"]), source, guarding=guarding))
     assert (outcome.documents[0].title, outcome.documents[0].text) == (title, text)

@@ -14,8 +14,9 @@ from lockgate.core.values import Document
 from lockgate.core.verdicts import Action, Measures
 from lockgate.embedded.chunkers import open_sentence_chunker
 from lockgate.errors import Unavailable
+from lockgate.guard.policy import Policy
 from lockgate.pipelines.alone import ModelSpeaker
-from lockgate.pipelines.answer import Guarding, answer
+from lockgate.pipelines.answer import answer
 from lockgate.pipelines.asking import Ask
 from lockgate.pipelines.converse import Memory
 from lockgate.pipelines.metering import Chunking
@@ -41,7 +42,7 @@ ACTIONS = pytest.mark.parametrize("action", list(Action))
 OUTCOMES = dict(zip(Action, (Outcome.RELEASED, Outcome.MASKED, Outcome.STOPPED, Outcome.BLOCKED), strict=True))
 
 
-def shadow(action: Action, **more: Any) -> Guarding:
+def shadow(action: Action, **more: Any) -> Policy:
     """Three detectors that find the word everywhere, and what would become of it."""
     measures = Measures(action, mask_with=MaskWith.LABEL, fallback="Withheld.", is_shadow=True)
     given: dict[str, Any] = {
@@ -53,14 +54,14 @@ def shadow(action: Action, **more: Any) -> Guarding:
         "for_output": measures,
         "is_shadow": True,
     }
-    return Guarding(**{**given, **more})
+    return Policy(**{**given, **more})
 
 
 @ACTIONS
 @pytest.mark.parametrize("is_speculative", [False, True])
 async def test_a_grounded_answer_in_shadow_is_that_without_a_policy(action: Action, *, is_speculative: bool) -> None:
     steps: list[list[Step]] = []
-    for guarding in (Guarding(), shadow(action, is_speculative=is_speculative)):
+    for guarding in (Policy(), shadow(action, is_speculative=is_speculative)):
         model, source = RecordingModel(SAID), ScriptedDataSource([SECRET])
         told, outcome = await run(ask(model, source, prompt="my secret?", guarding=guarding))
         steps.append([step for step in told if isinstance(step, Token)])
@@ -132,7 +133,7 @@ async def test_a_reviewer_reads_beside_in_shadow() -> None:
 # Models alone, and agents.
 
 
-def speakers(guarding: Guarding, store: MemorySessionStore) -> list[Any]:
+def speakers(guarding: Policy, store: MemorySessionStore) -> list[Any]:
     agent = build_agent(conversational=ScriptedModel(SAID), memory=Memory(store), guarding=lambda: guarding)
     return [ModelSpeaker(ScriptedModel(SAID), lambda: guarding, agent.gate), agent]
 

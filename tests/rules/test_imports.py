@@ -2,6 +2,7 @@
 """Imports point down; rooms side by side do not know each other; the core knows only the standard library."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -14,15 +15,21 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli", "terminal", "commands"}),
     frozenset({"server"}),
-    frozenset({"assembly", "agents"}),
-    frozenset({"pipelines", "clients", "embedded", "plugins", "testing"}),
+    frozenset({"assembly", "agents", "api"}),
+    frozenset({"compat"}),
+    frozenset({"guard", "pipelines", "clients", "embedded", "plugins", "testing"}),
     frozenset({"searching"}),
-    frozenset({"holding", "interfaces", "wire", "config", "telemetry"}),
+    frozenset({"data_files", "holding", "interfaces", "wire", "config", "telemetry"}),
     frozenset({"core"}),
     frozenset({"errors", "_version"}),
 )
-FLATS = (frozenset({"cli", "terminal", "commands"}), frozenset({"assembly", "agents"}))
-NEVER = {"pipelines": frozenset({"wire", "config", "server"})}
+FLATS = (
+    frozenset({"cli", "terminal", "commands"}),
+    frozenset({"assembly", "agents"}),
+    frozenset({"guard", "pipelines"}),
+)
+NEVER = dict.fromkeys(("guard", "pipelines"), frozenset({"wire", "config", "server"}))
+COMPAT = "compat"  # only the package itself imports the modes in it
 ROOT_MAY_SEE = frozenset({"_version", "errors", "core", "interfaces"})
 
 
@@ -64,11 +71,46 @@ def _judge(module: Module, found: Import, package: str) -> str | None:
         return None  # the package itself, its __version__ and the like
     if module.room == package:
         return None if other in ROOT_MAY_SEE else "the package itself must stay light"
-    return None if may_import(module.room, other) else f"{module.room} may not see {other}"
+    if not may_import(module.room, other):
+        return f"{module.room} may not see {other}"
+    return _judge_mode(module, found)
+
+
+def _judge_mode(module: Module, found: Import) -> str | None:
+    """Why a module may not import a compatibility mode: only the place that chooses one, and the mode itself, may."""
+    _, *inner = found.name.split(".")
+    if inner[:1] != [COMPAT] or not _is_mode(module, inner):
+        return None
+    is_chooser = module.name.split(".")[1:] == [COMPAT]
+    is_itself = module.name.split(".")[1:3] == inner[:2]
+    return None if is_chooser or is_itself else f"only {COMPAT} itself chooses a mode"
+
+
+def _is_mode(module: Module, inner: list[str]) -> bool:
+    """Whether the second part of a name in `compat` is a mode, which is a package, and not a function."""
+    package = next(parent for parent in module.path.parents if parent.name == module.name.split(".")[0])
+    return len(inner) > 1 and package.joinpath(*inner[:2]).is_dir()
 
 
 def test_imports_point_down() -> None:
     assert find_faults(PACKAGE) == []
+
+
+def find_questions(package: Path) -> list[str]:
+    """The modules outside `compat` that ask which mode is chosen."""
+    asked = re.compile(r"is_fms|\bcompat\s*(==|!=|in\b|not in\b)")
+    outside = [module for module in read_modules(package) if module.room != COMPAT]
+    return [module.name for module in outside if asked.search(module.source)]
+
+
+def test_nothing_asks_for_a_mode_but_the_place_that_chooses_it() -> None:
+    assert find_questions(PACKAGE) == []
+
+
+@pytest.mark.parametrize("line", ["is_fms = True", "settings.compat == 'fms'", "settings.compat not in ('none',)"])
+def test_a_question_for_the_mode_is_found(tmp_path: Path, line: str) -> None:
+    assert find_questions(build_tree(tmp_path, "server/__init__", line)) == ["house.server"]
+    assert find_questions(build_tree(tmp_path, "compat/__init__", line)) == []
 
 
 def test_the_core_never_waits() -> None:
@@ -100,7 +142,10 @@ def build_tree(root: Path, name: str, line: str) -> Path:
         "config/__init__": "",
         "pipelines/__init__": "from house.interfaces import *",
         "embedded/__init__": "import third_party",
-        "assembly": "from house.config import *\nfrom house.pipelines import *",
+        "compat/__init__": "from house.config import *\ndef find_rules():\n    from house.compat.fms import RULES",
+        "compat/fms/__init__": "from house.compat.fms.rules import RULES",
+        "compat/fms/rules": "from house.wire import *",
+        "assembly": "from house.config import *\nfrom house.pipelines import *\nfrom house.compat import find_rules",
         "server/__init__": "from house.assembly import *\nfrom house.wire import *",
         "terminal": "from house.server import *",
         "cli": "from house.terminal import *",
@@ -131,6 +176,11 @@ def test_a_tree_that_keeps_the_rules_has_no_faults(tmp_path: Path) -> None:
         ("pipelines/__init__", "from house.embedded import x", "pipelines may not see embedded"),
         ("embedded/__init__", "def f():\n    from house.assembly import x", "embedded may not see assembly"),
         ("assembly", "from house.server import x", "assembly may not see server"),
+        ("assembly", "from house.compat.fms.rules import RULES", "only compat itself chooses a mode"),
+        ("assembly", "from house.compat import fms", "only compat itself chooses a mode"),
+        ("server/__init__", "def f():\n    import house.compat.fms", "only compat itself chooses a mode"),
+        ("wire/__init__", "from house.compat import find_rules", "wire may not see compat"),
+        ("compat/fms/rules", "from house.assembly import x", "compat may not see assembly"),
         ("server/__init__", "import house.cli", "server may not see cli"),
         ("__init__", "from house.server import x", "the package itself must stay light"),
     ],

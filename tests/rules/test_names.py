@@ -40,7 +40,7 @@ def read_all(module: Module) -> list[str] | None:
 
 def test_every_python_file_begins_with_the_licence() -> None:
     paths = [module.path for module in MODULES]
-    paths += [path for folder in ("tests", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths += [path for folder in ("tests", "benchmarks", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
     bare = [
         path.relative_to(ROOT).as_posix()
         for path in paths

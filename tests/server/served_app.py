@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import uvicorn
 from uvicorn.server import ServerState
 
-from lockgate.server.http.app import App, Endpoint
+from lockgate.server.http.app import App, Handler
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.connection import Connection
 
 
 def build_app(
-    routes: Mapping[str, Endpoint], *, max_streams: int = 100, timeout_s: float = 600.0, callers: Callers | None = None
+    routes: Mapping[str, Handler], *, max_streams: int = 100, timeout_s: float = 600.0, callers: Callers | None = None
 ) -> App:
     """Every route answers GET and POST."""
     table = {path: {"GET": endpoint, "POST": endpoint} for path, endpoint in routes.items()}

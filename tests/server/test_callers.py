@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from lockgate.config.settings import CallerSettings, Secret
 from lockgate.errors import TooManyRequests, Unauthorized
-from lockgate.server.http.app import App, Endpoint
+from lockgate.server.http.app import App, Handler
 from lockgate.server.http.callers import Callers, RateWindow
 from lockgate.server.http.exchange import Exchange
 from tests.server.certificates import BEGIN, END
@@ -53,7 +53,7 @@ async def tell(exchange: Exchange) -> None:
     await exchange.answer_json(json.dumps({"caller": exchange.caller, "passed": passed}).encode())
 
 
-def build(*callers: CallerSettings, clock: Clock | None = None, more: Mapping[str, Endpoint] | None = None) -> App:
+def build(*callers: CallerSettings, clock: Clock | None = None, more: Mapping[str, Handler] | None = None) -> App:
     paths = (GUARDRAILS, OPENAI, "/v1", "/api/chat", "/api/generate", "/api/tags", "/health", "/ready", "/docs")
     known = Callers(callers, clock) if clock else Callers(callers)
     return build_app({**dict.fromkeys(paths, tell), **(more or {})}, callers=known)
@@ -160,6 +160,14 @@ async def test_clients_of_ollama_are_refused_in_its_words(path: str) -> None:
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert answer.json() == {"error": "a key is required: send it as X-Lockgate-Key"}
         assert (await ask(port, path, BEARER)).json()["caller"] == "app"
+
+
+async def test_a_policy_with_the_playgrounds_name_needs_a_key_like_any_other() -> None:
+    path = "/playground/v1/chat/completions"
+    async with served(build(configured("app"), more={path: tell, "/playground/page.js": tell})) as port:
+        assert (await ask(port, path, {})).status == 401
+        assert (await ask(port, path, BEARER)).json()["caller"] == "app"
+        assert (await call(port, "/playground/page.js", method="GET")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/docs"])

@@ -128,7 +128,7 @@ async def test_a_source_whose_documents_were_all_dropped_cannot_be_cited() -> No
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_blocked_prompt_is_an_answer_without_words(is_stream: bool) -> None:
+async def test_a_blocked_prompt_is_answered_with_the_fallback(is_stream: bool) -> None:
     async with opened({"docs": [NOTES], "llm": "x"}) as (space, port):
         body = chat_request(space, "docs", prompt="A forbidden question?", detectors={"input": {"words": {}}})
         if is_stream:
@@ -136,12 +136,13 @@ async def test_a_blocked_prompt_is_an_answer_without_words(is_stream: bool) -> N
             names = [name for name, _ in events]
             assert names[0] == "retrieval_start"
             assert names[-1] == "done"
-            assert not {"generation_start", "token", "error"} & set(names)
+            assert not {"generation_start", "error"} & set(names)
+            assert [told["content"] for name, told in events if name == "token"] == ["This answer was withheld."]
             answer = dict(events)["done"]
         else:
             status, answer = await ask_chat(port, body)
             assert status == 200
-            assert answer["response"] == ""
+            assert answer["response"] == "This answer was withheld."
     assert answer["usage"] is None
     assert answer["detections"]["input"][0]["detector_id"] == "words"
     assert [one["type"] for one in answer["warnings"]] == ["UNSUITABLE_INPUT"]

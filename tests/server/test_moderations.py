@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-from lockgate.core.endpoints import MODERATIONS_PATH as PATH
+from lockgate.api.endpoints import MODERATIONS_PATH as PATH
 from tests.contracts.http_peers import Exchange, Peer, break_off, open_peer, reply, stay_silent
 from tests.server.gateways import ask, gateway
 from tests.server.http_client import Answer

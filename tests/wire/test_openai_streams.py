@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.compat.fms.completions import FmsGuardedEvents
 from lockgate.core.lanes import LanePlan
 from lockgate.core.release import Strategy
 from lockgate.core.sse import SseParser
 from lockgate.core.values import Generation
-from lockgate.pipelines.detect import Slice
-from lockgate.pipelines.generate import Order, Prompt, open_answer
-from lockgate.pipelines.guarded_stream import plan_lanes
+from lockgate.pipelines.generate import read_stream
+from lockgate.pipelines.guarded_stream import open_guarded_stream, plan_lanes
 from lockgate.pipelines.guards import ActiveGuard, Guard
 from lockgate.testing import FixedChunker, ScriptedBackend, ScriptedDetector, find_word
 from lockgate.wire.openai import CHAT, TEXT, Asked, read_request
@@ -61,18 +61,11 @@ async def play(
     plan: LanePlan | None = None,
 ) -> list[Event | str]:
     """The events that a client would see."""
-    order = Order(
-        Prompt("q", [Slice(0, "q")]),
-        ScriptedBackend(bursts),
-        Generation("m", {}),
-        guards,
-        plan or plan_lanes(guards, strategy=Strategy.FRONTIER),
-        border.to_frames,
-    )
+    source = read_stream(ScriptedBackend(bursts), Generation("m", {}), border.to_frames)
+    lanes = plan or plan_lanes(guards, strategy=Strategy.FRONTIER)
     written = b""
-    async with open_answer(order) as answer:
-        assert answer.releases is not None
-        async for release in answer.releases:
+    async with open_guarded_stream(source, guards, lanes) as releases:
+        async for release in releases:
             written += border.take(release)
     written += border.finish()
     events = SseParser().feed(written)
@@ -81,7 +74,7 @@ async def play(
 
 def chat(guards: Sequence[ActiveGuard], *, is_fms: bool = False) -> GuardedEvents:
     late = frozenset(one.guard.id for one in guards if not one.holds)
-    return GuardedEvents(CHATS, asked(), Manner(late, is_fms=is_fms))
+    return (FmsGuardedEvents if is_fms else GuardedEvents)(CHATS, asked(), Manner(late))
 
 
 def asked() -> Asked:
@@ -334,7 +327,7 @@ def test_streamed_texts_leave_whole_with_one_end_each(said: list[tuple[int, str]
     messages += [text_message(index, "", "length") for index in indexes]
     guards = guards_of(2, 5)
     request = read_request(TEXT, TEXT_REQUEST)
-    border = GuardedEvents(TEXTS, request, Manner(is_fms=is_fms))
+    border = (FmsGuardedEvents if is_fms else GuardedEvents)(TEXTS, request, Manner())
     events = asyncio.run(play([messages], guards, border))
     for index in indexes:
         got = [e["choices"][0] for e in events if isinstance(e, dict) and e["choices"][0]["index"] == index]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.errors import InvalidRequest, UnreadableBody
-from lockgate.wire.explain import find_fault
+from lockgate.wire.json_faults import find_fault
 from lockgate.wire.shapes import Shape
 from tests.waits import bounded_work
 from tests.wire.sample_shapes import ANYTHING, CONTENT, SHAPES, fitting, free, refusal

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
+from lockgate.api.endpoints import MODELS_PATH
 from lockgate.config.settings import Settings
 from lockgate.core.turns import DEFAULT_AGENT, SessionKey
+from lockgate.core.values import Detection
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.pipelines.asking import Ask, Speaker
 from lockgate.pipelines.speaking import ANSWERED, Facts
@@ -22,12 +24,11 @@ from lockgate.server.http.exchange import TOO_LARGE, Exchange
 from lockgate.wire import agent_ollama, agent_openai
 from lockgate.wire.agent_fields import Wanted, peek_model, read_model
 from lockgate.wire.agent_values import read_request_id
-from lockgate.wire.openai import warn
+from lockgate.wire.openai import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, to_results, warn
 from lockgate.wire.openai_answers import FILTERED
 from lockgate.wire.receipts import Account, describe_failure
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
-MODELS_PATH = "/v1/models"
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 _UNBUFFERED = (b"x-accel-buffering", b"no")
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
@@ -233,7 +234,8 @@ async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Diale
         else:
             piece = "".join([piece or "", *[one async for one in pieces]])
     ending = _describe_end(facts)
-    scribe.warnings = [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
+    scribe.account = scribe.account._replace(detections=_list_detections(facts))
+    scribe.warnings = _list_warnings(facts)
     last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
     if ask.is_stream:
         await exchange.write(last)
@@ -254,6 +256,22 @@ async def _relay(
         if piece:
             await exchange.write(scribe.add(piece))
         piece = await anext(pieces, None)
+
+
+def _list_detections(facts: Facts) -> dict[str, Any]:
+    """What was found in the messages and in the answer."""
+    by_message: dict[int, list[Detection]] = {}
+    for at, found in facts.found_in_messages:
+        by_message.setdefault(at, []).append(found)
+    inputs = [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())]
+    outputs = [{"choice_index": 0, "results": to_results(facts.found_in_answer)}] if facts.found_in_answer else []
+    return {key: entries for key, entries in (("input", inputs), ("output", outputs)) if entries}
+
+
+def _list_warnings(facts: Facts) -> list[dict[str, str]]:
+    warnings = [UNSUITABLE_INPUT] if facts.found_in_prompt else []
+    warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
 
 
 def _describe_end(facts: Facts) -> dict[str, Any]:

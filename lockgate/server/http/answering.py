@@ -5,31 +5,42 @@ Chooses detectors by request and policy, carries the answer through the pipeline
 and writes what the endpoint's own words make of it. Whole answers and streams go the same way.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
+from lockgate.agents import build_policy
 from lockgate.assembly import Gateway
 from lockgate.config.policies import PolicySettings
 from lockgate.core.lanes import LanePlan
-from lockgate.core.receipts import Part
 from lockgate.core.release import Release, Strategy
 from lockgate.core.values import Detection, Frame, Generation, Subject
-from lockgate.core.verdicts import Action, Judge, Measures, Verdict, hide
-from lockgate.errors import InvalidRequest, LockgateError, UpstreamError
+from lockgate.core.verdicts import Verdict
+from lockgate.errors import InvalidRequest
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import (
+    CheckedInput,
+    GuardedRequest,
+    Input,
+    InputBlocked,
+    InputRead,
+    Prepared,
+    Released,
+    Reviewed,
+    open_guarded,
+)
 from lockgate.interfaces import Backend, Headers
-from lockgate.pipelines.detect import Slice, review_all
-from lockgate.pipelines.generate import Answer, Order, Prompt, WithPrompt, open_answer
+from lockgate.pipelines.detect import Slice
+from lockgate.pipelines.generate import WithPrompt, read_stream, read_whole
 from lockgate.pipelines.guarded_stream import plan_lanes
-from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Rules, check_thresholds, choose, excuse
+from lockgate.pipelines.guards import ActiveGuard, Chosen, Rules, check_thresholds, choose
 from lockgate.pipelines.metering import Meter
 from lockgate.server.http.exchange import Exchange
-from lockgate.server.http.passing import build_passthrough, prepare
-from lockgate.telemetry import count_detections, observe_policy
+from lockgate.server.http.passing import build_passthrough
+from lockgate.server.http.passing import prepare as accept_params
 from lockgate.wire.guardrails import DetectorMap, Masks
 from lockgate.wire.receipts import NO_ACCOUNT, Account, describe_failure
 
-_OPEN_IN_STREAMS = 4  # requests per detector; the existing orchestrator asks one after the other
 _NO_POLICY = PolicySettings("")
 _ONE_LANE = ("content",)
 RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
@@ -60,40 +71,11 @@ class Border(Protocol):
 
 
 class Plan(NamedTuple):
-    """Who reads the prompt and the answer of one request, and what then becomes of them."""
+    """The policy of one request and its account: what is collected, and what of it is reported."""
 
-    policy: PolicySettings
-    inputs: Chosen
-    outputs: Chosen
-    for_output: Measures = Measures()
-    meter: Meter | None = None  # where somebody wants to know what was read
+    policy: Policy
+    meter: Meter
     account: Account = NO_ACCOUNT
-
-    @property
-    def hides(self) -> bool:
-        """Whether what was found in the answer must not be seen."""
-        return self.for_output.changes_text([active.guard.id for active in self.outputs.contents])
-
-    @property
-    def is_shadow(self) -> bool:
-        """Whether everything is read and nothing changed."""
-        return self.policy.is_shadow and self.meter is not None
-
-    @property
-    def blocks_prompt(self) -> bool:
-        """Whether a finding in the prompt is answered as the policy wants it."""
-        found_by = [one.guard.id for one in self.inputs.contents]
-        return self.policy.measures("input").strictest(found_by) is not Action.ANNOTATE
-
-    @property
-    def trailing(self) -> frozenset[str]:
-        """The detectors of contents that report at the end."""
-        return frozenset(active.guard.id for active in self.outputs.contents if not active.holds)
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether anybody holds text back."""
-        return any(active.holds for active in self.outputs.contents)
 
 
 class Job(NamedTuple):
@@ -102,12 +84,12 @@ class Job(NamedTuple):
     backend: Backend
     generation: Generation
     plan: Plan
-    lanes: LanePlan
+    lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
     border: Border
     is_stream: bool
     text: str  # what is read of the prompt
     masks: Masks
-    block: Callable[[Sequence[Detection], int, list[dict[str, str]]], bytes]
+    block: Callable[[InputBlocked, list[dict[str, str]]], bytes]
     warn: Callable[[str, str], dict[str, str]]  # of a code and words
     with_prompt: WithPrompt | None = None
     slices: Sequence[Slice] = ()  # the parts of the text that are read, where the masks do not name them
@@ -119,11 +101,9 @@ class Answering:
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
         self.gateway = gateway
-        self.is_fms = gateway.is_fms
         self.limits = settings.limits
-        self._unsuitable = 422 if gateway.is_fms else 400
+        self._endpoint_rules = gateway.rules
         self._max_open = settings.detector_concurrent_requests
-        self._max_cuts = settings.chunker_concurrent_requests
         self.headers = build_passthrough(settings)
 
     def name_policy(self, exchange: Exchange, said: str | None, default: str | None = None) -> str | None:
@@ -148,7 +128,7 @@ class Answering:
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """What an endpoint allows; thresholds have been checked before."""
-        return _build_rules(types, self._unsuitable, allows_whole_text, whole_text_holds)
+        return _build_rules(types, self._endpoint_rules.unsuitable_status, allows_whole_text, whole_text_holds)
 
     async def plan(
         self,
@@ -163,23 +143,24 @@ class Answering:
         headers = self.headers(exchange)
         of_input = await self.choose({**inputs[0], **policy.input}, inputs[1], headers)
         of_output = await self.choose({**outputs[0], **policy.output}, outputs[1], headers)
-        wants_receipt = not self.is_fms and wants(exchange, RECEIPT_HEADER)
-        if not (policy.name or (wants_receipt and not (of_input.is_empty and of_output.is_empty))):
-            return Plan(policy, of_input, of_output)
-        meter = Meter(policy.name, is_shadow=policy.is_shadow, lanes=lanes)
-        of_input = _watch(meter, excuse(of_input, partial(policy.passes, "input")), Part.PROMPT)
-        of_output = _watch(meter, excuse(of_output, partial(policy.passes, "output")), Part.ANSWER)
-        for name in policy.grounding:  # nothing is retrieved here: it reads nothing, and that is told
-            meter.receipt.expect(name, Part.ANSWER)
+        wants_receipt = self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER)
+        chosen = {"input": of_input, "output": of_output}
+        resolved = build_policy(chosen, policy, self.gateway.settings)._replace(
+            trusts_chunks=self._endpoint_rules.trusts_chunks,
+            lanes=tuple(lanes),
+            refusing=frozenset(inputs[0]) - policy.input.keys(),
+            unused=tuple(policy.grounding),  # nothing is retrieved here: they read nothing, and the receipt says so
+            is_metered=bool(policy.name) or wants_receipt,
+        )
+        meter = resolved.open_meter()
         names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
-        account = Account(meter.receipt, names)
-        return Plan(policy, of_input, of_output, policy.measures("output"), meter, account)
+        return Plan(resolved, meter, Account(meter.receipt, names) if meter.is_on else NO_ACCOUNT)
 
     async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
         """The detectors of a request."""
         if not requested:
             return Chosen()
-        return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
+        return await accept_params(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
     def lanes(
         self,
@@ -198,92 +179,38 @@ class Answering:
                 max_held_chars=None,
                 is_whole=True,
                 feeds_empty=feeds_empty,
-                trusts_chunks=self.is_fms,
+                trusts_chunks=self._endpoint_rules.trusts_chunks,
             )
         return plan_lanes(
             guards,
             strategy=self.gateway.strategy(strategy),
-            max_open=1 if self.is_fms else _OPEN_IN_STREAMS,
+            max_open=self._endpoint_rules.max_open,
             max_held_chars=self.limits.max_held_chars,
             feeds_empty=feeds_empty,
             reads_empty=reads_empty,
-            trusts_chunks=self.is_fms,
+            trusts_chunks=self._endpoint_rules.trusts_chunks,
         )
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:
         """From the prompt to the last byte."""
-        try:
-            await self._carry_out(exchange, job)
-        except LockgateError as error:
-            _observe_failure(job.plan, error)
-            raise
-
-    async def _carry_out(self, exchange: Exchange, job: Job) -> None:
-        plan, policy, measures = job.plan, job.plan.policy, job.plan.policy.measures("input")
-        slices = job.slices or cut_masks(job.text, job.masks)
-        masks_prompt = not measures.is_shadow and any(
-            measures.of(one.guard.id) is Action.MASK for one in plan.inputs.contents
-        )
-        prompt = Prompt(
-            job.text,
-            slices,
-            plan.inputs.contents,
-            measures,
-            plan.meter.names if plan.meter is not None else None,
-            self._max_open,
-            self._max_cuts,
-            self.is_fms,
-            policy.is_speculative and not masks_prompt,
-        )
-        job.border.account = plan.account
-        order = Order(
-            prompt, job.backend, job.generation, plan.outputs.contents, job.lanes, job.border.to_frames, job.with_prompt
-        )
-        is_blocked = False
-        async with open_answer(order) as answer:
-            _note(plan, answer.raw, measures, Part.PROMPT)
-            if plan.meter is not None and (answer.releases is not None or prompt.is_speculative):
-                for one in slices if plan.inputs.contents else ():
-                    plan.meter.receipt.note_released(Part.PROMPT, one.text)
-            if answer.releases is None:
-                if plan.meter is not None:
-                    plan.meter.receipt.note_action(Action.BLOCK)
-                body = job.block(answer.found, answer.input_tokens, list_failures(plan, job))
-                _observe(plan)
-                await self._send(exchange, job, body)
-                return
-            is_blocked = await self._relay(exchange, job, answer)
-        if plan.outputs.reviews and not is_blocked:
-            await self._review(job, plan.outputs.reviews)
-        job.border.warnings += list_failures(plan, job)
-        body = job.border.finish()
-        _observe(plan)
-        await self._send(exchange, job, body)
-
-    async def _relay(self, exchange: Exchange, job: Job, answer: Answer) -> bool:
-        """Write each release; whether a policy has cut the answer off."""
         border, plan = job.border, job.plan
-        judges = None if plan.meter is None else _Judges(plan, plan.meter)
-        border.found_in_prompt = answer.found
-        assert answer.releases is not None  # noqa: S101 - the caller has looked
-        async for release in answer.releases:
-            if release.detections:
-                _note(plan, release.detections, plan.for_output, Part.ANSWER)
-            written = border.take(release) if judges is None else border.take(*judges.judge(release))
-            if written:
-                await exchange.write(written)
-            if border.is_blocked:
-                return True
-        return False
-
-    async def _review(self, job: Job, reviews: Sequence[ActiveReview]) -> None:
-        for choice, subject in job.border.subjects():
-            found = await review_all(reviews, subject, self._max_open)
-            _note(job.plan, found, job.plan.for_output, Part.ANSWER)
-            if job.plan.hides:  # who reads what the client does not see tells of it only if the policy named it
-                found = [hide(one) for one in found if job.plan.for_output.trusts(one.detector_id)]
-            if not job.plan.is_shadow:
-                job.border.note_reviews(choice, found)
+        border.account = plan.account
+        blocked: InputBlocked | None = None
+        async with open_guarded(_build_request(job)) as events:
+            async for event in events:
+                if type(event) is Released:
+                    written = border.take(*_apply(event))
+                    if written:
+                        await exchange.write(written)
+                elif isinstance(event, InputRead):
+                    border.found_in_prompt = event.input.found
+                elif isinstance(event, InputBlocked):
+                    blocked = event
+                elif isinstance(event, Reviewed):
+                    border.note_reviews(event.choice, event.found)
+        failures = list_failures(plan, job)
+        border.warnings += failures
+        await self._send(exchange, job, border.finish() if blocked is None else job.block(blocked, failures))
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:
@@ -294,24 +221,42 @@ class Answering:
         await exchange.end()
 
 
-class _Judges:
-    """One judge per text of a stream."""
+def _build_request(job: Job) -> GuardedRequest:
+    plan, generation, border = job.plan, job.generation, job.border
 
-    def __init__(self, plan: Plan, meter: Meter) -> None:
-        self._measures = plan.for_output
-        self._meter = meter
-        self._judges: dict[int, Judge] = {}
+    async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        asked = generation
+        if checked.masks and job.with_prompt is not None:
+            asked = job.with_prompt(checked.text, checked.masks)
+        read = read_stream if job.is_stream else read_whole
+        yield Prepared(read(job.backend, asked, border.to_frames))
 
-    def judge(self, release: Release) -> tuple[Release, Verdict]:
-        """The release as it may leave, and why."""
-        judge = self._judges.get(release.choice)
-        if judge is None:
-            judge = self._judges[release.choice] = Judge(self._measures, self._meter.names)
-        verdict = judge.judge(release.start, release.text, release.detections)
-        self._meter.receipt.note_released(Part.ANSWER, release.text[: verdict.kept])
-        if verdict.text is release.text and verdict.detections is release.detections:
-            return release, verdict
-        return release._replace(text=verdict.text, detections=verdict.detections), verdict
+    return GuardedRequest(
+        plan.policy,
+        plan.meter,
+        Input(job.text, _list_slices(job)),
+        prepare,
+        job.lanes,
+        can_mask=job.with_prompt is not None,
+        count_tokens=partial(job.backend.tokenize, generation.model, job.text, generation.headers),
+        is_over=lambda: border.is_blocked,
+        subjects=border.subjects,
+    )
+
+
+def _list_slices(job: Job) -> Sequence[Slice]:
+    """The parts of the input that are read; none where no detector reads the input."""
+    if not job.plan.policy.input:
+        return ()
+    return job.slices or cut_masks(job.text, job.masks)
+
+
+def _apply(released: Released) -> tuple[Release, Verdict | None]:
+    """The release as it may leave, and why."""
+    release, verdict = released
+    if verdict is None or (verdict.text is release.text and verdict.detections is release.detections):
+        return released
+    return release._replace(text=verdict.text, detections=verdict.detections), verdict
 
 
 def wants(exchange: Exchange, header: bytes) -> bool:
@@ -321,33 +266,7 @@ def wants(exchange: Exchange, header: bytes) -> bool:
 
 def list_failures(plan: Plan, job: Job) -> list[dict[str, str]]:
     """Of each detector that failed and was excused, a warning."""
-    excused = {} if plan.meter is None else plan.meter.excused
-    return [job.warn(*describe_failure(name, ends=ends)) for name, ends in excused.items()]
-
-
-def _watch(meter: Meter, chosen: Chosen, part: Part) -> Chosen:
-    return Chosen(meter.watch(chosen.contents, part), meter.watch_reviews(chosen.reviews, part))
-
-
-def _note(plan: Plan, found: Sequence[Detection], measures: Measures, part: Part) -> None:
-    if plan.meter is not None:
-        plan.meter.note_findings(found, measures, part)
-    elif found:
-        count_detections(found)
-
-
-def _observe(plan: Plan) -> None:
-    if plan.meter is not None:
-        observe_policy(plan.meter.receipt)
-
-
-def _observe_failure(plan: Plan, error: LockgateError) -> None:
-    """The request ends with an error; where a detector that it needs is to blame, its policy did that."""
-    readers = {one.guard.id for one in (*plan.inputs.contents, *plan.outputs.contents)}
-    readers |= {one.guard.id for one in plan.outputs.reviews}
-    if plan.meter is not None and isinstance(error, UpstreamError) and error.service in readers:
-        plan.meter.receipt.note_failure(error.service, ends=True)
-        observe_policy(plan.meter.receipt)
+    return [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
 
 
 @cache

@@ -9,48 +9,58 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
-from lockgate.core.endpoints import (
-    CHAT_PATH,
-    CHAT_STREAM_PATH,
-    OLLAMA_PATHS,
-    TRACED_CHAT_PATH,
-    is_client_path,
-    is_page_path,
-)
+from lockgate.api.endpoint import AGGREGATOR, GUARDRAILS, OPENAI, ApiEndpoint, CorsRule, Scope
+from lockgate.api.lookup import find_cors, find_endpoint, split_policy
+from lockgate.core.endpoints import CHAT_PATH
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.http.callers import Callers
 from lockgate.server.http.cors import Cors, answer_preflight
 from lockgate.server.http.errors import reply_to
 from lockgate.server.http.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
-from lockgate.wire.agent_ollama import encode_error as encode_ollama_error
-from lockgate.wire.chat import encode_error as encode_chat_error
-from lockgate.wire.guardrails import encode_error
-from lockgate.wire.openai import encode_client_error
 
-Endpoint = Callable[[Exchange], Awaitable[None]]
-Routes = Mapping[str, Mapping[str, Endpoint]]
+Handler = Callable[[Exchange], Awaitable[None]]
+Routes = Mapping[str, Mapping[str, Handler]]
 _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
-# Answered however busy we are, neither counted nor logged.
-_LIGHT = frozenset({"/health", "/ready", "/info", "/docs", "/redoc", "/metrics", "/openapi.json"})
-_CORRELATED = frozenset({CHAT_PATH, CHAT_STREAM_PATH, TRACED_CHAT_PATH}) | _LIGHT
+
+
+class _Route(NamedTuple):
+    """What a path is, and what answers each of its methods: nothing, where the path is not served.
+
+    `is_light`: its requests are answered however busy we are, neither counted nor logged.
+    """
+
+    endpoint: ApiEndpoint
+    methods: Mapping[str, Handler] | None
+    cors: CorsRule
+    is_light: bool
+
+    def find_handler(self, method: str) -> Handler | None:
+        """What answers a method, if anything does."""
+        return self.methods.get("GET" if method == "HEAD" else method) if self.methods else None
+
+
+def _build_route(path: str, methods: Mapping[str, Handler] | None = None) -> _Route:
+    endpoint = find_endpoint(path)
+    is_light = endpoint.is_open and (methods is not None or endpoint.scope is Scope.PROBE)
+    return _Route(endpoint, methods, find_cors(path), is_light)
 
 
 class App:
-    """An ASGI application over a table of routes: path -> method -> endpoint."""
+    """An ASGI application over a table of routes: path -> method -> handler."""
 
     def __init__(self, routes: Routes, *, max_streams: int, timeout_s: float, callers: Callers | None = None) -> None:
-        self._routes = routes
-        self._is_counted = not _LIGHT.issuperset(routes)  # the health port is not
-        self._has_policies = any(is_client_path(one) and not one.startswith("/v1/") for one in routes)
+        self._routes = {path: _build_route(path, methods) for path, methods in routes.items()}
+        self._is_counted = any(one.endpoint.scope is not Scope.PROBE for one in self._routes.values())
+        self._has_policies = any(split_policy(path) is not None for path in routes)
         self._permits = max_streams
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
         self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
-        self.encode_error: ErrorEncoder = encode_error
+        self.encode_error: ErrorEncoder = GUARDRAILS.encode_error
         self.cors: Cors | None = None
         self.is_correlated = False
 
@@ -58,53 +68,59 @@ class App:
         exchange = Exchange(scope, receive, send)
         exchange.keep_alive_s = self.keep_alive_s
         path = exchange.path
-        exchange.encode_error = self._choose_encoder(path)
-        methods = self._routes.get(path)
-        is_light = path in _LIGHT or (methods is not None and is_page_path(path))
-        route = None if methods is None else path
-        is_counted = self._is_counted and not is_light
-        request = start_request(exchange.method, path, route, exchange.header, is_counted=is_counted)
-        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method) if methods else None
-        if self.is_correlated and (endpoint is None or path in _CORRELATED):
+        route = self._routes.get(path) or _build_route(path)
+        exchange.encode_error = self._choose_encoder(route.endpoint)
+        request = self._start(exchange, route)
+        handler = route.find_handler(exchange.method)
+        if self.is_correlated and (handler is None or route.endpoint.is_correlated):
             exchange.correlate()
             request.correlation_id = exchange.correlation_id
-        asked = self.cors.admit(exchange) if self.cors is not None else None
-        if endpoint is not None:
-            await self._attend(endpoint, exchange, is_light=is_light)
-        elif methods is None and self._is_under_unknown(path):
-            words = f"policy `{path.split('/')[1]}` not found"
-            await exchange.answer(HTTPStatus.NOT_FOUND, encode_client_error(HTTPStatus.NOT_FOUND, words), _JSON)
-        elif methods is None:
-            await _turn_away(exchange, HTTPStatus.NOT_FOUND)
-        elif asked is not None:
+        asked = self.cors.admit(exchange, route.cors) if self.cors is not None else None
+        if handler is not None:
+            await self._attend(handler, exchange, route.endpoint)
+        elif asked is not None and route.methods is not None:
             await answer_preflight(exchange, asked)
         else:
-            allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
-            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
-        if not is_light:
+            await self._refuse(exchange, route)
+        if not route.is_light:
             _observe(request, exchange)
 
-    def _is_under_unknown(self, path: str) -> bool:
-        """Whether a path of OpenAI's clients stands under a name that no policy has."""
-        own = path[path.find("/v1/") :]
-        return own != path and own in self._routes and is_client_path(path) and self._has_policies
+    def _start(self, exchange: Exchange, route: _Route) -> IncomingRequest:
+        """Tell telemetry of the request. One under the name of a policy has no span of its endpoint."""
+        path, is_counted = exchange.path, self._is_counted and not route.is_light
+        span_name = route.endpoint.span if route.endpoint.path == path and route.methods is not None else ""
+        label = None if route.methods is None else path
+        return start_request(exchange.method, path, label, exchange.header, span_name=span_name, is_counted=is_counted)
 
-    def _choose_encoder(self, path: str) -> ErrorEncoder:
-        if self.encode_error is not encode_error:
-            return self.encode_error
-        if is_client_path(path):
-            return encode_client_error
-        if path in OLLAMA_PATHS:
-            return encode_ollama_error
-        is_chat = path.startswith(CHAT_PATH) or path == TRACED_CHAT_PATH
-        return encode_chat_error if is_chat else encode_error
+    def _choose_encoder(self, endpoint: ApiEndpoint) -> ErrorEncoder:
+        """How errors are written: as the application says, else as the endpoint's format says."""
+        is_given = self.encode_error is not GUARDRAILS.encode_error
+        return self.encode_error if is_given else endpoint.format.encode_error
 
-    async def _attend(self, endpoint: Endpoint, exchange: Exchange, *, is_light: bool) -> None:
+    async def _refuse(self, exchange: Exchange, route: _Route) -> None:
+        """There is no such path, or it has no such method."""
+        methods = route.methods
+        if methods is not None:
+            allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
+            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
+        elif (policy := self._find_unknown_policy(exchange.path)) is not None:
+            words = f"policy `{policy}` not found"
+            body = OPENAI.encode_error(HTTPStatus.NOT_FOUND, words)
+            await exchange.answer(HTTPStatus.NOT_FOUND, body, _JSON)
+        else:
+            await _turn_away(exchange, HTTPStatus.NOT_FOUND)
+
+    def _find_unknown_policy(self, path: str) -> str | None:
+        """The name before a path that is served under policies, where none of them has it."""
+        name, own = (split_policy(path) if self._has_policies else None) or ("", "")
+        return name if own in self._routes and name != "v1" else None
+
+    async def _attend(self, handler: Handler, exchange: Exchange, endpoint: ApiEndpoint) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - every request has its task
         exchange.watch(task)
         try:
-            await self._admit(endpoint, exchange, is_light)
+            await self._admit(handler, exchange, endpoint)
         except asyncio.CancelledError as error:
             if not exchange.has_left:  # the process ends now, whatever is under way
                 exchange.drop()
@@ -119,20 +135,20 @@ class App:
         if task.cancelling():
             task.uncancel()
 
-    async def _admit(self, endpoint: Endpoint, exchange: Exchange, is_light: bool) -> None:
-        if is_light:
-            await endpoint(exchange)
+    async def _admit(self, handler: Handler, exchange: Exchange, endpoint: ApiEndpoint) -> None:
+        if endpoint.is_open:
+            await handler(exchange)
             return
-        with self._callers.admit(exchange):
-            await self._take_permit(endpoint, exchange)
+        with self._callers.admit(exchange, takes_bearer=endpoint.scope is Scope.BEARER):
+            await self._take_permit(handler, exchange)
 
-    async def _take_permit(self, endpoint: Endpoint, exchange: Exchange) -> None:
+    async def _take_permit(self, handler: Handler, exchange: Exchange) -> None:
         if self._permits <= 0:
             raise OverloadedError("too many requests at once, try again later")
         self._permits -= 1
         limit = _Limit(self._timeout_s)
         try:
-            await endpoint(exchange)
+            await handler(exchange)
         except asyncio.CancelledError:
             if limit.has_passed and not exchange.has_left:
                 raise RequestTimedOut from None
@@ -175,7 +191,7 @@ class _Limit:
 async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
     """There is nothing to call; where the contract gives errors a body, this one has it too."""
     if exchange.path.startswith(CHAT_PATH):
-        await exchange.answer(status, encode_chat_error(status, status.phrase), _JSON, *headers)
+        await exchange.answer(status, AGGREGATOR.encode_error(status, status.phrase), _JSON, *headers)
     else:
         await exchange.answer(status, b"", *headers)
 

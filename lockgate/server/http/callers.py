@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who calls, and whether it may now: keys, certificates, and each caller's share.
 
-Decides before a body is read. Knows names, keys and limits; knows no endpoint beyond the form of its path. A process
+Decides before a body is read. Knows names, keys and limits; knows no endpoint. A process
 counts for itself: with several workers each gives a caller its whole share.
 """
 
@@ -14,7 +14,6 @@ from hashlib import sha256
 from types import TracebackType
 
 from lockgate.config.settings import CallerSettings
-from lockgate.core.endpoints import OLLAMA_PATHS, is_client_path
 from lockgate.core.turns import ANONYMOUS
 from lockgate.errors import TooManyRequests, Unauthorized
 from lockgate.server.http.exchange import KEY_HEADER, Exchange
@@ -99,14 +98,16 @@ class Callers:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
 
-    def admit(self, exchange: Exchange) -> Admission:
-        """The place of an exchange, on which its caller is noted; raises Unauthorized or TooManyRequests."""
+    def admit(self, exchange: Exchange, *, takes_bearer: bool) -> Admission:
+        """The place of an exchange, on which its caller is noted; raises Unauthorized or TooManyRequests.
+
+        `takes_bearer`: a key may also be shown as a bearer token.
+        """
         if not self._shares:
             exchange.caller = exchange.certificate_name or ANONYMOUS
             return self._open_door
-        may_be_bearer = is_client_path(exchange.path) or exchange.path in OLLAMA_PATHS
         exchange.key = exchange.raw_header(KEY_HEADER).strip()
-        if may_be_bearer:
+        if takes_bearer:
             exchange.withheld |= {_AUTHORIZATION}
             exchange.key = exchange.key or read_bearer(exchange.raw_header(_AUTHORIZATION))
         exchange.caller = self.identify(exchange.key, exchange.certificate_name)

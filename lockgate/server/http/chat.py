@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from lockgate.agents import build_guarding
+from lockgate.agents import build_policy
 from lockgate.assembly import Gateway
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
 from lockgate.core.answers import Outcome, RetrievalStarted, Step, Token
@@ -28,8 +28,9 @@ from lockgate.errors import (
     UnreadableBody,
     UpstreamError,
 )
+from lockgate.guard.policy import Policy
 from lockgate.interfaces import Headers
-from lockgate.pipelines.answer import Guarding, Limits, Question, Tell, answer
+from lockgate.pipelines.answer import Limits, Question, Tell, answer
 from lockgate.pipelines.guards import ActiveGuard, Chosen
 from lockgate.pipelines.retrieve import NamedSource
 from lockgate.server.http.answering import MAPPING_HEADER, Answering, wants
@@ -158,10 +159,10 @@ class ChatRoutes:
         own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
         return own.policy if own is not None else None
 
-    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Guarding:
+    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Policy:
         default = self._find_default(model)
         if wanted is None and default is None:
-            return Guarding()
+            return Policy()
         answering = self._answering
         wanted = wanted or wire.ChatDetectors()
         names_some = any(getattr(wanted, name) for name in _SECTIONS)
@@ -188,7 +189,7 @@ class ChatRoutes:
             with _blaming(f"detectors.{name}"):
                 answering.check_thresholds(asked[name])
                 chosen[name] = await answering.choose(asked[name], rules[name], headers)
-        return build_guarding(chosen, policy, self._gateway.settings)
+        return build_policy(chosen, policy, self._gateway.settings)
 
     def _settle(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> PolicySettings:
         """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""

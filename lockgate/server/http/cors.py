@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which web pages may read our answers: the headers by which browsers know, and the question that they ask first.
 
-Decides by path and origin alone. What a client sends as its origin is compared and never repeated; an answer names an
-origin only as the settings spell it. Refuses to know keys: a browser asks without them.
+Decides by the rule of the endpoint and the origin alone. What a client sends as its origin is compared and never
+repeated; an answer names an origin only as the settings spell it. Keys do not count here: a browser asks without them.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lockgate.api.endpoint import CorsRule
 from lockgate.config.settings import Settings
-from lockgate.core.endpoints import PAGE_FILES_PATH, PAGE_PATH, TRACED_CHAT_PATH
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import CORRELATION_HEADER, Exchange, Headers
 
 ANY = "*"
 REFUSAL = ErrorReply(400, "this origin may not call")
-_OPEN_PREFIX = "/api/v1/"
-_OPEN_PATHS = frozenset({"/health", "/ready"})
 _ORIGIN = b"origin"
 _METHOD = b"access-control-request-method"
 _HEADERS = b"access-control-request-headers"
@@ -64,18 +62,18 @@ class Cors:
 
     def __init__(self, settings: Settings) -> None:
         everywhere = settings.server.cors_origins
-        self._open = build_rule((*settings.aggregator.cors_origins, *everywhere))
-        self._other = build_rule(everywhere)
+        self._rules = {
+            CorsRule.AGGREGATOR: build_rule((*settings.aggregator.cors_origins, *everywhere)),
+            CorsRule.SERVER: build_rule(everywhere),
+            CorsRule.NONE: build_rule(()),  # for the page alone, whatever the settings say of other paths
+        }
 
-    def admit(self, exchange: Exchange) -> OriginRule | None:
+    def admit(self, exchange: Exchange, cors: CorsRule) -> OriginRule | None:
         """Puts on the exchange what its answer tells browsers; gives the rule if a browser asks whether it may call."""
         origin = exchange.raw_header(_ORIGIN)
         if not origin:
             return None
-        path = exchange.path
-        if path in (TRACED_CHAT_PATH, PAGE_PATH) or path.startswith(PAGE_FILES_PATH):
-            return None  # for the page alone, whatever the settings say of other paths
-        rule = self._open if path.startswith(_OPEN_PREFIX) or path in _OPEN_PATHS else self._other
+        rule = self._rules[cors]
         if rule.is_silent:
             return None
         exchange.add_headers(rule.headers(origin))

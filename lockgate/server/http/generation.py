@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints that generate text by `model_id`: classification, whole and streamed, and generation-detection."""
 
+from functools import partial
+
 from lockgate.assembly import Gateway
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
+from lockgate.guard.request import InputBlocked
 from lockgate.interfaces import Backend
 from lockgate.server.http.answering import Answering, Job, Plan
 from lockgate.server.http.bodies import decode_body
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import classification as wire
-from lockgate.wire.openai import Found, encode
+from lockgate.wire.formats import Formats
+from lockgate.wire.openai import encode
 from lockgate.wire.openai_events import encode_event
-
-CLASSIFICATION_PATH = "/api/v1/task/classification-with-text-generation"
-STREAMING_PATH = "/api/v1/task/server-streaming-classification-with-text-generation"
-GENERATION_PATH = "/api/v2/text/generation-detection"
 
 
 class GenerationRoutes:
     """The endpoints of one open gateway."""
 
-    def __init__(self, gateway: Gateway, backend: Backend) -> None:
+    def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
         self._backend = backend
-        self._is_fms = gateway.is_fms
+        self._rules = gateway.rules
+        self._formats = formats
         self._whole_text_holds = gateway.settings.whole_document != "trail"
 
     async def classify(self, exchange: Exchange) -> None:
@@ -55,19 +56,17 @@ class GenerationRoutes:
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
         raw = await exchange.read_json(self._answering.limits.body_bytes)
-        shape = wire.PLAIN_CLASSIFICATION if self._is_fms else wire.CLASSIFICATION
-        return wire.read_classification(await decode_body(shape, raw))
+        return wire.read_classification(await decode_body(self._formats.classification, raw))
 
     async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
         self._check(wanted)
         plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
         border: wire.WholeText | wire.TextEvents
         if is_stream:
-            border = wire.TextEvents(
-                is_guarded=bool(plan.outputs.contents) and not plan.is_shadow, is_fms=self._is_fms, hides=plan.hides
-            )
+            is_guarded = bool(plan.policy.output) and not plan.policy.is_shadow
+            border = self._formats.text_events(is_guarded=is_guarded, hides=plan.policy.hides)
         else:
-            border = wire.WholeText(wanted, hides=plan.hides)
+            border = wire.WholeText(wanted, hides=plan.policy.hides)
         await self._answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=is_stream))
 
     def _check(self, wanted: wire.Wanted) -> None:
@@ -86,7 +85,7 @@ class GenerationRoutes:
         changes = policy.measures("output").changes_text([*wanted.output, *policy.output])
         rules = answering.rules(
             output_type,
-            allows_whole_text=not (is_stream and self._is_fms),
+            allows_whole_text=not is_stream or self._rules.allows_whole_text,
             whole_text_holds=self._whole_text_holds or changes,
         )
         return await answering.plan(
@@ -107,21 +106,22 @@ class GenerationRoutes:
             self._backend,
             generation,
             plan,
-            self._answering.lanes(
-                plan.outputs.contents, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True
+            partial(
+                self._answering.lanes, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True
             ),
             border,
             is_stream,
             wanted.text,
             wanted.masks,
-            block=lambda found, tokens, warnings: _block(plan, found, tokens, warnings, is_stream=is_stream),
+            block=lambda blocked, warnings: _block(plan, blocked, warnings, is_stream=is_stream),
             warn=lambda code, words: {"id": code, "message": words},
             with_prompt=lambda masked, _: generation._replace(body=wanted.body | {"text": masked}),
         )
 
 
-def _block(plan: Plan, found: Found, tokens: int, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:
-    answer = wire.build_blocked(found, tokens, plan.policy.fallback if plan.blocks_prompt else None)
+def _block(plan: Plan, blocked: InputBlocked, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:
+    fallback = None if blocked.input.is_refused else plan.policy.fallback
+    answer = wire.build_blocked(blocked.input.found, blocked.tokens, fallback)
     answer["warnings"] += warnings
     plan.account.add(answer)
     answer |= plan.account.tell()

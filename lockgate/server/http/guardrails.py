@@ -6,6 +6,7 @@ from contextlib import aclosing
 from itertools import takewhile
 
 from lockgate.assembly import Gateway
+from lockgate.config.endpoint_rules import NDJSON
 from lockgate.core.messages import check_reviewable
 from lockgate.core.release import Strategy
 from lockgate.core.values import (
@@ -26,6 +27,7 @@ from lockgate.server.http.bodies import decode, decode_body
 from lockgate.server.http.errors import ErrorReply
 from lockgate.server.http.exchange import Exchange
 from lockgate.telemetry import count_detections
+from lockgate.wire.formats import Formats
 from lockgate.wire.guardrails import (
     CONTENT_LINE,
     CONTENT_REQUEST,
@@ -35,31 +37,24 @@ from lockgate.wire.guardrails import (
     DetectorMap,
     encode_answer,
     encode_error,
-    encode_line,
     encode_reviews,
 )
 from lockgate.wire.ndjson import LineSplitter
 from lockgate.wire.openai import read_chat
 
-CONTENT_PATH = "/api/v2/text/detection/content"
-STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
-CHAT_PATH = "/api/v2/text/detection/chat"
-CONTEXT_PATH = "/api/v2/text/detection/context"
-GENERATED_PATH = "/api/v2/text/detection/generated"
-_NDJSON = "application/x-ndjson"
-
 
 class GuardrailsRoutes:
     """The endpoints of one open gateway."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, formats: Formats) -> None:
         self._limits = gateway.settings.limits
-        self._is_fms = gateway.is_fms
+        self._rules = gateway.rules
+        self._encode_line = formats.encode_line
         self._answering = Answering(gateway)
         self._max_open = gateway.settings.detector_concurrent_requests
         self._stream_rules = self._answering.rules(
             TEXT_CONTENTS,
-            allows_whole_text=not gateway.is_fms,
+            allows_whole_text=gateway.rules.allows_whole_text,
             whole_text_holds=gateway.settings.whole_document != "trail",
         )
 
@@ -72,7 +67,8 @@ class GuardrailsRoutes:
         answering.check_thresholds(request.detectors)
         rules = answering.rules(TEXT_CONTENTS)
         chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
-        found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=self._is_fms)
+        trusts_chunks = self._rules.trusts_chunks
+        found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=trusts_chunks)
         if found:
             count_detections(found)
         await exchange.answer_json(encode_answer(found))
@@ -109,14 +105,13 @@ class GuardrailsRoutes:
 
     async def stream_content(self, exchange: Exchange) -> None:
         """POST detection/stream-content."""
-        if not exchange.header(b"content-type").lower().startswith(_NDJSON):
-            raise UnreadableBody(f"expected {_NDJSON}", status=415)
-        headers = [] if self._is_fms else [(b"content-type", _NDJSON.encode())]
-        await exchange.start_stream(headers, _encode_error_line)
+        if not exchange.header(b"content-type").lower().startswith(NDJSON):
+            raise UnreadableBody(f"expected {NDJSON}", status=415)
+        await exchange.start_stream([*self._rules.line_headers], _encode_error_line)
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
             detectors = first[0].detectors or {}
-            if not self._is_fms:
+            if self._rules.checks_thresholds_first:
                 self._answering.check_thresholds(detectors)
             passed = self._answering.headers(exchange)
             guards = (await self._answering.choose(detectors, self._stream_rules, passed)).contents
@@ -126,7 +121,7 @@ class GuardrailsRoutes:
                     if release.detections:
                         count_detections(release.detections)
                     if release.text or release.detections:
-                        await exchange.write(encode_line(release, is_relative=self._is_fms))
+                        await exchange.write(self._encode_line(release))
         await exchange.end()
 
 

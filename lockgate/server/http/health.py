@@ -33,7 +33,7 @@ class HealthRoutes:
     """The endpoints of one open gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
-        versions = _EMULATED if gateway.is_fms else _EMULATED | {"lockgate": __version__}
+        versions = _EMULATED | ({"lockgate": __version__} if gateway.rules.has_extensions else {})
         self._versions = _encode(versions)
         self._gateway = gateway
         self._headers = build_passthrough(gateway.settings)

@@ -11,37 +11,35 @@ from lockgate.core.messages import check_last_content, check_last_role, join_tex
 from lockgate.core.release import Strategy
 from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.errors import InvalidRequest
+from lockgate.guard.request import InputBlocked
 from lockgate.interfaces import Backend
 from lockgate.pipelines.detect import Slice
+from lockgate.pipelines.guards import ActiveGuard
 from lockgate.server.http.answering import Answering, Job, Plan
 from lockgate.server.http.bodies import decode
 from lockgate.server.http.exchange import Exchange
 from lockgate.wire import openai as wire
-from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_blocked, build_refused
+from lockgate.wire.formats import Formats
+from lockgate.wire.openai_answers import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
 from lockgate.wire.openai_events import DONE, Manner, RelayedEvents, encode_event
 from lockgate.wire.openai_guarded import GuardedEvents
 from lockgate.wire.openai_lanes import LaneEvents
 from lockgate.wire.openai_passing import PassingEvents, ShadowEvents
 
-CHAT_PATH = "/api/v2/chat/completions-detection"
-TEXT_PATH = "/api/v2/text/completions-detection"
-CLIENT_CHAT_PATH = "/v1/chat/completions"
-CLIENT_TEXT_PATH = "/v1/completions"
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
 class OpenAIRoutes:
     """The endpoints of one open gateway that has an OpenAI-compatible server behind it."""
 
-    def __init__(self, gateway: Gateway, backend: Backend) -> None:
+    def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
         self._backend = backend
-        self._is_fms = gateway.is_fms
+        self._rules = gateway.rules
+        self._formats = formats
         self._policies = gateway.settings.policies
         defaults = gateway.settings.openai.policies if gateway.settings.openai is not None else {}
-        self._default_policies = {} if gateway.is_fms else defaults
-        self._chat_shape = wire.PLAIN_CHAT if gateway.is_fms else wire.CHAT
-        self._text_shape = wire.PLAIN_TEXT if gateway.is_fms else wire.TEXT
+        self._default_policies = defaults if gateway.rules.has_extensions else {}
         self._whole_text_holds = gateway.settings.whole_document == "hold"
 
     async def complete_chat(self, exchange: Exchange) -> None:
@@ -54,7 +52,7 @@ class OpenAIRoutes:
 
     async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
         """The same, when the body has been read."""
-        asked = self._settle_policy(exchange, await decode(raw, partial(wire.read_request, self._chat_shape)))
+        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_chat))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         if not asked.messages:
@@ -76,7 +74,7 @@ class OpenAIRoutes:
 
     async def complete_text_body(self, exchange: Exchange, raw: bytes) -> None:
         """The same, when the body has been read."""
-        asked = self._settle_policy(exchange, await decode(raw, partial(wire.read_request, self._text_shape)))
+        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_text))
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(asked.policy)
@@ -97,7 +95,7 @@ class OpenAIRoutes:
     def _split_model(self, asked: wire.Asked) -> wire.Asked:
         """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
         model, _, policy = asked.model.rpartition("@")
-        if not model or self._is_fms or policy not in self._policies:
+        if not model or not self._rules.has_extensions or policy not in self._policies:
             return asked
         if asked.policy not in (None, policy):
             raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
@@ -107,7 +105,7 @@ class OpenAIRoutes:
         self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, text: str, check_role: Callable[[], None]
     ) -> None:
         answering = self._answering
-        if not self._is_fms:
+        if self._rules.checks_thresholds_first:
             answering.check_thresholds(asked.input, asked.output)
         if asked.is_stream:
             await exchange.start_events(done=DONE)
@@ -118,12 +116,12 @@ class OpenAIRoutes:
             self._backend,
             generation,
             plan,
-            self._plan_lanes(dialect, asked, plan),
+            partial(self._plan_lanes, dialect, asked, is_ruled=bool(plan.policy.name)),
             self._border(dialect, asked, plan),
             asked.is_stream,
             text,
             asked.masks,
-            block=lambda found, tokens, warnings: self._block(dialect, asked, plan, (found, tokens), warnings),
+            block=lambda blocked, warnings: self._block(dialect, asked, plan, blocked, warnings),
             warn=wire.warn,
             with_prompt=lambda masked, masks: generation._replace(body=_with_prompt(asked, text, masked, masks)),
             slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
@@ -141,10 +139,11 @@ class OpenAIRoutes:
             return await answering.plan(exchange, policy, inputs, outputs)
         return await answering.plan(exchange, policy, inputs, outputs, lanes=policy.lanes)
 
-    def _plan_lanes(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> LanePlan:
-        is_ruled = bool(plan.policy.name)
+    def _plan_lanes(
+        self, dialect: Dialect, asked: wire.Asked, guards: Sequence[ActiveGuard], *, is_ruled: bool
+    ) -> LanePlan:
         lanes = self._answering.lanes(
-            plan.outputs.contents,
+            guards,
             is_stream=asked.is_stream,
             strategy=Strategy.FRONTIER,
             reads_empty=dialect is TEXTS and not is_ruled,
@@ -154,38 +153,38 @@ class OpenAIRoutes:
     def _border(
         self, dialect: Dialect, asked: wire.Asked, plan: Plan
     ) -> WholeAnswer | RelayedEvents | GuardedEvents | PassingEvents:
-        has_reviews = bool(plan.outputs.reviews)
-        lanes = frozenset(plan.policy.lanes) if plan.policy.name else None
+        policy = plan.policy
+        has_reviews = bool(policy.reviews)
+        lanes = frozenset(policy.lanes) if policy.name else None
         if not asked.is_stream:
-            return WholeAnswer(
+            return self._formats.whole_answer(
                 dialect,
                 asked,
-                has_guards=not plan.outputs.is_empty,
-                is_fms=self._is_fms,
-                fallback=plan.policy.fallback if plan.hides else None,
+                has_guards=bool(policy.output or policy.reviews),
+                fallback=policy.fallback if policy.hides else None,
                 lanes=lanes,
             )
         limit = self._answering.limits.max_held_chars
-        manner = Manner(plan.trailing, has_reviews, self._is_fms, plan.hides, plan.policy.fallback, limit, lanes)
-        if plan.is_shadow:
+        manner = Manner(policy.trailing, has_reviews, policy.hides, policy.fallback, limit, lanes)
+        if policy.is_shadow:
             return ShadowEvents(dialect, asked, manner)
-        if plan.is_holding:
-            return (GuardedEvents if lanes is None else LaneEvents)(dialect, asked, manner)
-        return (RelayedEvents if lanes is None else PassingEvents)(dialect, asked, manner)
+        if policy.is_holding:
+            return (self._formats.guarded_events if lanes is None else LaneEvents)(dialect, asked, manner)
+        return (self._formats.relayed_events if lanes is None else PassingEvents)(dialect, asked, manner)
 
     def _block(
         self,
         dialect: Dialect,
         asked: wire.Asked,
         plan: Plan,
-        counted: tuple[wire.Found, int],
+        blocked: InputBlocked,
         warnings: list[dict[str, str]],
     ) -> bytes:
-        found, tokens = counted
-        if plan.blocks_prompt:
-            answer = build_refused(dialect, asked, found, plan.policy.fallback)
+        found = blocked.input.found
+        if blocked.input.is_refused:
+            answer = self._formats.build_blocked(dialect, asked, found, blocked.tokens)
         else:
-            answer = build_blocked(dialect, asked, found, tokens, is_fms=self._is_fms)
+            answer = build_refused(dialect, asked, found, plan.policy.fallback)
         answer["warnings"] += warnings
         plan.account.add(answer)
         answer |= plan.account.tell()

@@ -14,7 +14,7 @@ from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEX
 from lockgate.core.verdicts import keep
 from lockgate.errors import InvalidRequest, UnknownDetector, UnsuitableDetector
 from lockgate.pipelines.guards import Guard, check_thresholds
-from lockgate.server.http.app import App, Endpoint, Routes
+from lockgate.server.http.app import App, Handler, Routes
 from lockgate.server.http.bodies import decode_body
 from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.passing import build_passthrough, prepare
@@ -53,7 +53,7 @@ def build_parts_app(parts: Parts) -> App:
 def part_routes(parts: Parts) -> Routes:
     """The port of our detectors: a path for each type, also where no detector is of that type."""
     routes = DetectorRoutes(parts)
-    posts: dict[str, Endpoint] = {PATHS[kind]: routes.review(kind) for kind in _SUBJECTS}
+    posts: dict[str, Handler] = {PATHS[kind]: routes.review(kind) for kind in _SUBJECTS}
     posts[PATHS[TEXT_CONTENTS]] = routes.detect_contents
     return {HEALTH_PATH: {"GET": health}, **{path: {"POST": endpoint} for path, endpoint in posts.items()}}
 
@@ -80,7 +80,7 @@ class DetectorRoutes:
         found = [_choose(guard, one, threshold) for one in lists]
         await exchange.answer_json(encode_found_contents(found))
 
-    def review(self, kind: str) -> Endpoint:
+    def review(self, kind: str) -> Handler:
         """POST text/generation, text/chat and text/context/doc."""
 
         async def review(exchange: Exchange) -> None:

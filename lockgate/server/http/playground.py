@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from lockgate._version import __version__
+from lockgate.api.endpoints import PAGE_FILES_PATH, PAGE_PATH
 from lockgate.assembly import Gateway
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.samples import load_samples
 from lockgate.config.settings import ModelSettings
-from lockgate.core.endpoints import ABOUT_PATH, PAGE_FILES_PATH, PAGE_PATH, TRACED_CHAT_PATH
 from lockgate.server.addresses import is_loopback
-from lockgate.server.http.app import Endpoint
+from lockgate.server.http.app import Handler
 from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.tracing import HostRule, Tracer, check_token
 
@@ -52,12 +52,10 @@ class PlaygroundRoutes:
         self._gateway = gateway
         self._files = _load_files()
 
-    def list_routes(self) -> dict[str, dict[str, Endpoint]]:
-        """Each path and who answers there."""
-        routes: dict[str, dict[str, Endpoint]] = {
-            f"{PAGE_FILES_PATH}{name}": {"GET": self.send} for name in self._files
-        }
-        return routes | {PAGE_PATH: {"GET": self.send}, ABOUT_PATH: {"GET": self.tell}}
+    @property
+    def file_names(self) -> list[str]:
+        """The names of the page's files."""
+        return list(self._files)
 
     async def send(self, exchange: Exchange) -> None:
         """GET the page or one of its files."""
@@ -101,14 +99,10 @@ class PlaygroundRoutes:
 class TraceRoutes:
     """An answer as its own endpoint gives it, and between its events what happens behind the gate."""
 
-    def __init__(self, gateway: Gateway, answer_stream: Endpoint) -> None:
+    def __init__(self, gateway: Gateway, answer_stream: Handler) -> None:
         self._hosts = HostRule(gateway.settings.server.allowed_hosts)
         self._token = gateway.settings.trace_token
         self._answer_stream = answer_stream
-
-    def list_routes(self) -> dict[str, dict[str, Endpoint]]:
-        """Each path and who answers there."""
-        return {TRACED_CHAT_PATH: {"POST": self.answer_stream}}
 
     async def answer_stream(self, exchange: Exchange) -> None:
         """POST chat/stream, traced."""

@@ -1,112 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of routes: what each port answers."""
+"""Binds the table of endpoints to handlers: what each port answers."""
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
+from lockgate.api.endpoint import ApiEndpoint, Port
+from lockgate.api.endpoints import ENDPOINTS
+from lockgate.api.lookup import put_under
 from lockgate.assembly import Gateway
-from lockgate.core.endpoints import (
-    CHAT_PATH,
-    CHAT_STREAM_PATH,
-    MODERATIONS_PATH,
-    OLLAMA_CHAT_PATH,
-    OLLAMA_MODELS_PATH,
-    OLLAMA_TEXT_PATH,
-    OLLAMA_VERSION_PATH,
-    check_segment,
-    is_client_path,
-)
+from lockgate.compat import find_formats, find_rules
+from lockgate.config.settings import Settings
+from lockgate.core.endpoints import check_segment
 from lockgate.pipelines.generate import NoBackend
 from lockgate.server.http import agent, chat, generation, guardrails, moderations, openai, playground
-from lockgate.server.http.app import Endpoint, Routes
+from lockgate.server.http.app import Handler, Routes
 from lockgate.server.http.docs import docs_page, openapi_document
 from lockgate.server.http.exchange import Exchange
 from lockgate.server.http.health import HealthRoutes, ReadyRoute, api_health
 from lockgate.server.readiness import Readiness
 
+Handlers = dict[str, Handler]  # by the name of the endpoint
+
 
 def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
     """The API port."""
-    detecting = guardrails.GuardrailsRoutes(gateway)
-    generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend())
-    answering = chat.ChatRoutes(gateway)
-    posts: dict[str, Endpoint] = {
-        guardrails.CONTENT_PATH: detecting.detect_content,
-        guardrails.STREAM_CONTENT_PATH: detecting.stream_content,
-        guardrails.CHAT_PATH: detecting.detect_chat,
-        guardrails.CONTEXT_PATH: detecting.detect_context,
-        guardrails.GENERATED_PATH: detecting.detect_generated,
-        generation.CLASSIFICATION_PATH: generating.classify,
-        generation.STREAMING_PATH: generating.classify_stream,
-        generation.GENERATION_PATH: generating.generate,
-        CHAT_PATH: answering.answer_whole,
-        CHAT_STREAM_PATH: answering.answer_stream,
-    }
-    completing = None if gateway.openai is None else openai.OpenAIRoutes(gateway, gateway.openai)
-    if completing is not None:
-        posts[openai.CHAT_PATH] = completing.complete_chat
-        posts[openai.TEXT_PATH] = completing.complete_text
-    routes: dict[str, dict[str, Endpoint]] = {path: {"POST": endpoint} for path, endpoint in posts.items()}
-    if gateway.agents or not gateway.is_fms:
-        routes |= _client_routes(gateway, completing)
-    if not gateway.is_fms:
-        routes[MODERATIONS_PATH] = {"POST": moderations.ModerationRoutes(gateway).moderate}
-        routes["/health"] = {"GET": api_health}
-        routes["/ready"] = {"GET": ReadyRoute(readiness).ready}
-        routes["/openapi.json"] = {"GET": openapi_document}
-    if not gateway.is_fms:
-        routes |= _list_policy_routes(gateway, routes)
-    routes |= _list_open_routes(gateway, answering)
-    if gateway.settings.server.docs:
-        routes["/openapi.json"] = {"GET": openapi_document}
-        routes["/docs"] = routes["/redoc"] = {"GET": docs_page}
-    return routes
-
-
-def _list_open_routes(gateway: Gateway, answering: chat.ChatRoutes) -> dict[str, dict[str, Endpoint]]:
-    """Playground and trace, where the settings ask for them."""
-    server = gateway.settings.server
-    page = playground.PlaygroundRoutes(gateway).list_routes() if server.playground else {}
-    trace = playground.TraceRoutes(gateway, answering.answer_stream).list_routes() if server.trace else {}
-    return page | trace
-
-
-def _list_policy_routes(gateway: Gateway, routes: Routes) -> dict[str, dict[str, Endpoint]]:
-    """The paths of OpenAI's clients once more for each policy, under its name: whatever is asked there is under it."""
-    own = {path: methods for path, methods in routes.items() if path.startswith("/v1/")}
-    found: dict[str, dict[str, Endpoint]] = {}
-    for name in gateway.settings.policies:
-        for path, methods in own.items():
-            under = f"/{name}{path}"
-            if check_segment(name) is None and is_client_path(under):
-                found[under] = {method: partial(_attend_under, name, one) for method, one in methods.items()}
-    return found
-
-
-async def _attend_under(policy: str, endpoint: Endpoint, exchange: Exchange) -> None:
-    exchange.policy = policy
-    await endpoint(exchange)
-
-
-def _client_routes(gateway: Gateway, completing: openai.OpenAIRoutes | None) -> dict[str, dict[str, Endpoint]]:
-    """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
+    settings = gateway.settings
     speaking = agent.AgentRoutes(gateway)
-    completes: agent.AgentRoutes | openai.OpenAIRoutes = speaking
-    if completing is not None and not gateway.is_fms:
-        passing = agent.AgentRoutes(gateway, completing.complete_chat_body, completing.complete_text_body)
-        completes = passing if speaking.names else completing
-    return {
-        openai.CLIENT_CHAT_PATH: {"POST": completes.complete_chat},
-        openai.CLIENT_TEXT_PATH: {"POST": completes.complete_text},
-        OLLAMA_CHAT_PATH: {"POST": speaking.chat},
-        OLLAMA_TEXT_PATH: {"POST": speaking.generate},
-        OLLAMA_MODELS_PATH: {"GET": speaking.list_tags},
-        OLLAMA_VERSION_PATH: {"GET": agent.tell_version},
-        agent.MODELS_PATH: {"GET": speaking.list_models},
-        **{f"{agent.MODELS_PATH}/{name}": {"GET": speaking.show_model} for name in speaking.names},
+    handlers: Handlers = {
+        **_guardrails_handlers(gateway),
+        **_client_handlers(gateway, speaking),
+        **_chat_handlers(gateway),
+        "health": api_health,
+        "ready": ReadyRoute(readiness).ready,
+        "document": openapi_document,
+        "docs": docs_page,
+        "redoc": docs_page,
     }
+    values: dict[str, Iterable[str]] = {"showModel": speaking.names}
+    if settings.server.playground:
+        page = playground.PlaygroundRoutes(gateway)
+        handlers |= {"page": page.send, "pageFile": page.send, "about": page.tell}
+        values["pageFile"] = page.file_names
+    return bind(Port.API, settings, handlers, values)
 
 
 def health_routes(gateway: Gateway) -> Routes:
     """The health port."""
     health = HealthRoutes(gateway)
-    return {"/health": {"GET": health.health}, "/info": {"GET": health.info}, "/metrics": {"GET": health.metrics}}
+    handlers: Handlers = {"versions": health.health, "info": health.info, "metrics": health.metrics}
+    return bind(Port.HEALTH, gateway.settings, handlers)
+
+
+def bind(
+    port: Port, settings: Settings, handlers: Handlers, values: Mapping[str, Iterable[str]] | None = None
+) -> Routes:
+    """The routes of a port: every endpoint that exists under these settings and has a handler.
+
+    `values` are those of the variable at the end of a path, by the name of its endpoint.
+    """
+    routes: dict[str, dict[str, Handler]] = {}
+    has_extensions = find_rules(settings).has_extensions
+    policies = [name for name in settings.policies if check_segment(name) is None and has_extensions]
+    for one in ENDPOINTS:
+        handler = handlers.get(one.name)
+        if one.port is not port or handler is None or not one.exists(settings):
+            continue
+        for path in _list_paths(one, (values or {}).get(one.name, ())):
+            routes.setdefault(path, {})[one.method] = handler
+            for under, policy in _list_under(one, path, policies):
+                routes.setdefault(under, {})[one.method] = partial(_attend_under, policy, handler)
+    return routes
+
+
+def _list_paths(one: ApiEndpoint, values: Iterable[str]) -> list[str]:
+    """The path of an endpoint; with a variable, one path for each value."""
+    return [one.prefix + value for value in values] if one.is_template else [one.path]
+
+
+def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tuple[str, str]]:
+    """The path under the name of each policy, where the endpoint takes one, and that name."""
+    found = [(put_under(name, path), name) for name in policies] if one.takes_policy else []
+    return [(under, name) for under, name in found if under]
+
+
+async def _attend_under(policy: str, handler: Handler, exchange: Exchange) -> None:
+    exchange.policy = policy
+    await handler(exchange)
+
+
+def _guardrails_handlers(gateway: Gateway) -> Handlers:
+    formats = find_formats(gateway.settings)
+    detecting = guardrails.GuardrailsRoutes(gateway, formats)
+    generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend(), formats)
+    return {
+        "classify": generating.classify,
+        "classifyStream": generating.classify_stream,
+        "generate": generating.generate,
+        "detectContent": detecting.detect_content,
+        "streamContent": detecting.stream_content,
+        "detectChat": detecting.detect_chat,
+        "detectContext": detecting.detect_context,
+        "detectGenerated": detecting.detect_generated,
+        "moderate": moderations.ModerationRoutes(gateway).moderate,
+    }
+
+
+def _chat_handlers(gateway: Gateway) -> Handlers:
+    """Answers from documents, and their trace where the settings ask for it."""
+    answering = chat.ChatRoutes(gateway)
+    handlers: Handlers = {"answer": answering.answer_whole, "answerStream": answering.answer_stream}
+    if gateway.settings.server.trace:
+        handlers["tracedAnswerStream"] = playground.TraceRoutes(gateway, answering.answer_stream).answer_stream
+    return handlers
+
+
+def _client_handlers(gateway: Gateway, speaking: agent.AgentRoutes) -> Handlers:
+    """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
+    handlers: Handlers = {
+        "clientChat": speaking.complete_chat,
+        "clientText": speaking.complete_text,
+        "ollamaChat": speaking.chat,
+        "ollamaGenerate": speaking.generate,
+        "ollamaTags": speaking.list_tags,
+        "ollamaVersion": agent.tell_version,
+        "listModels": speaking.list_models,
+        "showModel": speaking.show_model,
+    }
+    if gateway.openai is None:
+        return handlers
+    completing = openai.OpenAIRoutes(gateway, gateway.openai, find_formats(gateway.settings))
+    handlers |= {"completeChat": completing.complete_chat, "completeText": completing.complete_text}
+    if gateway.rules.has_extensions:
+        passing = agent.AgentRoutes(gateway, completing.complete_chat_body, completing.complete_text_body)
+        completes: agent.AgentRoutes | openai.OpenAIRoutes = passing if speaking.names else completing
+        handlers |= {"clientChat": completes.complete_chat, "clientText": completes.complete_text}
+    return handlers

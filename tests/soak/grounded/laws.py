@@ -13,6 +13,8 @@ from tests.soak.grounded.plans import HANGING, MAIL, TAG, USAGE, ChatPlan, Endpo
 from tests.soak.streams.client import Heard
 from tests.soak.streams.laws import Violation
 
+FALLBACK = "This answer was withheld."  # of a policy that names none
+
 CLOSES_S = 1.0  # the bound for every single call of a busy server; the figure for p99 is measured beside it
 _FAILED = "Model generation failed"
 
@@ -112,7 +114,7 @@ class _Judge:
     def _look_at_tokens(self, tokens: list[dict[str, Any]], *, is_whole: bool) -> None:
         plan = self._plan
         text = "".join([token["content"] for token in tokens])
-        expected = "" if plan.guard == "block" else plan.answer()
+        expected = FALLBACK if plan.guard == "block" else plan.answer()
         if is_whole:
             _require(text == expected, "text", f"{text[:200]!r} is not {expected[:200]!r}")
         _require(expected.startswith(text), "text", f"{text[:200]!r} does not begin {expected[:200]!r}")
@@ -120,7 +122,8 @@ class _Judge:
         for token in tokens if plan.guard else ():
             _require(token["start_index"] == at, "offsets", f"{token['start_index']} does not follow {at}")
             at = token["processed_index"]
-        _require(not plan.guard or at == len(text), "offsets", f"{at} of {len(text)} characters")
+        of_model = 0 if plan.guard == "block" else len(text)  # the fallback is not the model's text
+        _require(not plan.guard or at == of_model, "offsets", f"{at} of {of_model} characters")
         found = sum([len(token["detections"]) for token in tokens if plan.guard])
         wanted = len(MAIL.findall(plan.model.text[:at])) if plan.guard else 0
         _require(found == wanted, "findings", f"{found} findings told, {wanted} made")

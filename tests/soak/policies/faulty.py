@@ -4,14 +4,15 @@
 This is the only place here that knows how the server is made inside. Every change is taken back at the end.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
 from lockgate.clients import detector
 from lockgate.core import arguments, chains, masks, release, verdicts
-from lockgate.server.http import answering
+from lockgate.guard import request
+from lockgate.pipelines import guarded_stream
 from lockgate.wire import openai_calls, openai_deltas, openai_events, openai_lanes, openai_passing, receipts
 
 WHOLE = "whole"
@@ -188,16 +189,16 @@ def change_in_shadow() -> Change:
 
 def leave_the_model() -> Change:
     """Nobody stops the model when its answer is withheld."""
-    honest = answering.Answering._relay
+    honest = guarded_stream.open_guarded_stream
 
-    async def relay(self: answering.Answering, exchange: Any, job: Any, answer: Any) -> bool:
-        is_blocked = await honest(self, exchange, job, answer)
-        if is_blocked:
-            async for _ in answer.releases:
+    @asynccontextmanager
+    async def open_stream(*args: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        async with honest(*args) as releases:
+            yield releases
+            async for _ in releases:
                 pass
-        return is_blocked
 
-    return answering.Answering, "_relay", relay
+    return request, "open_guarded_stream", open_stream
 
 
 _SHOWN = frozenset({"leak", "mask", "text"})

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes small ONNX graphs whose weights stay in a safetensors file.
+"""Writes small ONNX graphs whose weights stay in a file of their own.
 
-This module decides how nodes and tensors are put into the bytes of an ONNX model, and where in a safetensors file a
-weight lies. It refuses to know which model is written, and holds no weights: the graph only points at them.
-
-The format is protobuf (onnx.proto of the ONNX project); the field numbers used are named below.
+A graph holds no weights: each tensor is the name of the file, an offset and a length. The format is protobuf
+(onnx.proto of the ONNX project); the numbers of its fields stand in the functions below.
 """
 
 import json

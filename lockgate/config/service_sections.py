@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of the existing orchestrator's YAML that call services, and what they refer to (G-15 to G-25).
+"""Reads the config sections that name services: generation, openai, detectors, chunkers and tls (G-15 to G-25).
 
-Detectors and chunkers may run here instead of being called: then they have `embedded` in place of `service`.
+The Rust orchestrator's config file has the same sections, whichever `compat` is set. Detectors and chunkers may run
+here instead of being called: then they have `embedded` in place of `service`.
 """
 
 import re
@@ -66,7 +67,7 @@ def is_hostname(text: str) -> bool:
     return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in text.split("."))
 
 
-def read_orchestrator_sections(draft: Draft) -> dict[str, Any]:
+def read_service_sections(draft: Draft) -> dict[str, Any]:
     """The sections as fields of Settings."""
     reader = _Reader(draft)
     return {

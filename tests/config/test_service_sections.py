@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.config.orchestrator_yaml import is_hostname
+from lockgate.config.service_sections import is_hostname
 from lockgate.config.settings import TlsSettings
 from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, REMOTE, Loader

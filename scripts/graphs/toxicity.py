@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The computation of toxic-comment-classifier, written as an ONNX graph around its weight file.
+"""The computation of toxic-comment-classifier as an ONNX graph that points into its weight file.
 
-This module decides which operations run in which order, and where in the file each weight lies. The file is HDF5; it is
-pinned by its hash and its arrays are neither packed nor cut, so that their places are a table and no reader of the
-format is needed. It refuses to know how the operations run, and how words become numbers.
+The file is HDF5. It is pinned by its hash, and its arrays are neither compressed nor chunked: a table of their places
+is enough, no reader of the format is needed.
 """
 
-from lockgate.embedded.onnx_graph import FLOAT, INT64, GraphWriter, Weight
+from lockgate.embedded.toxicity import FILE_NAME, LABELS, WORDS
+from scripts.graphs.onnx_writer import FLOAT, INT64, GraphWriter, Weight
 
-LABELS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
-FILE_NAME = "model.weights.h5"
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-WORDS, UNITS = 20_000, 50
+UNITS = 50
 
 _FORWARD, _BACKWARD = "forward", "backward"
 _PLACES: dict[str, tuple[int, tuple[int, ...]]] = {

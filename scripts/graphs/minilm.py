@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The computation of all-MiniLM-L6-v2, written as an ONNX graph around its weight file.
-
-This module decides which operations run in which order. It refuses to know how they run, and how text becomes
-token numbers.
-"""
+"""The computation of all-MiniLM-L6-v2 as an ONNX graph that points into its weight file."""
 
 from pathlib import Path
 
-from lockgate.embedded.onnx_graph import FLOAT, INT64, GraphWriter, read_weights
+from lockgate.embedded.minilm import DIMENSIONS as WIDTH
+from scripts.graphs.onnx_writer import FLOAT, INT64, GraphWriter, read_weights
 
-LAYERS, HEADS, WIDTH = 6, 12, 384
+LAYERS, HEADS = 6, 12
 EPSILON = 1e-12
+_INT32 = 6
 
 
 def build_graph(weights: Path) -> bytes:
@@ -24,9 +22,6 @@ def build_graph(weights: Path) -> bytes:
         hidden = bert.transform(hidden, f"encoder.layer.{number}.")
     _pool(graph, bert.unfold(hidden), mask)
     return graph.finish()
-
-
-_INT32 = 6
 
 
 def _pool(graph: GraphWriter, hidden: str, mask: str) -> None:

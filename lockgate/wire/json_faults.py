@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the first fault of a JSON body in the words of the reference (serde_json and serde_path_to_error).
 
-It decides where a body first stops being JSON, or stops fitting the expected places, and what that is called. It
-refuses to know where the places come from, what the body is for, and which HTTP status a fault deserves.
+Every endpoint reports bad bodies in these words, whichever `compat` is set. This module finds where a body stops being
+JSON, or stops fitting the expected places, and names the fault; the caller chooses the HTTP status.
 
 The walk goes through the bytes in document order with a stack of its own, so depth costs nothing and the time is
 linear. Whatever is allowed to hold any JSON is passed in long runs by one regular expression. The reference's column is

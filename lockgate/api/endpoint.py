@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one endpoint is: its address, its wire format, who may call it, what it takes and what it answers."""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from lockgate.config.settings import Settings
+from lockgate.wire.agent_ollama import encode_error as encode_ollama_error
+from lockgate.wire.chat import encode_error as encode_chat_error
+from lockgate.wire.guardrails import ErrorAnswer
+from lockgate.wire.guardrails import encode_error as encode_guardrails_error
+from lockgate.wire.openai import encode_client_error
+from lockgate.wire.responses import AnswerFault, OllamaFault
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+
+_STATUSES = {
+    "400": "not JSON, or a detector that this endpoint cannot use",
+    "401": "the caller is not known",
+    "404": "no such detector",
+    "413": "larger than the limits allow",
+    "415": "wrong content type",
+    "422": "wrong shape, or a rule is broken",
+    "429": "the caller's share is used up",
+    "500": "a part behind us failed",
+    "503": "too many requests at once, or a part behind us is not available",
+    "504": "the request took longer than the limit",
+}
+_ANSWER_STATUSES = {
+    "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",
+    "401": "the caller is not known",
+    "404": "no such detector",
+    "413": "larger than the limits allow",
+    "422": "not JSON, wrong content type, wrong shape, or a rule is broken",
+    "429": "the caller's share is used up",
+    "500": "a detector or a chunker gave no answer (in a stream this is an event), or a bug",
+    "503": "too many requests at once",
+    "504": "the request took longer than the limit",
+}
+
+
+class WireFormat(NamedTuple):
+    """How errors of some endpoints are written, and how they are documented: their type, and their statuses."""
+
+    encode_error: Callable[[int, str], bytes]
+    error: Any
+    statuses: Mapping[str, str]
+
+
+GUARDRAILS = WireFormat(encode_guardrails_error, ErrorAnswer, _STATUSES)
+OPENAI = WireFormat(encode_client_error, ErrorAnswer, _STATUSES)
+OLLAMA = WireFormat(encode_ollama_error, OllamaFault, _STATUSES)
+AGGREGATOR = WireFormat(encode_chat_error, AnswerFault, _ANSWER_STATUSES)
+
+
+class Port(enum.Enum):
+    """Where an endpoint is served."""
+
+    API = enum.auto()
+    HEALTH = enum.auto()
+
+
+class Scope(enum.Enum):
+    """Who may call. Only `KEY` and `BEARER` know callers, count towards limits and are logged.
+
+    KEY: callers, by X-Lockgate-Key or their certificate. BEARER: also by a bearer token. PAGE: anyone, the files of the
+    playground. PROBE: anyone, however busy the process is; not logged where the port lacks the path either.
+    """
+
+    KEY = enum.auto()
+    BEARER = enum.auto()
+    PAGE = enum.auto()
+    PROBE = enum.auto()
+
+
+class CorsRule(enum.Enum):
+    """Which web pages may call: those of `aggregator` and `server`, those of `server` alone, or none."""
+
+    AGGREGATOR = enum.auto()
+    SERVER = enum.auto()
+    NONE = enum.auto()
+
+
+def always(_: Settings) -> bool:
+    """True: every configuration has the endpoint."""
+    return True
+
+
+def nothing(_: Settings) -> str:
+    """Nothing is missing."""
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiEndpoint:
+    """One endpoint.
+
+    `name` is its operation id and the key of its handler, `span` its name in traces. A path may end in `{variable}`.
+    `exists` says whether a configuration has it, `lacks` which section would make it useful. `request` is the type of a
+    body (several where the model decides), `response` the type of each media type: for server-sent events with names
+    a type by name. `statuses` are the errors it can have, where not all of its format. `input` and `output` are the
+    types of detectors that requests may name. An endpoint without `summary` is not in the OpenAPI document.
+    """
+
+    name: str
+    path: str
+    method: str = "POST"
+    port: Port = Port.API
+    format: WireFormat = GUARDRAILS
+    scope: Scope = Scope.KEY
+    cors: CorsRule = CorsRule.SERVER
+    span: str = ""
+    summary: str = ""
+    request: tuple[Any, ...] = ()
+    request_media: str = JSON
+    response: Mapping[str, Any]
+    statuses: tuple[str, ...] = ()
+    input: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    exists: Callable[[Settings], bool] = always
+    lacks: Callable[[Settings], str] = nothing
+
+    @property
+    def prefix(self) -> str:
+        """The part of the path before its variable."""
+        return self.path.partition("{")[0]
+
+    @property
+    def is_template(self) -> bool:
+        """Whether the path ends in a variable."""
+        return "{" in self.path
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone may call, without a key and without a place among the open requests."""
+        return self.scope in (Scope.PAGE, Scope.PROBE)
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether requests have a correlation id."""
+        return self.format is AGGREGATOR or self.scope is Scope.PROBE
+
+    @property
+    def takes_policy(self) -> bool:
+        """Whether the path is also served under the name of each policy."""
+        return self.format is OPENAI

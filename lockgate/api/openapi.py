@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document, made from the table of endpoints and the types of their messages."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from lockgate._version import __version__
+from lockgate.api.endpoint import JSON, ApiEndpoint
+from lockgate.api.endpoints import ENDPOINTS
+
+Schema = dict[str, Any]
+Schemas = Mapping[Any, Schema]  # by type
+_ANY_OBJECT: Schema = {"type": "object"}
+
+
+@cache
+def build_document() -> dict[str, Any]:
+    """The document; the types say what the bodies look like."""
+    documented = [one for one in ENDPOINTS if one.summary]
+    types = list(dict.fromkeys(kind for one in documented for kind in _list_types(one)))
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    by_type = dict(zip(types, schemas, strict=True))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Lockgate",
+            "version": __version__,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            "summary": "Detections on text, whole or while it streams",
+        },
+        "paths": {one.path: {one.method.lower(): _describe(one, by_type)} for one in documented},
+        "components": {"schemas": components},
+    }
+
+
+def _list_types(one: ApiEndpoint) -> Iterable[Any]:
+    """Every type that the description of an endpoint refers to."""
+    yield from one.request
+    for kind in one.response.values():
+        yield from kind.values() if isinstance(kind, Mapping) else [kind] if kind is not None else []
+    if one.request:
+        yield one.format.error
+
+
+def _describe(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
+    """The operation of an endpoint; one without a request body is described by its answer alone."""
+    content = {media: {"schema": _describe_response(kind, schemas)} for media, kind in one.response.items()}
+    if not one.request:
+        answer: dict[str, Any] = {"description": one.summary} | ({"content": content} if content else {})
+        return {"operationId": one.name, "responses": {"200": answer}}
+    return {
+        "operationId": one.name,
+        "description": one.summary,
+        "requestBody": {"required": True, "content": _describe_request(one, schemas)},
+        "responses": {"200": {"description": "the answer", "content": content}, **_describe_errors(one, schemas)},
+    }
+
+
+def _describe_request(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
+    kinds = [schemas[kind] for kind in one.request]
+    schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
+    return {one.request_media: {"schema": schema}}
+
+
+def _describe_response(kind: Any, schemas: Schemas) -> Schema:  # noqa: ANN401 - a type, or types by name
+    if isinstance(kind, Mapping):
+        return {"oneOf": [_describe_event(name, schemas[data]) for name, data in kind.items()]}
+    return _ANY_OBJECT if kind is None else schemas[kind]
+
+
+def _describe_event(name: str, data: Schema) -> Schema:
+    return {
+        "type": "object",
+        "title": name,
+        "properties": {"event": {"const": name}, "data": data},
+        "required": ["event", "data"],
+    }
+
+
+def _describe_errors(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
+    """The errors that may come as a status."""
+    content = {JSON: {"schema": schemas[one.format.error]}}
+    codes = one.statuses or one.format.statuses
+    return {code: {"description": one.format.statuses[code], "content": content} for code in codes}

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses the API variant that the settings ask for: Lockgate's own, or a compatibility mode.
+
+This is the only place that imports a compatibility mode, and only when it is asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
+from lockgate.config.settings import Settings
+
+if TYPE_CHECKING:
+    from lockgate.wire.formats import Formats
+
+
+def find_rules(settings: Settings) -> EndpointRules:
+    """The endpoint rules of the variant."""
+    if settings.compat == "fms":
+        from lockgate.compat.fms.rules import RULES
+
+        return RULES
+    return OWN_RULES
+
+
+def find_formats(settings: Settings) -> "Formats":
+    """The readers and writers of the variant."""
+    if settings.compat == "fms":
+        from lockgate.compat.fms.formats import FORMATS
+
+        return FORMATS
+    from lockgate.wire.formats import Formats
+
+    return Formats()

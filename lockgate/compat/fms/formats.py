@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readers and writers of the Rust orchestrator's API."""
+
+from lockgate.compat.fms.completions import FmsGuardedEvents, FmsRelayedEvents, FmsWholeAnswer, build_blocked
+from lockgate.compat.fms.generation import PLAIN_CLASSIFICATION, FmsTextEvents
+from lockgate.compat.fms.requests import read_plain_chat, read_plain_text
+from lockgate.core.release import Release
+from lockgate.wire.formats import Formats
+from lockgate.wire.guardrails import encode_line
+
+
+def encode_relative_line(release: Release) -> bytes:
+    """One line of a stream-content answer: spans count from the text of the line."""
+    return encode_line(release, release.start)
+
+
+FORMATS = Formats(
+    classification=PLAIN_CLASSIFICATION,
+    text_events=FmsTextEvents,
+    encode_line=encode_relative_line,
+    read_chat=read_plain_chat,
+    read_text=read_plain_text,
+    whole_answer=FmsWholeAnswer,
+    relayed_events=FmsRelayedEvents,
+    guarded_events=FmsGuardedEvents,
+    build_blocked=build_blocked,
+)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EndpointRules: the values in which a compatibility mode differs from Lockgate's own API.
+
+A compatibility mode builds its own instance; code that serves requests reads the values and never asks for the mode.
+"""
+
+from dataclasses import dataclass
+
+from lockgate.core.release import Strategy
+
+NDJSON = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRules:
+    """Rules that hold for all endpoints of one gateway. The defaults are Lockgate's own.
+
+    `has_extensions`: whether policies, receipts and the paths that only Lockgate has are served. `trusts_chunks`: text
+    and places are taken from the chunker as it reports them. `strategy`: where releases end; None leaves the choice to
+    settings and endpoint.
+    """
+
+    has_extensions: bool = True
+    unsuitable_status: int = 400  # answered for a detector that the endpoint cannot use
+    checks_thresholds_first: bool = True  # before a stream begins
+    allows_whole_text: bool = True  # whether detectors of whole texts may hold v1 streams and stream-content
+    trusts_chunks: bool = False
+    strategy: Strategy | None = None
+    max_open: int = 4  # requests per detector and stream
+    batch_contents: int | None = None  # texts per request to a detector; None: as the settings say
+    line_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", NDJSON.encode()),)  # of stream-content answers
+    joins_traces: bool = True  # whether requests continue the trace of their caller
+    stop_timeout_s: float | None = 30.0  # how long open requests may take after a stop signal; None: no limit
+
+
+OWN_RULES = EndpointRules()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy: which detectors read which part of one request, and what becomes of what they find.
+
+It is resolved: detectors are chosen, their parameters accepted. Settings and the request's own `detectors` field both
+become this one type, on every surface.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lockgate.core.receipts import Part
+from lockgate.core.verdicts import Action, Measures
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview
+from lockgate.pipelines.metering import Meter, Unmetered
+
+
+class Policy(NamedTuple):
+    """The detectors of each part, and the action on their findings; `for_output` holds for grounding too.
+
+    `reviews` read the whole answer when it is complete. `refusing` names detectors whose finding in the input ends the
+    request and is reported, whatever the action: those that a request itself asks for on the guardrails endpoints.
+    `unused` detectors belong to the policy and have nothing to read on this surface: the receipt lists them as such.
+    """
+
+    input: Sequence[ActiveGuard] = ()
+    documents: Sequence[ActiveGuard] = ()
+    output: Sequence[ActiveGuard] = ()
+    grounding: Sequence[ActiveReview] = ()
+    reviews: Sequence[ActiveReview] = ()
+    for_input: Measures = Measures(Action.BLOCK)
+    for_documents: Measures = Measures(Action.BLOCK)
+    for_output: Measures = Measures()
+    name: str = ""
+    is_shadow: bool = False
+    is_speculative: bool = False
+    grounding_holds: bool = True
+    max_open: int = 5
+    max_cuts: int = 5
+    max_chars: int = 1_048_576  # of a document that is read
+    trusts_chunks: bool = False
+    lanes: tuple[str, ...] = ("content",)
+    refusing: frozenset[str] = frozenset()
+    unused: Sequence[str] = ()
+    is_metered: bool = True  # a receipt or a policy's metrics are wanted
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any detector reads anything."""
+        return bool(self.input or self.documents or self.output or self.grounding or self.reviews)
+
+    @property
+    def fallback(self) -> str:
+        """The text in place of an answer that was withheld."""
+        return self.for_output.fallback
+
+    @property
+    def masks_input(self) -> bool:
+        """Whether the input may have to be changed before a source or the model gets it."""
+        return not self.is_shadow and any(self.for_input.of(one.guard.id) is Action.MASK for one in self.input)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the model is asked before the input has been read."""
+        return self.is_speculative and bool(self.input) and not self.masks_input
+
+    @property
+    def hides(self) -> bool:
+        """Whether text of the answer in which something is found must not be seen."""
+        return self.for_output.changes_text([one.guard.id for one in self.output])
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether any detector holds the answer back."""
+        return not self.is_shadow and any(one.holds for one in self.output)
+
+    @property
+    def trailing(self) -> frozenset[str]:
+        """The detectors of the answer that report at its end."""
+        return frozenset(one.guard.id for one in self.output if self.is_shadow or not one.holds)
+
+    def open_meter(self) -> Meter:
+        """The account of one request, with every detector that is to read something, in the order of the parts."""
+        if not (self.is_metered and (self.name or self.is_on)):
+            return Unmetered()
+        measures = (self.for_input, self.for_documents, self.for_output)
+        own = frozenset(name for one in measures for name in one.own or ())
+        meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own)
+        for name, part in self._list_readers():
+            meter.receipt.expect(name, part)
+        return meter
+
+    def _list_readers(self) -> Iterator[tuple[str, Part]]:
+        parts: tuple[tuple[Part, Sequence[ActiveGuard | ActiveReview]], ...] = (
+            (Part.PROMPT, self.input),
+            (Part.DOCUMENTS, self.documents),
+            (Part.ANSWER, (*self.output, *self.reviews, *self.grounding)),
+        )
+        for part, readers in parts:
+            for one in readers:
+                yield one.guard.id, part
+        for name in self.unused:
+            yield name, Part.ANSWER

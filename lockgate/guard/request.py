@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guarded request: the one path of every surface that gives an answer of a model.
+
+    read input -> prepare (retrieve, read documents) -> call the model -> gate -> judge -> review -> account
+
+A surface decodes a request into a GuardedRequest and encodes the events that come back. `prepare` is the surface's own
+step between input and model: a plain proxy only names its model there, retrieval and the agent's graph do more.
+Reading the input may go on beside that step and, where the policy says so, beside the model (`Ahead`). Text of the
+answer is released only when the input has been read and every holding detector has read that text.
+
+One account per request (`Meter`) collects what was read, found and released; metrics and the log get it once, when the
+context ends, also where the client leaves.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from lockgate.core.lanes import LanePlan
+from lockgate.core.masks import Mask, Pseudonyms
+from lockgate.core.receipts import Part
+from lockgate.core.release import Release
+from lockgate.core.values import Detection, Document, Subject
+from lockgate.core.verdicts import Action, Judge, Verdict, hide, judge_whole
+from lockgate.errors import LockgateError, UpstreamError
+from lockgate.guard.policy import Policy
+from lockgate.guard.speculation import Speculation
+from lockgate.pipelines.detect import Slice, detect_slices, review_all
+from lockgate.pipelines.guarded_stream import Source, Watch, open_guarded_stream
+from lockgate.pipelines.guards import ActiveGuard, ActiveReview
+from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, tell_sources
+
+
+class Ahead(IntEnum):
+    """How far a request goes on while its input is still being read."""
+
+    NOTHING = 0
+    PREPARE = 1
+    MODEL = 2
+
+
+class Input(NamedTuple):
+    """The texts of a request as one text, and the slices of it that are read; a gap between two is not read."""
+
+    text: str
+    slices: Sequence[Slice]
+
+
+class CheckedInput(NamedTuple):
+    """The input as it may go on, and the findings: `found` as they may be reported, `raw` as they were.
+
+    `is_refused`: a detector that the request itself names has found something, and no policy says what follows.
+    """
+
+    text: str
+    found: Sequence[Detection] = ()
+    raw: Sequence[Detection] = ()
+    masks: Sequence[Mask] = ()
+    is_blocked: bool = False
+    is_refused: bool = False
+
+
+class Prepared(NamedTuple):
+    """What the model is asked, as the source of its frames, and the documents that its answer rests on.
+
+    `lack` stands for documents where there are none.
+    """
+
+    source: Source
+    documents: Sequence[Document] = ()
+    lack: str = ""
+
+
+class InputRead(NamedTuple):
+    """The input has been read and goes on."""
+
+    input: CheckedInput
+
+
+class InputBlocked(NamedTuple):
+    """The input has been read and does not go on: there is no answer."""
+
+    input: CheckedInput
+    tokens: int = 0
+
+
+class ModelStarted(NamedTuple):
+    """The model is asked now."""
+
+
+class Released(NamedTuple):
+    """Text of the answer leaves, as it may be seen; without a verdict as it was."""
+
+    release: Release
+    verdict: Verdict | None = None
+
+
+class Reviewed(NamedTuple):
+    """What reviewers found in a choice of the complete answer."""
+
+    choice: int
+    found: Sequence[Detection]
+
+
+GuardEvent = InputRead | InputBlocked | ModelStarted | Released | Reviewed
+Prepare = Callable[[CheckedInput], AsyncGenerator[Any, None]]  # events of the surface, last a Prepared
+
+
+def _never() -> bool:
+    return False
+
+
+class GuardedRequest(NamedTuple):
+    """One request of any surface.
+
+    `lanes` plans how an answer goes through that these guards read. `ahead` is how far the surface goes on beside the
+    reading of the input; a speculative policy goes on as far as the model. `is_over` says after a release whether the
+    encoder has written the end of the answer. `subjects` are what reviewers read when the answer is complete.
+    """
+
+    policy: Policy
+    meter: Meter
+    input: Input
+    prepare: Prepare
+    lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
+    chunking: Chunking | None = None
+    ahead: Ahead = Ahead.NOTHING
+    can_mask: bool = True
+    count_tokens: Callable[[], Awaitable[int]] | None = None
+    is_over: Callable[[], bool] = _never
+    subjects: Callable[[], Iterable[tuple[int, Subject]]] = tuple
+    watch: Watch | None = None
+
+
+@asynccontextmanager
+async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[Any, None]]:
+    """The events of a request: its surface's own, and GuardEvents. Leaving the context stops everything behind it.
+
+    An UpstreamError that is not the model's or a source's is that of a detector.
+    """
+    run = _GuardedRun(request)
+    try:
+        async with aclosing(run.events()) as events:
+            yield events
+    except UpstreamError as error:
+        if error is not run.source_error:
+            request.meter.note_failure(error.service)
+        raise
+    finally:
+        request.meter.observe()
+
+
+class _GuardedRun:
+    """One request at work."""
+
+    def __init__(self, request: GuardedRequest) -> None:
+        self._request = request
+        self._policy = request.policy
+        self._meter = request.meter
+        self._input = CheckedInput(request.input.text)
+        self._judges: dict[int, Judge] = {}
+        self.source_error: LockgateError | None = None
+
+    async def events(self) -> AsyncGenerator[Any, None]:
+        """Everything that happens, in order."""
+        reads = bool(self._policy.input)
+        ahead = self._find_ahead() if reads else Ahead.NOTHING
+        if ahead is Ahead.NOTHING and reads and not await self._read_input():
+            yield await self._refuse()
+            return
+        self._note_input()
+        reading = Speculation(self._read_input if ahead else None)
+        async with reading.open():
+            async with aclosing(self._answer(reading, ahead)) as events:
+                async for event in events:
+                    yield event
+            if not await reading.has_passed():
+                self._meter.withdraw_answer()
+                yield await self._refuse()
+
+    def _find_ahead(self) -> Ahead:
+        if self._policy.masks_input:
+            return Ahead.NOTHING
+        return Ahead.MODEL if self._policy.is_speculative else self._request.ahead
+
+    async def _answer(self, reading: Speculation, ahead: Ahead) -> AsyncGenerator[Any, None]:
+        """From the input to the last review; ends early where the input turns out to be blocked."""
+        if ahead is Ahead.NOTHING:
+            yield InputRead(self._input)
+        prepared: Prepared | None = None
+        async with aclosing(self._request.prepare(self._input)) as steps:
+            while (step := await reading.next(steps)) is not None:
+                if isinstance(step, Prepared):
+                    prepared = step
+                else:
+                    yield step
+        if prepared is None or not (ahead is Ahead.MODEL or await reading.has_passed()):
+            return
+        if ahead is Ahead.PREPARE:
+            yield InputRead(self._input)
+        yield ModelStarted()
+        async with aclosing(self._release(prepared, reading, is_known=ahead is not Ahead.MODEL)) as events:
+            async for event in events:
+                yield event
+
+    async def _release(self, prepared: Prepared, reading: Speculation, *, is_known: bool) -> AsyncGenerator[Any, None]:
+        """The releases of the answer and the reviews. `is_known`: the encoder knows what was found in the input."""
+        request, readers = self._request, self._choose_readers(prepared)
+        source = self._note_failure(prepared.source)
+        async with open_guarded_stream(source, readers, request.lanes(readers), request.watch) as releases:
+            while (release := await reading.next(releases)) is not None:
+                if not is_known:
+                    if not await reading.has_passed():
+                        return
+                    yield InputRead(self._input)
+                    is_known = True
+                yield self._judge(release)
+                if request.is_over():
+                    return
+        if not await reading.has_passed():
+            return
+        if not is_known:
+            yield InputRead(self._input)
+        for reviewing in self._list_reviews():
+            reviewed = await reviewing
+            if not self._policy.is_shadow:
+                yield reviewed
+
+    # The input.
+
+    async def _read_input(self) -> bool:
+        """Whether the input may go on."""
+        policy, request = self._policy, self._request
+        found = await detect_slices(
+            request.input.slices,
+            self._meter.watch(policy.input, Part.PROMPT),
+            policy.max_open,
+            max_cuts=policy.max_cuts,
+            trusts_chunks=policy.trusts_chunks,
+        )
+        self._meter.note_findings(found, policy.for_input, Part.PROMPT)
+        self._input = judge_input(request.input.text, found, policy, self._meter.names, can_mask=request.can_mask)
+        return not self._input.is_blocked
+
+    def _note_input(self) -> None:
+        """The input goes on to a source or the model."""
+        for one in self._request.input.slices:
+            self._meter.note_released(Part.PROMPT, one.text)
+
+    async def _refuse(self) -> InputBlocked:
+        """There is no answer. Where no policy says what follows, the tokens of the input are counted."""
+        self._meter.receipt.note_action(Action.BLOCK)
+        count_tokens = self._request.count_tokens
+        tokens = await count_tokens() if self._input.is_refused and count_tokens is not None else 0
+        return InputBlocked(self._input, tokens)
+
+    # The answer.
+
+    def _choose_readers(self, prepared: Prepared) -> tuple[ActiveGuard, ...]:
+        policy, chunking = self._policy, self._request.chunking
+        readers = tell_sources(policy.output, {one.source for one in prepared.documents}) if policy.output else ()
+        texts = [one.text for one in prepared.documents] or [prepared.lack]
+        if policy.grounding and chunking is not None and any(texts):
+            basis = Basis(texts, chunking, policy.max_open)
+            readers += ground(policy.grounding, basis, holds=policy.grounding_holds)
+        return self._meter.watch(readers, Part.ANSWER) if readers else ()
+
+    async def _note_failure(self, source: Source) -> Source:
+        """The same frames. An error of the source is the model's, not a detector's."""
+        try:
+            async with aclosing(source):
+                async for burst in source:
+                    yield burst
+        except LockgateError as error:
+            self.source_error = error
+            raise
+
+    def _judge(self, release: Release) -> Released:
+        """The release as it may leave. There is one judge for each text of the answer."""
+        policy, meter = self._policy, self._meter
+        if release.detections:
+            meter.note_findings(release.detections, policy.for_output, Part.ANSWER)
+        if not meter.is_on:
+            return Released(release)
+        judge = self._judges.get(release.choice)
+        if judge is None:
+            judge = self._judges[release.choice] = Judge(policy.for_output, meter.names)
+        verdict = judge.judge(release.start, release.text, release.detections)
+        meter.note_released(Part.ANSWER, release.text[: verdict.kept])
+        return Released(release, verdict)
+
+    def _list_reviews(self) -> Iterable[Awaitable[Reviewed]]:
+        """The work of reviewers on the complete answer, by choice."""
+        reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
+        return (self._review(reviews, *one) for one in self._request.subjects()) if reviews else ()
+
+    async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:
+        """What was found in a choice; of text that the client does not see, by the policy's own detectors alone."""
+        policy = self._policy
+        found = await review_all(reviews, subject, policy.max_open)
+        self._meter.note_findings(found, policy.for_output, Part.ANSWER)
+        if policy.hides:
+            found = [hide(one) for one in found if policy.for_output.trusts(one.detector_id)]
+        return Reviewed(choice, found)
+
+
+def judge_input(
+    text: str, found: Sequence[Detection], policy: Policy, names: Pseudonyms, *, can_mask: bool = True
+) -> CheckedInput:
+    """The input as it may go on after these findings."""
+    if not found or policy.for_input.is_shadow:
+        return CheckedInput(text, raw=found)
+    verdict = judge_whole(text, found, policy.for_input, names)
+    if verdict.is_blocked or (verdict.masks and not can_mask):
+        return CheckedInput(text, verdict.detections, found, is_blocked=True)
+    if any(one.detector_id in policy.refusing for one in found):
+        return CheckedInput(text, verdict.detections, found, is_blocked=True, is_refused=True)
+    return CheckedInput(verdict.text, verdict.detections, found, verdict.masks)

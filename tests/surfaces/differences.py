@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where surfaces differ from the table. Both lists can only shrink: an entry that no longer differs fails the test.
+
+`DIFFERENCES` may stay: a rule of a contract is the reason, and `instead` is what is seen. `KNOWN_WRONG` is work to do:
+each kind says what is right. A surface without `/whole` or `/stream` means both. To remove what has been mended, take
+its words out of the entry that the failing test names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tests.surfaces.cells import ASKED, CELLS, Cell
+from tests.surfaces.surfaces import SURFACES
+
+EVERYTHING = "text outcome model receipt released detectors"
+PROXIED = "v1 proxied_chat proxied_text v2_chat v2_text"
+MODELS, OLLAMA = "model_chat model_text", "ollama_chat ollama_text"
+AGENT_HTTP, AGENTS = "agent_chat agent_text", "agent_chat agent_text agent_grpc"
+MASKS, SHADOWS = "mask mask_label mask_pseudonym", "shadow_mask shadow_block"
+ACTIONS = f"annotate {MASKS} stop block"
+GUESSES = "speculative speculative_late"
+PASSES = "pass pass_4xx shadow_fail shadow_pass"
+
+
+class Spot(NamedTuple):
+    """One aspect of one cell on one surface."""
+
+    surface: str
+    cell: Cell
+    aspect: str
+
+
+class Where(NamedTuple):
+    """All cells with one of the words of each axis that exist."""
+
+    surfaces: str
+    policies: str
+    places: str
+    aspects: str
+
+    def list_spots(self) -> Iterator[Spot]:
+        """Every spot that is meant."""
+        for name, surface in SURFACES.items():
+            if name in self.surfaces.split() or name.partition("/")[0] in self.surfaces.split():
+                for cell in CELLS:
+                    if cell.place in surface.places and self._means(cell):
+                        yield from (Spot(name, cell, aspect) for aspect in self.aspects.split())
+
+    def _means(self, cell: Cell) -> bool:
+        return cell.policy in self.policies.split() and cell.place in self.places.split()
+
+
+class Difference(NamedTuple):
+    """A difference that a rule of a contract asks for."""
+
+    rule: str
+    reason: str
+    where: Where
+    instead: Any
+
+
+class Fault(NamedTuple):
+    """A kind of difference without such a rule."""
+
+    right: str
+    where: Sequence[Where]
+
+
+DIFFERENCES: Sequence[Difference] = (
+    Difference(
+        rule="agent.md, B-22",
+        reason="a message of the service has a text, a code and an end: it has no place for findings",
+        where=Where("agent_grpc", f"{ACTIONS} drop {GUESSES}", "input output documents grounding", "findings"),
+        instead=[],
+    ),
+    Difference(
+        rule="aggregator.md, A-88",
+        reason="the event `error` has a message and no status",
+        where=Where("aggregator/stream", "fail fail_4xx", "input output documents grounding", "outcome"),
+        instead="error without a status",
+    ),
+    Difference(
+        rule="aggregator.md, A-2",
+        reason="a request begins by asking all sources; the question is read meanwhile, and has reached them",
+        where=Where("aggregator", "stop block", "input", "released"),
+        instead={"prompt": len(ASKED), "documents": 0, "answer": 0},
+    ),
+)
+
+KNOWN_WRONG: Mapping[str, Fault] = {
+    "a detector that fails is a 500": Fault(
+        "It is a 502 that names the detector, over gRPC `UNAVAILABLE` (D-41).",
+        [
+            Where(PROXIED, "fail fail_4xx", "input output", "outcome"),
+            Where(f"{MODELS} {OLLAMA}", "fail fail_4xx", "input output", "outcome"),
+            Where(f"{AGENTS} aggregator/whole", "fail fail_4xx", "input output documents grounding", "outcome"),
+        ],
+    ),
+    "a block in one choice ends the others": Fault(
+        "It ends its own choice only, streamed and whole alike (D-46).",
+        [
+            Where(
+                "proxied_chat/stream proxied_text/stream v2_chat/stream v2_text/stream",
+                "stop block",
+                "one_of_two_choices",
+                "text outcome released",
+            )
+        ],
+    ),
+    "findings are not reported": Fault(
+        "`detections` are on every surface that has a place for fields.",
+        [
+            Where(AGENT_HTTP, f"{ACTIONS} drop", "documents grounding", "findings"),
+            Where("model_chat", ACTIONS, "reasoning tool_arguments", "findings"),
+            Where(MODELS, ACTIONS, "one_of_two_choices", "findings"),
+        ],
+    ),
+    "a configured model refuses `tools` and `n`": Fault(
+        "A backend that speaks OpenAI gets every field.",
+        [
+            Where("model_chat", f"{ACTIONS} {SHADOWS}", "tool_arguments", EVERYTHING),
+            Where(MODELS, f"{ACTIONS} {SHADOWS}", "one_of_two_choices", EVERYTHING),
+        ],
+    ),
+    "a configured model loses reasoning": Fault(
+        "It passes the gate in its own lane (D-7).",
+        [
+            Where("model_chat", f"{ACTIONS} {SHADOWS}", "reasoning", "text detectors"),
+            Where("model_chat", f"annotate {MASKS} stop {SHADOWS}", "reasoning", "released"),
+            Where("model_chat", f"{MASKS} stop block {SHADOWS}", "reasoning", "receipt"),
+            Where("model_chat", "stop block", "reasoning", "outcome"),
+        ],
+    ),
+    "an agent counts only documents that detectors read": Fault(
+        "`released.documents` counts what went into the prompt, as the aggregator does.",
+        [
+            Where(AGENTS, f"annotate {MASKS} {SHADOWS} {GUESSES} {PASSES}", "input output", "released"),
+            Where(AGENTS, "stop block", "output", "released"),
+        ],
+    ),
+    "a tool call that is stopped is taken out of a whole answer, and counted as released": Fault(
+        "What is released is counted and what is not is not: a whole answer has the same text as a stream.",
+        [Where("proxied_chat/whole v2_chat/whole", "stop", "tool_arguments", "text")],
+    ),
+}
