@@ -25,7 +25,7 @@ help:
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make screenshots  the pictures of the playground anew, in docs/images/"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
-	@echo "make protos   renew the generated code of lockgate/wire/protos;  make graphs  the ONNX graphs"
+	@echo "make protos   renew the generated code of lockgate/protos;  make graphs  the ONNX graphs"
 	@echo "make clean    remove the virtualenvs and caches; the weights in .lockgate stay"
 
 # What the machine must have. A missing package is named before anything is downloaded.
@@ -103,11 +103,11 @@ screenshots: setup
 	@cp $(PICTURES:%=artifacts/screenshots/%.png) docs/images/
 	@ls -l $(PICTURES:%=docs/images/%.png)
 
-PROTOS := lockgate/wire/protos
+PROTOS := lockgate/protos
 protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOS)/*.proto
 	sed -i.bak -e '1i\'$$'\n''# SPDX-License-Identifier: Apache-2.0' \
-		-e 's/^from google.protobuf import descriptor_pool .*/from lockgate.wire.protos import POOL as _POOL/' \
+		-e 's/^from google.protobuf import descriptor_pool .*/from lockgate.protos import POOL as _POOL/' \
 		-e 's/_descriptor_pool\.Default()/_POOL/' $(PROTOS)/*_pb2.py $(PROTOS)/*_pb2.pyi
 	rm $(PROTOS)/*.bak
 

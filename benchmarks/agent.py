@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from benchmarks.agent_client import CONVERSATION
 from benchmarks.measuring import Effort, Row, micros
 from benchmarks.processes import HOST, Server, free_port, open_lockgate, running
-from lockgate.core.turns import SessionKey, StoreLimits, Turn
-from lockgate.embedded.sessions import open_sqlite_sessions
+from lockgate.sessions.sqlite import open_sqlite_sessions
+from lockgate.sessions.turns import SessionKey, StoreLimits, Turn
 
 ADDED_TARGET_MS, LAG_TARGET_MS, NARROW_LAG_MS = 5.0, 10.0, 5.0
 PACE_MS = 20
@@ -49,7 +49,7 @@ class House(NamedTuple):
     port: int
     upstream: int
 
-    def ask(self, **job: Any) -> Any:  # noqa: ANN401 - what the client prints
+    def ask(self, **job: Any) -> Any:
         """Run a client process through its job."""
         command = [sys.executable, "-m", "benchmarks.agent_client"]
         sent = json.dumps({"port": self.port, "upstream": self.upstream, **job}) + "\n"

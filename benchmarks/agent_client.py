@@ -36,7 +36,7 @@ from benchmarks.agent_upstream import (
     WORDS,
 )
 from benchmarks.processes import HOST
-from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse
+from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse
 
 STREAM = "/brunix.AssistanceEngine/AskAgentStream"
 CONVERSATION = "CONVERSATIONAL"
@@ -128,7 +128,7 @@ async def measure_turns(job: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     return {way: times[1:] for way, times in found.items()}
 
 
-async def _hear_agent(ask: Any, request: AgentRequest) -> tuple[float, float]:  # noqa: ANN401
+async def _hear_agent(ask: Any, request: AgentRequest) -> tuple[float, float]:
     started, first_s, is_final = time.perf_counter(), 0.0, False
     async for message in ask(request):
         first_s = first_s or time.perf_counter() - started
@@ -192,7 +192,7 @@ def _build_request(question: str, number: int) -> AgentRequest:
     return AgentRequest(query=question, session_id=f"lag-{number}", query_type=CONVERSATION)
 
 
-async def _listen_agent(ask: Any, request: AgentRequest, lags: list[int]) -> None:  # noqa: ANN401
+async def _listen_agent(ask: Any, request: AgentRequest, lags: list[int]) -> None:
     lags += [time.monotonic_ns() - int(message.text) async for message in ask(request) if not message.is_final]
 
 

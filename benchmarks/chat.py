@@ -14,10 +14,10 @@ from benchmarks.floor import open_scan
 from benchmarks.measuring import Effort, Row, best_cpu_s, micros, read_answer
 from benchmarks.processes import HOST, Load, Server, load, open_lockgate, open_relay, open_upstream
 from benchmarks.upstream import BURST, CHAT_PATH, PACED
-from lockgate.core.sse import SseParser
-from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
-from lockgate.embedded.scanning import Scan
-from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
+from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.detectors.scanning import Scan
+from lockgate.gate.sse import SseParser
 
 CHAT_DETECTION_PATH = "/api/v2/chat/completions-detection"
 PASSTHROUGH_TARGET, GUARDED_TARGET, UNARY_TARGET = 1.5, 2.0, 2.5

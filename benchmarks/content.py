@@ -14,9 +14,9 @@ from benchmarks.floor import PARTS, open_scan
 from benchmarks.measuring import Effort, Row, best_cpu_s, micros, read_text
 from benchmarks.processes import HOST, Load, Server, load, open_floor, open_lockgate
 from lockgate.api.endpoints import CONTENT_PATH
-from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
-from lockgate.embedded.scanning import Scan
-from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
+from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.detectors.scanning import Scan
 
 TARGET = 2.0
 _TEXTS = ("plain", "findings")

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from benchmarks.measuring import Effort, Row, best_cpu_s, micros, read_text
-from lockgate.core.batching import Reader
-from lockgate.core.lanes import LanePlan, Lanes, Outcome
-from lockgate.core.release import Release, ReleaseGate, Strategy
-from lockgate.core.sse import SseParser, encode_event
-from lockgate.core.values import Chunk, Detection, Frame
-from lockgate.core.verdicts import Action, Judge, Measures
+from lockgate.gate.batching import Reader
+from lockgate.gate.lanes import LanePlan, Lanes, Outcome
+from lockgate.gate.release import Release, ReleaseGate, Strategy
+from lockgate.gate.sse import SseParser, encode_event
+from lockgate.gate.values import Chunk, Detection, Frame
+from lockgate.gate.verdicts import Action, Judge, Measures
 
 GATE_TARGET, ALL_TARGET, GROWTH_TARGET = 3.0, 8.0, 12.0
 _SHORT_CHARS, _LONG_CHARS = 10_000, 100_000

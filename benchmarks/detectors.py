@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
-from lockgate.assembly import Gateway, open_gateway
 from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
-from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Excerpt
-from lockgate.core.verdicts import keep
 from lockgate.errors import ConfigError
-from lockgate.pipelines.guards import ActiveGuard, ActiveReview, Chosen, Rules, choose
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Excerpt
+from lockgate.gate.verdicts import keep
+from lockgate.gateway import Gateway, open_gateway
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Rules, choose
 from lockgate.telemetry.log import SILENT, logger
 
 SETS = Path(__file__).parent / "labelled"

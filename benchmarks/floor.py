@@ -17,16 +17,16 @@ import msgspec
 import uvicorn
 
 from benchmarks.processes import HOST
-from lockgate.embedded.chunkers import SENTENCE_MAX_CHARS, cut
-from lockgate.embedded.pii import open_pii_detector
-from lockgate.embedded.scanning import Scan
-from lockgate.embedded.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.api.guardrails.format import ContentAnswer, ContentEvent, ContentLine, ContentRequest
+from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
+from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
+from lockgate.detectors.pii.detector import open_pii_detector
+from lockgate.detectors.scanning import Scan
+from lockgate.gate.ndjson import LineSplitter
 from lockgate.server import serving
-from lockgate.server.http.app import App, Handler
-from lockgate.server.http.exchange import Exchange
+from lockgate.server.app import App, Handler
+from lockgate.server.exchange import Exchange
 from lockgate.telemetry import set_up_logging
-from lockgate.wire.guardrails import ContentAnswer, ContentEvent, ContentLine, ContentRequest
-from lockgate.wire.ndjson import LineSplitter
 
 STREAM_PATH = "/stream"
 PARTS = "/parts"

@@ -19,7 +19,7 @@ from benchmarks.chat import load_in_turn
 from benchmarks.measuring import Effort, Row, micros, read_answer
 from benchmarks.processes import HOST, Server, Timed, free_port, open_lockgate, running, time_requests
 from benchmarks.spaces import DOCUMENTS, MODEL, SOURCE, SOURCES
-from lockgate.core.sse import SseParser
+from lockgate.gate.sse import SseParser
 
 CHAT_PATH, STREAM_PATH = "/api/v1/chat", "/api/v1/chat/stream"
 CPU_TARGET, BEYOND_TARGET_MS, FIRST_TARGET_MS = 2.5, 5.0, 5.0

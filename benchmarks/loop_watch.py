@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from lockgate.core.values import Detection, Excerpt
+from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 
 _TICK_S = 0.001

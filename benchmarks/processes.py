@@ -132,7 +132,7 @@ def _client(server: Server, job: Mapping[str, Any]) -> Iterator[tuple[IO[str], I
 
 
 @contextmanager
-def running(command: Sequence[str], port: int, **options: Any) -> Iterator[Server]:  # noqa: ANN401 - those of Popen
+def running(command: Sequence[str], port: int, **options: Any) -> Iterator[Server]:
     """A server that this command starts, once it listens on the port."""
     quiet: dict[str, Any] = {"cwd": _ROOT, "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     with subprocess.Popen(command, **quiet | options) as process:

@@ -34,14 +34,14 @@ class Relay:
         self._session = session
         self._url = url
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
         request = _decode(await _read_body(receive))
         async with self._session.post(self._url, data=_encode(request), headers=_JSON) as response:
             await (_relay_stream if request.get("stream") else _relay_answer)(response, send)
 
 
-async def _read_body(receive: Any) -> bytes:  # noqa: ANN401
+async def _read_body(receive: Any) -> bytes:
     body, more = b"", True
     while more:
         message = await receive()
@@ -50,14 +50,14 @@ async def _read_body(receive: Any) -> bytes:  # noqa: ANN401
     return body
 
 
-async def _relay_answer(response: aiohttp.ClientResponse, send: Any) -> None:  # noqa: ANN401
+async def _relay_answer(response: aiohttp.ClientResponse, send: Any) -> None:
     body = _encode(_decode(await response.read()))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def _relay_stream(response: aiohttp.ClientResponse, send: Any) -> None:  # noqa: ANN401
+async def _relay_stream(response: aiohttp.ClientResponse, send: Any) -> None:
     headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     rest = b""

@@ -34,7 +34,7 @@ from benchmarks.processes import (
 from benchmarks.slow_detector import CALLS_PATH
 from benchmarks.spaces import MODEL
 from benchmarks.upstream import BURST
-from lockgate.embedded.weights import find_weights
+from lockgate.models.weights import find_weights
 
 
 class ModelDetector(NamedTuple):
@@ -49,12 +49,15 @@ class ModelDetector(NamedTuple):
 _TEXTS = ("input", "output")
 MODEL_DETECTORS = {
     "prompt_injection": ModelDetector(
-        "lockgate.embedded.injection:open_injection_detector", ("prompt_injection",), _TEXTS
+        "lockgate.detectors.injection.detector:open_injection_detector", ("prompt_injection",), _TEXTS
     ),
-    "toxicity": ModelDetector("lockgate.embedded.toxicity:open_toxicity_detector", ("toxicity",), _TEXTS),
-    "language": ModelDetector("lockgate.embedded.language:open_language_detector", (), _TEXTS),
+    "toxicity": ModelDetector("lockgate.detectors.toxicity.detector:open_toxicity_detector", ("toxicity",), _TEXTS),
+    "language": ModelDetector("lockgate.detectors.language:open_language_detector", (), _TEXTS),
     "groundedness": ModelDetector(
-        "lockgate.embedded.groundedness:open_groundedness_detector", ("minilm",), ("grounding",), "text_context_doc"
+        "lockgate.detectors.groundedness.detector:open_groundedness_detector",
+        ("minilm",),
+        ("grounding",),
+        "text_context_doc",
     ),
 }
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"language": {"allow": ["en"]}}

@@ -37,7 +37,7 @@ class Floor:
         self._prompt = prompt
         self._answer = answer
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI has no types of its own
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
         request = _decode(await _read_body(receive))
         correlation_id = dict(scope["headers"]).get(b"x-correlation-id", _CORRELATION_ID).decode()
@@ -62,7 +62,7 @@ class Floor:
             return _decode(await response.read())
 
 
-async def _read_body(receive: Any) -> bytes:  # noqa: ANN401
+async def _read_body(receive: Any) -> bytes:
     body, more = b"", True
     while more:
         message = await receive()

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from lockgate.wire.protos import fmaas_pb2 as fmaas
+from lockgate.protos import fmaas_pb2 as fmaas
 
 PACE_S = float(os.environ.get("PACE_S", "0.05"))  # between two words
 
@@ -26,12 +26,12 @@ def split(text: str) -> list[str]:
     return [*(f"{word} " for word in words), last]
 
 
-async def generate(asked: Any, context: object) -> Any:  # noqa: ANN401 - messages that protobuf makes
+async def generate(asked: Any, context: object) -> Any:
     """The whole answer."""
     return fmaas.BatchedGenerationResponse(responses=[_say(one.text, split(one.text)) for one in asked.requests])
 
 
-async def stream(asked: Any, context: object) -> AsyncIterator[Any]:  # noqa: ANN401
+async def stream(asked: Any, context: object) -> AsyncIterator[Any]:
     """The answer word by word, after a message that counts the words of the prompt."""
     words = split(asked.request.text)
     yield fmaas.GenerationResponse(input_token_count=len(words))
@@ -41,18 +41,18 @@ async def stream(asked: Any, context: object) -> AsyncIterator[Any]:  # noqa: AN
         await asyncio.sleep(PACE_S)
 
 
-async def tokenize(asked: Any, context: object) -> Any:  # noqa: ANN401
+async def tokenize(asked: Any, context: object) -> Any:
     """How many words there are."""
     counts = [fmaas.TokenizeResponse(token_count=len(split(one.text))) for one in asked.requests]
     return fmaas.BatchedTokenizeResponse(responses=counts)
 
 
-async def tell_model(asked: object, context: object) -> Any:  # noqa: ANN401
+async def tell_model(asked: object, context: object) -> Any:
     """That there is one; Lockgate asks this for its health."""
     return fmaas.ModelInfoResponse(max_sequence_length=4096)
 
 
-def _say(text: str, words: list[str]) -> Any:  # noqa: ANN401
+def _say(text: str, words: list[str]) -> Any:
     count = len(words)
     reason = fmaas.StopReason.EOS_TOKEN
     return fmaas.GenerationResponse(text=text, generated_token_count=count, input_token_count=count, stop_reason=reason)
@@ -74,7 +74,7 @@ async def serve(port: int, host: str) -> None:
     await server.wait_for_termination()
 
 
-def _encode(message: Any) -> bytes:  # noqa: ANN401
+def _encode(message: Any) -> bytes:
     whole: bytes = message.SerializeToString()
     return whole
 

@@ -78,7 +78,7 @@ class EchoModel(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args: Any) -> None:  # noqa: ANN401 - the library's signature
+    def log_message(self, *args: Any) -> None:
         """Say nothing."""
 
 
@@ -102,7 +102,7 @@ def _call(words: list[str], asked: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"tool_calls": [one]} for one in (begun, *parts)]
 
 
-def _read_text(content: Any) -> str:  # noqa: ANN401 - a text, or parts of one
+def _read_text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
 

@@ -105,7 +105,7 @@ class EchoSpace(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args: Any) -> None:  # noqa: ANN401 - the library's signature
+    def log_message(self, *args: Any) -> None:
         """Say nothing."""
 
 

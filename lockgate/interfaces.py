@@ -10,9 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from lockgate.core.passages import DocumentEntry, IndexedDocument, Passage
-from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
-from lockgate.core.values import (
+from lockgate.gate.values import (
     Chunk,
     Detection,
     Document,
@@ -23,6 +21,8 @@ from lockgate.core.values import (
     Message,
     Subject,
 )
+from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
+from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
 
 Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
@@ -178,7 +178,7 @@ class SessionStore(Protocol):
     """Keeps the turns of sessions. Several processes may use one store. Errors are UpstreamError.
 
     The options of its factory have `max_messages` and `retention_days` (None: without end) besides its own:
-    `StoreLimits.read(options)` of `lockgate.core.turns` reads them.
+    `StoreLimits.read(options)` of `lockgate.sessions.turns` reads them.
     """
 
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:

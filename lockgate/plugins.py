@@ -21,7 +21,7 @@ GROUPS = (
 )
 
 
-def find_factory(group: str, name: str) -> Any:  # noqa: ANN401 - the group says of what: interfaces.Factory[Detector], ...
+def find_factory(group: str, name: str) -> Any:
     """The factory called `name` in the group, or at `module:attribute`."""
     if ":" in name:
         place = EntryPoint(name, name, group)

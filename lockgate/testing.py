@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockgate.core.chunks import ChunkAligner, Tape
-from lockgate.core.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
-from lockgate.core.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.errors import InvalidRequest, Rejected
-from lockgate.holding import Queues
+from lockgate.gate.chunks import ChunkAligner, Tape
+from lockgate.gate.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.interfaces import Chunker, Detector, Headers
+from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.store_tasks import Queues
 
 Find = Callable[[str], Sequence[Detection]]
 
@@ -265,7 +265,7 @@ async def check_chunker(chunker: Chunker) -> None:
             pieces = [text[at : at + size] for at in range(0, len(text), size)]
             frames = ScriptedModel(pieces).generate((), {})
             streamed = [chunk._replace(inputs=None) async for chunk in chunker.stream(frames)]
-            assert streamed == whole, f"cut by {size}: {streamed} is not {whole}"  # noqa: S101
+            assert streamed == whole, f"cut by {size}: {streamed} is not {whole}"
 
 
 def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
@@ -282,14 +282,14 @@ async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
     reading = detector.accept(params, ())
     excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, "Mail ana@example.org, pay 4111 1111 1111 1111.")]
     first = await reading.read(excerpts)
-    assert len(first) == len(excerpts)  # noqa: S101
+    assert len(first) == len(excerpts)
     for excerpt, of_excerpt in zip(excerpts, first, strict=True):
         for found in of_excerpt:
-            assert 0 <= found.start <= found.end <= len(excerpt.text)  # noqa: S101
-            assert found.text == excerpt.text[found.start : found.end]  # noqa: S101
-            assert 0.0 <= found.score <= 1.0  # noqa: S101
-    assert await reading.read(excerpts) == first  # noqa: S101
-    assert "`no_such_parameter`" in await _refusal_of(detector, {**params, "no_such_parameter": 1})  # noqa: S101
+            assert 0 <= found.start <= found.end <= len(excerpt.text)
+            assert found.text == excerpt.text[found.start : found.end]
+            assert 0.0 <= found.score <= 1.0
+    assert await reading.read(excerpts) == first
+    assert "`no_such_parameter`" in await _refusal_of(detector, {**params, "no_such_parameter": 1})
 
 
 async def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:

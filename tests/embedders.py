@@ -4,7 +4,7 @@
 import math
 from collections.abc import Sequence
 
-from lockgate.core.search_words import find_search_words
+from lockgate.index.search_words import find_search_words
 from tests.waits import forever
 
 TOPICS = (

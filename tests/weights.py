@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.embedded.weights import find_weights
+from lockgate.models.weights import find_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
-from lockgate.core.fusion import Query
-from lockgate.core.hits import name_model
-from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
-from lockgate.embedded.fts import FtsDataSource, open_index_quietly
-from lockgate.embedded.minilm import DIMENSIONS, open_minilm
-from lockgate.embedded.weights import find_weights
+from lockgate.index.fts import FtsDataSource, open_index_quietly
+from lockgate.index.fusion import Query
+from lockgate.index.hits import name_model
+from lockgate.index.passages import IndexedDocument, Passage, text_to_embed
 from lockgate.interfaces import Embedder
+from lockgate.models.minilm import DIMENSIONS, open_minilm
+from lockgate.models.weights import find_weights
 from lockgate.telemetry.log import SILENT, logger
 
 BEST = 8  # how many passages an agent is given

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 BLOCK = re.compile(r'<pre><code(?: class="language-([\w-]+)")?>(.*?)</code></pre>', re.DOTALL)
-LOGO = "lockgate/server/playground/logo.svg"
+LOGO = "lockgate/server/page/logo.svg"
 SERVED_AS_THEY_ARE = (".svg", ".png")
 
 
@@ -40,7 +40,7 @@ def _slugify(heading: str, separator: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
 
 
-def _open_folder(target: Any) -> Any:  # noqa: ANN401 (the nav of MkDocs has no type)
+def _open_folder(target: Any) -> Any:
     if not isinstance(target, str) or target.endswith(".md"):
         return target
     first = f"{target}/README.md"

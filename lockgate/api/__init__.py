@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Lockgate serves over HTTP: the table of endpoints, and what is derived from it."""
+"""What Lockgate serves: one table of endpoints, and one package per wire format."""

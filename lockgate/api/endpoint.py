@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lockgate.api.aggregator.format import encode_error as encode_chat_error
+from lockgate.api.guardrails.format import ErrorAnswer
+from lockgate.api.guardrails.format import encode_error as encode_guardrails_error
+from lockgate.api.ollama.format import encode_error as encode_ollama_error
+from lockgate.api.openai.format import encode_client_error
+from lockgate.api.responses import AnswerFault, OllamaFault
 from lockgate.config.settings import Settings
-from lockgate.wire.agent_ollama import encode_error as encode_ollama_error
-from lockgate.wire.chat import encode_error as encode_chat_error
-from lockgate.wire.guardrails import ErrorAnswer
-from lockgate.wire.guardrails import encode_error as encode_guardrails_error
-from lockgate.wire.openai import encode_client_error
-from lockgate.wire.responses import AnswerFault, OllamaFault
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of endpoints. Routing, OpenAPI, `lockgate check`, span names, callers and CORS are derived from it."""
 
+from lockgate.api.aggregator.format import ChatRequest
 from lockgate.api.endpoint import (
     AGGREGATOR,
     JSON,
@@ -13,15 +14,7 @@ from lockgate.api.endpoint import (
     Port,
     Scope,
 )
-from lockgate.compat import find_rules
-from lockgate.config.settings import Settings
-from lockgate.core.endpoints import CHAT_PATH, CHAT_STREAM_PATH
-from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION
-from lockgate.wire.agent_ollama import OllamaChat, OllamaText
-from lockgate.wire.agent_openai import AgentChat, AgentText
-from lockgate.wire.chat import ChatRequest
-from lockgate.wire.classification import Classification, GenerationDetection
-from lockgate.wire.guardrails import (
+from lockgate.api.guardrails.format import (
     ContentAnswer,
     ContentEvent,
     ContentLine,
@@ -30,9 +23,16 @@ from lockgate.wire.guardrails import (
     GeneratedRequest,
     PlainAnswer,
 )
-from lockgate.wire.moderations import ModerationAnswer, ModerationRequest
-from lockgate.wire.openai import Chat, ChatDetection, Text
-from lockgate.wire.responses import ANSWER_EVENTS, Answer
+from lockgate.api.guardrails.generation_format import Classification, GenerationDetection
+from lockgate.api.ollama.format import OllamaChat, OllamaText
+from lockgate.api.openai.format import Chat, ChatDetection, Text
+from lockgate.api.openai.moderation_format import ModerationAnswer, ModerationRequest
+from lockgate.api.openai.turn_format import AgentChat, AgentText
+from lockgate.api.responses import ANSWER_EVENTS, Answer
+from lockgate.compat import find_rules
+from lockgate.config.refs import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.config.settings import Settings
+from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION
 
 CONTENT_PATH = "/api/v2/text/detection/content"
 STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"

@@ -65,7 +65,7 @@ def _describe_request(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
     return {one.request_media: {"schema": schema}}
 
 
-def _describe_response(kind: Any, schemas: Schemas) -> Schema:  # noqa: ANN401 - a type, or types by name
+def _describe_response(kind: Any, schemas: Schemas) -> Schema:
     if isinstance(kind, Mapping):
         return {"oneOf": [_describe_event(name, schemas[data]) for name, data in kind.items()]}
     return _ANY_OBJECT if kind is None else schemas[kind]

@@ -7,7 +7,7 @@ from lockgate.api.endpoint import ApiEndpoint, Port, Scope
 from lockgate.api.endpoints import ENDPOINTS, STREAM_CONTENT_PATH, V1_STREAM_PATH
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.gate.values import WHOLE_TEXT_CHUNKER
 
 Row = tuple[str, ...]
 

@@ -10,7 +10,7 @@ from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
 from lockgate.config.settings import Settings
 
 if TYPE_CHECKING:
-    from lockgate.wire.formats import Formats
+    from lockgate.api.formats import Formats
 
 
 def find_rules(settings: Settings) -> EndpointRules:
@@ -28,6 +28,6 @@ def find_formats(settings: Settings) -> "Formats":
         from lockgate.compat.fms.formats import FORMATS
 
         return FORMATS
-    from lockgate.wire.formats import Formats
+    from lockgate.api.formats import Formats
 
     return Formats()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lockgate.config.draft import Check, Draft, Override
 from lockgate.config.schema import Path
-from lockgate.core.turns import DEFAULT_AGENT
+from lockgate.sessions.turns import DEFAULT_AGENT
 
 AGENT_VARIABLES = {
     "OLLAMA_URL": "address of the Ollama server; set, there is an agent",

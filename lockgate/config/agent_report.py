@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `lockgate check` says about agents: who they are, what they use, and where they are reached. No secret."""
 
+from lockgate.agent.routes import choose_routes
 from lockgate.config.settings import ModelSettings, SessionSettings, Settings, SourceSettings
-from lockgate.core.routes import choose_routes
 
 Row = tuple[str, ...]
 

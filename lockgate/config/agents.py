@@ -106,7 +106,7 @@ def _read_sessions(draft: Draft) -> SessionSettings:
     return SessionSettings(**{"sqlite": None, **found})
 
 
-def _read_plain(draft: Draft, section: str, cls: type) -> Any:  # noqa: ANN401 - of the class
+def _read_plain(draft: Draft, section: str, cls: type) -> Any:
     raw = take_known(draft, draft.tree.get(section), (section,), cls) or {}
     return cls(**read_with_endpoints(draft, cls, raw, (section,)))
 

@@ -163,7 +163,7 @@ def read_secret(draft: Draft, variable: str, path: Path, what: str) -> Secret | 
     return None
 
 
-def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:  # noqa: ANN401 - any setting's value
+def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:
     """One value, or UNREAD when it is faulty."""
     if isinstance(kind, Kind):
         try:
@@ -179,6 +179,6 @@ def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:  # n
     return build(kind.fields_of, read_fields(draft, kind.fields_of, raw, path))
 
 
-def build(cls: type, found: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an instance of cls
+def build(cls: type, found: Mapping[str, Any]) -> Any:
     """The value, or None when a required field is missing, which has been noted as a fault."""
     return cls(**found) if required_of(cls) <= found.keys() else None

@@ -6,7 +6,7 @@ A compatibility mode builds its own instance; code that serves requests reads th
 
 from dataclasses import dataclass
 
-from lockgate.core.release import Strategy
+from lockgate.gate.release import Strategy
 
 NDJSON = "application/x-ndjson"
 

@@ -115,7 +115,7 @@ def _lay_aggregator(draft: Draft, name: str) -> None:
         draft.warn(f"{name} is not known: it is ignored")
 
 
-def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:  # noqa: ANN401 - any setting's value
+def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:
     if not (text := draft.environ.get(name)):
         return None
     try:
@@ -137,7 +137,7 @@ def _lay_path(draft: Draft, name: str, value: object, names: list[str], source: 
     return True
 
 
-def read_text(kind: AnyKind, text: str) -> Any:  # noqa: ANN401 - any YAML value
+def read_text(kind: AnyKind, text: str) -> Any:
     """The value that a variable's text stands for: text as it is, anything else as YAML."""
     if text.strip() in NULL_WORDS:
         return None

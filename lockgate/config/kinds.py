@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from lockgate.core.endpoints import check_segment, check_url
+from lockgate.config.refs import check_segment, check_url
 
 MAX_INTEGER = 2**63 - 1
 TRUE_WORDS = ("true", "1", "yes", "on")

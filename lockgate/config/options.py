@@ -43,10 +43,10 @@ class Option(NamedTuple):
 def option(
     kind: AnyKind,
     help_text: str,
-    default: Any = dataclasses.MISSING,  # noqa: ANN401 - as dataclasses.field does
+    default: Any = dataclasses.MISSING,
     shown: str | None = None,
     variables: tuple[str, ...] = (),
-) -> Any:  # noqa: ANN401
+) -> Any:
     """A field that is a setting. `variables` are the names it has besides LOCKGATE_<PATH>, lowest rank first."""
     metadata = {"option": Option(kind, help_text, shown, variables)}
     if callable(default):

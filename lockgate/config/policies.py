@@ -3,7 +3,7 @@
 
 Decides whether a policy can do what it says: its detectors exist and can read what their section gives them, and
 text is not changed by detectors that read it only when it has left. What an action does to a text is decided in
-`lockgate.core.verdicts`. Of the parameters of a detector it knows only `threshold` and those that are its own:
+`lockgate.gate.verdicts`. Of the parameters of a detector it knows only `threshold` and those that are its own:
 `on_finding` and `on_detector_failure`, which say for one detector what the policy says for all.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from lockgate.config import kinds
 from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
 from lockgate.config.options import empty_map
+from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
-from lockgate.core.endpoints import check_segment
-from lockgate.core.masks import MaskWith
-from lockgate.core.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
-from lockgate.core.verdicts import Action, DocumentAction, Measures, as_text_action
+from lockgate.gate.masks import MaskWith
+from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
+from lockgate.gate.verdicts import Action, DocumentAction, Measures, as_text_action
 
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]

@@ -12,6 +12,7 @@ import yaml
 from lockgate.config.agent_report import describe_place, list_agent_parts, list_agents
 from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
+from lockgate.config.refs import CHAT_STREAM_PATH
 from lockgate.config.schema import options_of
 from lockgate.config.settings import (
     PART_GROUPS,
@@ -24,8 +25,7 @@ from lockgate.config.settings import (
     SourceSettings,
 )
 from lockgate.config.upstreams import kind_of
-from lockgate.core.endpoints import CHAT_STREAM_PATH
-from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
 
 V1_STREAMS = "v1 stream and stream-content"
 OPENAI_STREAMS = "OpenAI-style streams"
@@ -251,7 +251,7 @@ def _fields(part: object) -> Iterable[tuple[str, Any]]:
     return [(key, getattr(part, key)) for key in options_of(type(part))]
 
 
-def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:  # noqa: ANN401 - any YAML value
+def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:
     """Plain values for YAML; what was left out stays out, below the top."""
     if isinstance(value, PolicySettings):
         return {name: _keep_entries(item, name) for name, item in value.as_keys().items()}
@@ -269,7 +269,7 @@ def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:  # noqa: ANN
     return _CREDENTIALS.sub(f"{MASK}@", value) if isinstance(value, str) else value
 
 
-def _keep_entries(value: object, key: str) -> Any:  # noqa: ANN401 - any YAML value
+def _keep_entries(value: object, key: str) -> Any:
     """Plain values for YAML; in a policy, a detector without parameters stays."""
     if isinstance(value, Mapping):
         return {name: _to_plain(item, name) for name, item in value.items()}

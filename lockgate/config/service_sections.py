@@ -24,7 +24,7 @@ from lockgate.config.settings import (
     Settings,
     TlsSettings,
 )
-from lockgate.core.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")

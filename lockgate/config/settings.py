@@ -29,7 +29,7 @@ from lockgate.config.upstream_settings import PostgresSourceSettings as Postgres
 from lockgate.config.upstream_settings import SourceSettings as SourceSettings
 from lockgate.config.upstream_settings import SpaceSettings as SpaceSettings
 from lockgate.config.upstream_settings import UpstreamSettings as UpstreamSettings
-from lockgate.core.values import WHOLE_TEXT_CHUNKER
+from lockgate.gate.values import WHOLE_TEXT_CHUNKER
 
 if TYPE_CHECKING:
     from lockgate.config.policies import PolicySettings

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lockgate.config.addresses import check_entry
 from lockgate.config.draft import Draft, build, read_fields, read_secret
 from lockgate.config.kinds import Section, suggest
 from lockgate.config.schema import Path, options_of
@@ -22,7 +23,6 @@ from lockgate.config.settings import (
     SpaceSettings,
     UpstreamSettings,
 )
-from lockgate.core.addresses import check_entry
 
 AGENT_MODEL = "brunix"  # what requests call the agent `default`
 _KINDS = {
@@ -81,7 +81,7 @@ def _read_section(draft: Draft, section: str, cls: type) -> Mapping[str, Any]:
     return MappingProxyType({name: _read_entry(draft, raw, (section, name), cls) for name, raw in entries.items()})
 
 
-def _read_entry(draft: Draft, value: object, path: Path, cls: type) -> Any:  # noqa: ANN401 - of the class
+def _read_entry(draft: Draft, value: object, path: Path, cls: type) -> Any:
     if not path[-1]:
         draft.blame(path, "needs an id")
     raw = take_known(draft, value, path, cls)
@@ -124,7 +124,7 @@ def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path
     return found
 
 
-def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:  # noqa: ANN401 - of the class
+def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:
     """Somebody's endpoint, its secret taken from the variable that is named; None when it is faulty."""
     raw = take_known(draft, value, path, cls)
     if raw is None:

@@ -86,7 +86,7 @@ class _Builder:
         self.duplicates: list[Duplicate] = []
         self._count = 0
 
-    def build(self, node: Node, path: tuple[str, ...], depth: int) -> Any:  # noqa: ANN401 - any YAML value
+    def build(self, node: Node, path: tuple[str, ...], depth: int) -> Any:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_NODES:
             what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
@@ -148,7 +148,7 @@ def _parse_int(text: str) -> int:
     return int(text[2:] if base != 10 else text, base)
 
 
-def _read_number(node: ScalarNode, parse: Any) -> int | float:  # noqa: ANN401
+def _read_number(node: ScalarNode, parse: Any) -> int | float:
     try:
         number: int | float = parse(node.value)
     except ValueError as error:

@@ -4,10 +4,10 @@
 from collections.abc import Sequence
 from operator import itemgetter
 
-from lockgate.core.masks import mask_part
-from lockgate.core.values import Detection
+from lockgate.gate.masks import mask_part
+from lockgate.gate.values import Detection
+from lockgate.guard.detect import Slice
 from lockgate.guard.request import CheckedInput, Input
-from lockgate.pipelines.detect import Slice
 
 _BETWEEN = "\n\n"
 

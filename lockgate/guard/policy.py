@@ -8,10 +8,10 @@ become this one type, on every surface.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lockgate.core.receipts import Part
-from lockgate.core.verdicts import Action, Measures
-from lockgate.pipelines.guards import ActiveGuard, ActiveReview
-from lockgate.pipelines.metering import Meter, Unmetered
+from lockgate.gate.receipts import Part
+from lockgate.gate.verdicts import Action, Measures
+from lockgate.guard.account import Meter, Unmetered
+from lockgate.guard.detectors import ActiveGuard, ActiveReview
 
 
 class Policy(NamedTuple):

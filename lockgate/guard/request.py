@@ -17,19 +17,19 @@ from contextlib import aclosing, asynccontextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from lockgate.core.lanes import LanePlan
-from lockgate.core.masks import Mask, Pseudonyms
-from lockgate.core.receipts import Part
-from lockgate.core.release import Release
-from lockgate.core.values import Detection, Document, Subject
-from lockgate.core.verdicts import Action, Judge, Verdict, hide, judge_whole
 from lockgate.errors import LockgateError, UpstreamError
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.masks import Mask, Pseudonyms
+from lockgate.gate.receipts import Part
+from lockgate.gate.release import Release
+from lockgate.gate.values import Detection, Document, Subject
+from lockgate.gate.verdicts import Action, Judge, Verdict, hide, judge_whole
+from lockgate.guard.account import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.guard.detect import Slice, detect_slices, review_all
+from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Policy
 from lockgate.guard.speculation import Speculation
-from lockgate.pipelines.detect import Slice, detect_slices, review_all
-from lockgate.pipelines.guarded_stream import Source, Watch, open_guarded_stream
-from lockgate.pipelines.guards import ActiveGuard, ActiveReview
-from lockgate.pipelines.metering import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.guard.stream import Source, Watch, open_guarded_stream
 
 
 class Ahead(IntEnum):

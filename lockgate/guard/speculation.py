@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from lockgate.pipelines.together import run_group
+from lockgate.task_groups import run_group
 
 T = TypeVar("T")
 

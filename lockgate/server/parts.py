@@ -13,23 +13,23 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from lockgate._version import __version__
-from lockgate.assembly import Parts, open_parts
+from lockgate.api.grpc.calls import Calls
+from lockgate.api.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
+from lockgate.api.grpc.port import GrpcPort, Kind, Line, Method
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.errors import CannotListen
-from lockgate.server.addresses import describe_fault, is_loopback, join_address
-from lockgate.server.doors import BACKLOG
-from lockgate.server.grpc.calls import Calls
-from lockgate.server.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
-from lockgate.server.grpc.port import GrpcPort, Kind, Line, Method
-from lockgate.server.http.parts import build_parts_app
-from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s
-from lockgate.server.signals import told_by_signals
-from lockgate.telemetry import Event, log_event, open_telemetry
-from lockgate.wire.protos.caikit_runtime_chunkers_pb2 import (
+from lockgate.gateway import Parts, open_parts
+from lockgate.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
     ChunkerTokenizationTaskRequest,
 )
+from lockgate.server.accept import BACKLOG
+from lockgate.server.addresses import describe_fault, is_loopback, join_address
+from lockgate.server.parts_routes import build_parts_app
+from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.server.signals import told_by_signals
+from lockgate.telemetry import Event, log_event, open_telemetry
 
 T = TypeVar("T")
 _ROOM_BYTES = 1024  # for what a message holds besides its text

@@ -9,9 +9,9 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from lockgate.core.values import Health
+from lockgate.gate.values import Health
 from lockgate.interfaces import Probe
-from lockgate.pipelines.together import run_group
+from lockgate.task_groups import run_group
 from lockgate.telemetry import Event, describe_exception, log_event
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0

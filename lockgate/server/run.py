@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 from lockgate._version import __version__
 from lockgate.api.endpoints import TRACED_CHAT_PATH
-from lockgate.assembly import Gateway, open_gateway
 from lockgate.compat import find_rules
 from lockgate.config.report import describe_policy, list_users, without_effect
 from lockgate.config.settings import Listener, Secret, Settings
 from lockgate.errors import CannotListen
+from lockgate.gateway import Gateway, open_gateway
+from lockgate.server.accept import BACKLOG
 from lockgate.server.addresses import describe_fault, is_loopback, join_address
-from lockgate.server.doors import BACKLOG
-from lockgate.server.http.cors import ANY
+from lockgate.server.cors import ANY
 from lockgate.server.readiness import Readiness
 from lockgate.server.serving import Ports, build_api, build_health, loop_factory, raise_file_limit, spare_the_collector
 from lockgate.server.shared_metrics import shared_metrics

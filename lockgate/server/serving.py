@@ -20,16 +20,16 @@ from typing import Protocol
 import uvicorn
 from uvicorn.server import ServerState
 
-from lockgate.assembly import Gateway
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
-from lockgate.server.doors import Door, TlsDoor
-from lockgate.server.http.app import App
-from lockgate.server.http.callers import Callers
-from lockgate.server.http.connection import Connection
-from lockgate.server.http.cors import Cors
-from lockgate.server.http.routes import api_routes, health_routes
+from lockgate.gateway import Gateway
+from lockgate.server.accept import Door, TlsDoor
+from lockgate.server.app import App
+from lockgate.server.callers import Callers
+from lockgate.server.connection import Connection
+from lockgate.server.cors import Cors
 from lockgate.server.readiness import Readiness
+from lockgate.server.routes import api_routes, health_routes
 from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event
 
@@ -220,7 +220,7 @@ def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.s
     tls = load_tls(settings.server.tls)
     servers: list[Served] = [PortServer(app, one, tls) for one in sockets]
     if settings.listeners.agent is not None:
-        from lockgate.server.grpc.service import build_agent_port
+        from lockgate.api.grpc.service import build_agent_port
 
         servers.append(build_agent_port(gateway, readiness, settings.listeners.agent, callers))
     return Ports(servers, stop_timeout_s(settings))

@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
-from lockgate.assembly import open_gateway
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
+from lockgate.gateway import open_gateway
 from lockgate.server.readiness import Readiness
 from lockgate.server.serving import Ports, build_api, loop_factory, spare_the_collector
 from lockgate.server.shared_metrics import remove_shared_metrics
@@ -44,7 +44,7 @@ def unpack(whole: BinaryIO) -> Settings:
 
 
 class _Packer(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - whatever is in the settings
+    def reducer_override(self, obj: Any) -> Any:
         return (freeze, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
 
 
@@ -113,7 +113,7 @@ def _mark_records(number: int) -> None:
     """Every line of the log tells which worker wrote it."""
     build = logging.getLogRecordFactory()
 
-    def build_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:  # noqa: ANN401 - logging's business
+    def build_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = build(*args, **kwargs)
         record.worker = number
         return record

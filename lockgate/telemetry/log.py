@@ -24,7 +24,7 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 logger = logging.getLogger(SERVICE)
 
 
-def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:  # noqa: ANN401 - whatever describes it
+def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:
     """One event with its fields."""
     if logger.isEnabledFor(level):
         logger.log(level, event.value, extra=fields)

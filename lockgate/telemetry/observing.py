@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from lockgate.core.receipts import Receipt
-from lockgate.core.values import Detection
+from lockgate.gate.receipts import Receipt
+from lockgate.gate.values import Detection
 
 if TYPE_CHECKING:
     from lockgate.telemetry.incoming import IncomingRequest

@@ -5,7 +5,7 @@ from opentelemetry.metrics import Counter as Instrument
 from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
-from lockgate.core.receipts import Receipt
+from lockgate.gate.receipts import Receipt
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
 from lockgate.telemetry.observing import Observer

@@ -3,7 +3,7 @@
 
 import logging
 
-from lockgate.core.receipts import Outcome, Receipt
+from lockgate.gate.receipts import Outcome, Receipt
 from lockgate.telemetry.log import log_event
 from lockgate.telemetry.names import Event
 from lockgate.telemetry.observing import ACTIVE

@@ -21,8 +21,8 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from lockgate.core.receipts import Receipt
-from lockgate.core.values import Detection
+from lockgate.gate.receipts import Receipt
+from lockgate.gate.values import Detection
 from lockgate.telemetry.incoming import IncomingRequest
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
 from lockgate.telemetry.observing import Observer
@@ -41,11 +41,11 @@ class Family(dict[Any, Child], Generic[Child]):
 
     __slots__ = ("_metric",)
 
-    def __init__(self, metric: Any) -> None:  # noqa: ANN401 - Counter or Histogram, whose children are of their type
+    def __init__(self, metric: Any) -> None:
         super().__init__()
         self._metric = metric
 
-    def __missing__(self, labels: Any) -> Child:  # noqa: ANN401 - one label or a tuple of them
+    def __missing__(self, labels: Any) -> Child:
         child: Child = self._metric.labels(*labels) if isinstance(labels, tuple) else self._metric.labels(labels)
         self[labels] = child
         return child

@@ -4,8 +4,8 @@
 import os
 from pathlib import Path
 
-from lockgate.embedded.onnx_session import GRAPHS
-from lockgate.embedded.weights import MINILM, weights_folder
+from lockgate.models.onnx_session import GRAPHS
+from lockgate.models.weights import MINILM, weights_folder
 from scripts.graphs import minilm, toxicity
 
 ROOT = Path(__file__).resolve().parents[2]

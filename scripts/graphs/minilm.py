@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from lockgate.embedded.minilm import DIMENSIONS as WIDTH
+from lockgate.models.minilm import DIMENSIONS as WIDTH
 from scripts.graphs.onnx_writer import FLOAT, INT64, GraphWriter, read_weights
 
 LAYERS, HEADS = 6, 12

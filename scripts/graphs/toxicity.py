@@ -5,7 +5,7 @@ The file is HDF5. It is pinned by its hash, and its arrays are neither compresse
 is enough, no reader of the format is needed.
 """
 
-from lockgate.embedded.toxicity import FILE_NAME, LABELS, WORDS
+from lockgate.detectors.toxicity.detector import FILE_NAME, LABELS, WORDS
 from scripts.graphs.onnx_writer import FLOAT, INT64, GraphWriter, Weight
 
 UNITS = 50

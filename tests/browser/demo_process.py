@@ -16,7 +16,7 @@ from tests.server.processes import COMMAND, clean_environment
 from tests.waits import HANG_S, wait_until
 from tests.weights import require_weights
 
-MODEL_PROGRAM = "lockgate.embedded.llama_child"
+MODEL_PROGRAM = "lockgate.models.llama_child"
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/")
 
 

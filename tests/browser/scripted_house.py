@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from lockgate.assembly import open_gateway
 from lockgate.config.load import load_settings
 from lockgate.config.options import Secret
-from lockgate.core.values import Document, Frame, Message
 from lockgate.errors import Unavailable
+from lockgate.gate.values import Document, Frame, Message
+from lockgate.gateway import open_gateway
 from lockgate.server.serving import build_api_app
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.server.served_app import served

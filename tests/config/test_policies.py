@@ -11,8 +11,8 @@ from lockgate.config.load import load_settings
 from lockgate.config.policies import PolicySettings
 from lockgate.config.report import render_check, render_yaml
 from lockgate.config.settings import Settings
-from lockgate.core.values import Detection
-from lockgate.core.verdicts import Action, DocumentAction, judge_whole
+from lockgate.gate.values import Detection
+from lockgate.gate.verdicts import Action, DocumentAction, judge_whole
 from tests.config.config_cases import PII, Loader
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"

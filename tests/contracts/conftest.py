@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import grpc, http, postgres, upstreams
-from lockgate.searching import DoubleSearch
+from lockgate.backends import grpc, http, postgres, upstreams
+from lockgate.index.hybrid_search import DoubleSearch
 from tests.contracts.parts_process import PartsProcess, serving_parts
 from tests.waits import HANG_S
 

@@ -10,13 +10,13 @@ import grpc
 import grpc.aio
 
 from lockgate.config.settings import ServiceSettings, TlsSettings
-from lockgate.core.values import Frame
+from lockgate.gate.values import Frame
 from lockgate.interfaces import Chunker
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.wire.protos import caikit_runtime_chunkers_pb2 as chunkers
-from lockgate.wire.protos import caikit_runtime_nlp_pb2 as nlp_requests
-from lockgate.wire.protos import fmaas_pb2 as fmaas
-from lockgate.wire.protos import grpc_health_pb2 as health
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_runtime_chunkers_pb2 as chunkers
+from lockgate.protos import caikit_runtime_nlp_pb2 as nlp_requests
+from lockgate.protos import fmaas_pb2 as fmaas
+from lockgate.protos import grpc_health_pb2 as health
 from tests.waits import forever, until
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -12,14 +12,14 @@ import grpc
 import pytest
 import uvloop
 
-from lockgate.clients.chunker import ChunkerClient, open_chunker_client
-from lockgate.core.values import Chunk, Frame, Health
+from lockgate.backends.chunker import ChunkerClient, open_chunker_client
 from lockgate.errors import BrokeProtocol, ConfigError, LockgateError, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Chunk, Frame, Health
 from lockgate.interfaces import Chunker, Probe
 from lockgate.plugins import find_factory
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import grpc_health_pb2 as health
 from lockgate.testing import check_chunker
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.wire.protos import grpc_health_pb2 as health
 from tests.contracts.grpc_peers import (
     Context,
     GrpcServer,

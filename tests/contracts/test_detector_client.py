@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http as http_module
-from lockgate.clients.detector import DetectorClient, ReviewerClient, open_detector_client
-from lockgate.clients.http import open_http
+from lockgate.backends import http as http_module
+from lockgate.backends.detector import DetectorClient, ReviewerClient, open_detector_client
+from lockgate.backends.http import open_http
 from lockgate.config.settings import DetectorSettings, Secret
-from lockgate.core.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
 from lockgate.interfaces import Detector, Headers, Probe, Reviewer
 from tests.contracts.http_peers import (
     Exchange,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from lockgate.assembly import open_gateway
-from lockgate.clients import batching
-from lockgate.clients.batching import ALONE_CALLS, MAX_CHARS
-from lockgate.clients.detector import DetectorClient, open_detector_client
+from lockgate.backends import detector_batches as batching
+from lockgate.backends.detector import DetectorClient, open_detector_client
+from lockgate.backends.detector_batches import ALONE_CALLS, MAX_CHARS
 from lockgate.config.load import load_settings
 from lockgate.config.settings import DetectorSettings
-from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, TimedOut, Unavailable
+from lockgate.gate.values import Detection, Excerpt
+from lockgate.gateway import open_gateway
 from lockgate.interfaces import Headers
 from lockgate.telemetry.observing import ACTIVE, Observer
 from lockgate.telemetry.outgoing import Call

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients.elasticsearch import ElasticsearchSource, open_elasticsearch
-from lockgate.clients.ollama import open_ollama_embedder
+from lockgate.backends.ollama import open_ollama_embedder
 from lockgate.config.settings import ElasticsearchSettings, OllamaModelSettings, Secret
-from lockgate.core.fusion import Query
-from lockgate.core.values import Document, Health
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Document, Health
+from lockgate.index.elasticsearch import ElasticsearchSource, open_elasticsearch
+from lockgate.index.fusion import Query
 from tests.contracts.http_peers import (
     Exchange,
     Peer,

@@ -10,13 +10,13 @@ import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from lockgate.clients.caikit_nlp import CaikitNlpClient, open_caikit_nlp_client
-from lockgate.clients.tgis import TgisClient, open_tgis_client
-from lockgate.core.values import Generation, Health
+from lockgate.backends.caikit_nlp import CaikitNlpClient, open_caikit_nlp_client
+from lockgate.backends.tgis import TgisClient, open_tgis_client
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Backend, Probe
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.wire.protos import fmaas_pb2 as fmaas
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import fmaas_pb2 as fmaas
 from tests.contracts.grpc_peers import (
     Context,
     GrpcServer,

@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lockgate.clients.chunker import ChunkerClient, open_chunker_client
-from lockgate.clients.grpc_tls import open_unverified_relay
+from lockgate.backends.chunker import ChunkerClient, open_chunker_client
+from lockgate.backends.grpc_tls import open_unverified_relay
 from lockgate.config.settings import TlsSettings
-from lockgate.core.values import Chunk, Health
 from lockgate.errors import ConfigError, Unavailable
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.gate.values import Chunk, Health
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import Context, build_chunk, build_chunker_server, frames_of, over_tls
 
 LONG_AGO, LATELY, FAR_AWAY = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2000, 2001, 2100))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients.postgres_index import open_postgres_index
-from lockgate.core.fusion import LEG_LIMIT, RANK_OFFSET, Query
-from lockgate.core.passages import IndexedDocument, Passage, text_to_embed
-from lockgate.embedded.fts import open_index
 from lockgate.errors import Unavailable, UpstreamError
+from lockgate.index.fts import open_index
+from lockgate.index.fusion import LEG_LIMIT, RANK_OFFSET, Query
+from lockgate.index.passages import IndexedDocument, Passage, text_to_embed
+from lockgate.index.postgres import open_postgres_index
 from lockgate.interfaces import Embedder
 from tests.embedders import BrokenEmbedder, HangingEmbedder, TopicEmbedder
 from tests.waits import HANG_S, LoopClock, until

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients.http import CHEAP_BYTES, decode
-from lockgate.clients.upstreams import Upstreams, open_upstreams
-from lockgate.core.values import Endpoint
+from lockgate.backends.http import CHEAP_BYTES, decode
+from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
+from lockgate.gate.values import Endpoint
 from tests.contracts.http_peers import Script, open_peer, reply, stream
 from tests.waits import bounded_work
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http
-from lockgate.clients.ollama import MAX_BATCH, open_ollama_embedder, open_ollama_model
-from lockgate.clients.openai_model import open_openai_model
+from lockgate.backends import http
+from lockgate.backends.ollama import MAX_BATCH, open_ollama_embedder, open_ollama_model
+from lockgate.backends.openai_model import open_openai_model
 from lockgate.config.settings import OllamaModelSettings, OpenAIModelSettings, Secret
-from lockgate.core.values import Frame, Health, Message
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
+from lockgate.gate.values import Frame, Health, Message
 from lockgate.interfaces import Model, Probe
 from lockgate.telemetry import client_call
 from tests.contracts.http_peers import (

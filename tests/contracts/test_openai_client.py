@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http
-from lockgate.clients.openai import OpenAIClient, open_openai_client
+from lockgate.backends import http
+from lockgate.backends.openai import OpenAIClient, open_openai_client
 from lockgate.config.settings import OpenAISettings, Secret
-from lockgate.core.values import Generation, Health
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Backend, Probe
 from tests.contracts.http_peers import (
     Exchange,

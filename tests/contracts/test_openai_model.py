@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import http
-from lockgate.clients.upstreams import open_upstreams
-from lockgate.core.values import Endpoint, Frame, Message
+from lockgate.backends import http
+from lockgate.backends.upstreams import open_upstreams
 from lockgate.errors import UpstreamError
+from lockgate.gate.values import Endpoint, Frame, Message
 from tests.contracts.http_peers import (
     Exchange,
     Peer,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.core.values import Document, Frame, Message
+from lockgate.gate.values import Document, Frame, Message
 from lockgate.interfaces import Chunker, DataSource, Detector, Model
 from lockgate.plugins import find_factory
 from lockgate.testing import (

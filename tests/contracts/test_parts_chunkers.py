@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.wire.protos import caikit_runtime_chunkers_pb2 as chunkers
-from lockgate.wire.protos import grpc_health_pb2 as health
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_runtime_chunkers_pb2 as chunkers
+from lockgate.protos import grpc_health_pb2 as health
 from tests.contracts.grpc_peers import CHUNKERS
 from tests.contracts.parts_process import PartsProcess, serving_parts
 from tests.waits import HANG_S, until

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from lockgate.cli import main
+from lockgate.cli.main import main
 from tests.contracts.parts_process import serving_parts
 from tests.contracts.test_parts_chunkers import Stream, channel_to, cut, describe
 from tests.server.http_client import build_request, connect

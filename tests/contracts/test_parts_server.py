@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients.chunker import ChunkerClient, open_chunker_client
-from lockgate.clients.detector import DetectorClient, ReviewerClient, open_detector_client
-from lockgate.core.values import Chunk, Claim, Conversation, Excerpt, Generated, Subject
+from lockgate.backends.chunker import ChunkerClient, open_chunker_client
+from lockgate.backends.detector import DetectorClient, ReviewerClient, open_detector_client
 from lockgate.errors import Rejected
+from lockgate.gate.values import Chunk, Claim, Conversation, Excerpt, Generated, Subject
 from lockgate.plugins import find_factory
 from lockgate.testing import CHUNKER_TEXTS, check_chunker, check_detector
 from tests.contracts.grpc_peers import frames_of

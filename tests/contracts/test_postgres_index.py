@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from lockgate.clients.postgres_index import NO_EXTENSION, open_postgres_index
-from lockgate.core.passages import IndexedDocument, Passage
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
+from lockgate.index.passages import IndexedDocument, Passage
+from lockgate.index.postgres import NO_EXTENSION, open_postgres_index
 from tests.embedders import TopicEmbedder
 
 

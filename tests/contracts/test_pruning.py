@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lockgate import holding
+from lockgate import store_tasks as holding
 from lockgate.errors import Unavailable
-from lockgate.holding import pruning
+from lockgate.store_tasks import pruning
 
 
 async def test_pruning_goes_on_after_any_failure_and_tells_all_but_those_of_a_store_that_is_away(

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients.postgres import open_postgres
-from lockgate.clients.postgres_sessions import open_postgres_sessions
-from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
-from lockgate.embedded import session_file
-from lockgate.embedded.sessions import open_sqlite_sessions
+from lockgate.backends.postgres import open_postgres
 from lockgate.errors import ConfigError, TimedOut, Unavailable, UpstreamError
+from lockgate.sessions import sqlite_file as session_file
+from lockgate.sessions.postgres import open_postgres_sessions
+from lockgate.sessions.sqlite import open_sqlite_sessions
+from lockgate.sessions.turns import AbortedTurn, SessionKey, StoreLimits, Turn
 from tests.postgres import Server
 from tests.waits import HANG_S, is_pending, until
 

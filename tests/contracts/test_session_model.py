@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockgate.core.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
+from lockgate.sessions.rows import clean
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import MemorySessionStore
-from lockgate.wire.session_rows import clean
 from tests.soak.sessions.writer import open_store
 
 LIMITS = StoreLimits(max_messages=6)

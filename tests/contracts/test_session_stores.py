@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lockgate.clients.postgres_sessions import open_postgres_sessions
-from lockgate.core.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
-from lockgate.embedded.sessions import open_sqlite_sessions
+from lockgate.sessions.postgres import open_postgres_sessions
+from lockgate.sessions.sqlite import open_sqlite_sessions
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import DEFAULT_LIMITS, MemorySessionStore
 from tests.soak.sessions import kills
 from tests.soak.sessions.kills import Child, find_faults, kill_writers

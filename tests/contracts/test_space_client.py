@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lockgate.clients import http
-from lockgate.clients.upstreams import Upstreams, open_upstreams
-from lockgate.core.values import Document, Endpoint, Frame, Message
+from lockgate.backends import http
+from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
+from lockgate.gate.values import Document, Endpoint, Frame, Message
 from lockgate.interfaces import DataSource, Model
 from tests.contracts.http_peers import (
     Exchange,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.clients import upstreams as upstreams_module
-from lockgate.clients.upstreams import Upstreams, open_upstreams
-from lockgate.core.values import Document, Endpoint, Frame
+from lockgate.backends import upstreams as upstreams_module
+from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
+from lockgate.gate.values import Document, Endpoint, Frame
 from lockgate.interfaces import DataSource, Model
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.contracts.http_peers import Exchange, open_peer, reply_json

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockgate.core.values import Document, Frame, Message
 from lockgate.errors import Unavailable
+from lockgate.gate.values import Document, Frame, Message
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 
 

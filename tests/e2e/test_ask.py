@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
-from lockgate.cli import main
-from lockgate.commands import ask_place
-from tests.commands.screen import Screen
-from tests.commands.test_ask import MASKED, PIECES, QUESTION, write_config
+from lockgate.cli import ask_place
+from lockgate.cli.main import main
+from tests.cli.screen import Screen
+from tests.cli.test_ask import MASKED, PIECES, QUESTION, write_config
 from tests.server.agent_houses import find_free_port
 from tests.server.processes import COMMAND, clean_environment, running
 from tests.waits import wait_until

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.commands.evaluate import add_parser
+from lockgate.agent.evaluate import load_questions
+from lockgate.cli.evaluate import add_parser
 from lockgate.config.load import load_settings
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest
-from lockgate.pipelines.evaluate import load_questions
 from lockgate.telemetry import logger
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "evaluation"

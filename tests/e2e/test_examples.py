@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from lockgate.cli import _parser
+from lockgate.cli.main import _parser
 from lockgate.config.load import load_settings
 from tests.server.processes import clean_environment
 from tests.waits import wait_until

@@ -28,7 +28,7 @@ PAGES = [
 ]
 SHOWN_PORTS = ("8000", "8033", "8034", "8035", "8036", "11434", "50051")  # pages are tried with others, which are free
 PARTS_PORTS = ("8080", "8085")  # the same, on pages that serve parts
-PROTO = "lockgate/wire/protos/assistance.proto"
+PROTO = "lockgate/protos/assistance.proto"
 DATA = ".lockgate"  # the data directory of a page
 DEMO = "make demo"
 SERVE, SERVE_PARTS = "lockgate serve", "lockgate parts serve"

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.commands.sessions import add_parser
+from lockgate.cli.sessions import add_parser
 from lockgate.config.options import Secret
 from lockgate.config.settings import PostgresSettings, SessionSettings, Settings
-from lockgate.core.turns import AbortedTurn, SessionKey, StoreLimits, Turn
 from lockgate.errors import ConfigError, Unavailable
+from lockgate.sessions.turns import AbortedTurn, SessionKey, StoreLimits, Turn
 from tests.soak.sessions.writer import open_store
 
 ANONYMOUS = SessionKey("anonymous", "default", "s1")

@@ -4,22 +4,22 @@
 import argparse
 import re
 
-from lockgate.cli import _parser
+from lockgate.agent.answer import Facts
+from lockgate.agent.classifier import SHIPPED_MODEL, read_model
+from lockgate.agent.graph import CALLER, EMBEDDING, MODEL, RULES
+from lockgate.agent.label_training import MIN_PER_LABEL, MIN_PRECISION
+from lockgate.agent.routes import choose_routes
+from lockgate.api.grpc.agent import _list_facts
+from lockgate.api.grpc.calls import _CODES
+from lockgate.api.turn_values import MAX_SESSION_CHARS
+from lockgate.cli.main import _parser
 from lockgate.config.agent_settings import AgentSettings, SessionSettings
 from lockgate.config.settings import Settings
-from lockgate.core.fusion import LEG_LIMIT, RANK_OFFSET
-from lockgate.core.passages import MAX_PASSAGE_CHARS
-from lockgate.core.routes import choose_routes
-from lockgate.core.scores import FAIR_FROM, GOOD_FROM
-from lockgate.embedded.classifier import SHIPPED_MODEL, read_model
-from lockgate.embedded.label_training import MIN_PER_LABEL, MIN_PRECISION
-from lockgate.embedded.reading import MAX_FILE_BYTES
-from lockgate.pipelines.graph import CALLER, EMBEDDING, MODEL, RULES
-from lockgate.pipelines.speaking import Facts
-from lockgate.server.grpc.agent import _list_facts
-from lockgate.server.grpc.calls import _CODES
-from lockgate.wire.agent_values import MAX_SESSION_CHARS
-from lockgate.wire.session_rows import MAX_ABORTED
+from lockgate.detectors.judge.scores import FAIR_FROM, GOOD_FROM
+from lockgate.index.fusion import LEG_LIMIT, RANK_OFFSET
+from lockgate.index.passages import MAX_PASSAGE_CHARS
+from lockgate.index.readers import MAX_FILE_BYTES
+from lockgate.sessions.rows import MAX_ABORTED
 from tests.rules.tree import ROOT
 
 LANGUAGES = {"en": "English", "es": "Spanish", "de": "German"}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from lockgate.cli import _parser
-from lockgate.core.retrieval import Retrieval, Status
-from lockgate.core.trace import Came, Held, Left, Read
-from lockgate.embedded.llamacpp import OPTIONS
-from lockgate.wire.trace import encode_note
+from lockgate.api.aggregator.trace_format import encode_note
+from lockgate.cli.main import _parser
+from lockgate.models.llamacpp import OPTIONS
+from lockgate.rag.retrieval import Retrieval, Status
+from lockgate.rag.trace import Came, Held, Left, Read
 from tests.rules.tree import PACKAGE, ROOT
 
 MAX_PICTURE_BYTES = 300_000

@@ -9,13 +9,13 @@ from lockgate.api.endpoint import GUARDRAILS, CorsRule, Port, Scope
 from lockgate.api.endpoints import ENDPOINTS
 from lockgate.api.lookup import OTHER, find_cors, find_endpoint, put_under, split_policy
 from lockgate.api.report import list_endpoints
-from lockgate.assembly import open_gateway
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import ServerSettings, Settings
-from lockgate.pipelines.generate import NoBackend
-from lockgate.server.http.app import Routes
-from lockgate.server.http.routes import api_routes, health_routes
+from lockgate.gateway import open_gateway
+from lockgate.guard.model_source import NoBackend
+from lockgate.server.app import Routes
 from lockgate.server.readiness import Readiness
+from lockgate.server.routes import api_routes, health_routes
 
 EVERYTHING = Settings(server=ServerSettings(docs=True, playground=True, trace=True))
 

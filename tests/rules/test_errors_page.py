@@ -52,7 +52,7 @@ def spoken_words() -> Iterator[str]:
     """The fixed words of every error that is raised with a text of its own where callers can read it."""
     names = {one.__name__ for one in CLASSES if issubclass(one, errors.RequestError | errors.OverloadedError)}
     for module in read_modules(PACKAGE):
-        if module.room not in ("server", "pipelines", "wire", "core"):
+        if module.folder not in ("server", "api", "guard", "rag", "agent", "gate", "sessions", "config"):
             continue
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:

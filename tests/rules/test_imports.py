@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point down; rooms side by side do not know each other; the core knows only the standard library."""
+"""Imports point down; folders of one layer do not import each other; the gate uses the standard library only."""
 
 import ast
 import re
@@ -10,44 +10,64 @@ import pytest
 
 from tests.rules.tree import PACKAGE, Import, Module, read_imports, read_modules
 
-# From top to bottom. Rooms of one floor never import each other, except where the floor is one flat.
-FLOORS: tuple[frozenset[str], ...] = (
+# From top to bottom. A folder imports those below its layer; folders of one layer never import each other, except where
+# the layer is one group.
+LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
-    frozenset({"cli", "terminal", "commands"}),
-    frozenset({"server"}),
-    frozenset({"assembly", "agents", "api"}),
-    frozenset({"compat"}),
-    frozenset({"guard", "pipelines", "clients", "embedded", "plugins", "testing"}),
-    frozenset({"searching"}),
-    frozenset({"data_files", "holding", "interfaces", "wire", "config", "telemetry"}),
-    frozenset({"core"}),
+    frozenset({"cli"}),
+    frozenset({"server", "api", "compat", "gateway", "opened_agents"}),
+    frozenset({"agent"}),
+    frozenset({"rag"}),
+    frozenset({"guard", "plugins", "testing"}),
+    frozenset({"detectors"}),
+    frozenset({"chunkers", "index", "models", "sessions"}),
+    frozenset({"backends"}),
+    frozenset({"config", "interfaces", "params", "protos", "store_tasks", "task_groups", "telemetry"}),
+    frozenset({"core", "data_files"}),
+    frozenset({"gate"}),
     frozenset({"errors", "_version"}),
 )
-FLATS = (
-    frozenset({"cli", "terminal", "commands"}),
-    frozenset({"assembly", "agents"}),
-    frozenset({"guard", "pipelines"}),
+GROUPS = (frozenset({"server", "api", "compat", "gateway", "opened_agents"}),)
+SERVICES = frozenset({"backends", "config", "detectors", "index", "models", "sessions"})
+NEVER = {"guard": SERVICES, "rag": SERVICES, "agent": SERVICES}
+# Values and rules of a feature that any folder may import. They see only `gate`, `errors` and each other.
+PURE = frozenset(
+    {
+        "agent.routes",
+        "detectors.judge.scores",
+        "detectors.letters",
+        "index.fusion",
+        "index.hits",
+        "index.passages",
+        "index.search_words",
+        "sessions.turns",
+    }
 )
-NEVER = dict.fromkeys(("guard", "pipelines"), frozenset({"wire", "config", "server"}))
 COMPAT = "compat"  # only the package itself imports the modes in it
-ROOT_MAY_SEE = frozenset({"_version", "errors", "core", "interfaces"})
+ROOT_MAY_SEE = frozenset({"_version", "errors", "gate", "interfaces"})
 
 
-def floor_of(room: str) -> int:
-    for number, rooms in enumerate(FLOORS):
-        if room in rooms:
+def layer_of(folder: str) -> int:
+    for number, folders in enumerate(LAYERS):
+        if folder in folders:
             return number
-    raise LookupError(f"room `{room}` stands on no floor: add it to FLOORS")
+    raise LookupError(f"folder `{folder}` has no layer: add it to LAYERS")
 
 
-def may_import(room: str, other: str) -> bool:
-    if room == other:
+def may_import(folder: str, other: str) -> bool:
+    if folder == other:
         return True
-    if other in NEVER.get(room, ()):
+    if other in NEVER.get(folder, ()):
         return False
-    if any({room, other} <= flat for flat in FLATS):
+    if any({folder, other} <= group for group in GROUPS):
         return True
-    return floor_of(other) > floor_of(room)
+    return layer_of(other) > layer_of(folder)
+
+
+def is_pure(name: str) -> bool:
+    """Whether a dotted name is a pure module, or something in it."""
+    inner = name.partition(".")[2]
+    return any(inner == one or inner.startswith(f"{one}.") for one in PURE)
 
 
 def find_faults(package: Path) -> list[str]:
@@ -65,15 +85,23 @@ def _judge(module: Module, found: Import, package: str) -> str | None:
     parts = found.name.split(".")
     if parts[0] != package:
         is_known = parts[0] in sys.stdlib_module_names
-        return None if is_known or module.room != "core" else "core uses the standard library only"
+        return None if is_known or not _is_strict(module) else f"{module.folder} uses the standard library only"
     other = parts[1] if len(parts) > 1 else ""
     if not other or (other.startswith("__") and other != "__main__"):
         return None  # the package itself, its __version__ and the like
-    if module.room == package:
+    if module.folder == package:
         return None if other in ROOT_MAY_SEE else "the package itself must stay light"
-    if not may_import(module.room, other):
-        return f"{module.room} may not see {other}"
+    if is_pure(found.name) and layer_of(module.folder) < layer_of("gate"):
+        return None
+    if is_pure(module.name) and other not in ("gate", "errors"):
+        return "a pure module sees gate, errors and pure modules only"
+    if not may_import(module.folder, other):
+        return f"{module.folder} may not see {other}"
     return _judge_mode(module, found)
+
+
+def _is_strict(module: Module) -> bool:
+    return module.folder == "gate" or is_pure(module.name)
 
 
 def _judge_mode(module: Module, found: Import) -> str | None:
@@ -99,7 +127,7 @@ def test_imports_point_down() -> None:
 def find_questions(package: Path) -> list[str]:
     """The modules outside `compat` that ask which mode is chosen."""
     asked = re.compile(r"is_fms|\bcompat\s*(==|!=|in\b|not in\b)")
-    outside = [module for module in read_modules(package) if module.room != COMPAT]
+    outside = [module for module in read_modules(package) if module.folder != COMPAT]
     return [module.name for module in outside if asked.search(module.source)]
 
 
@@ -109,48 +137,56 @@ def test_nothing_asks_for_a_mode_but_the_place_that_chooses_it() -> None:
 
 @pytest.mark.parametrize("line", ["is_fms = True", "settings.compat == 'fms'", "settings.compat not in ('none',)"])
 def test_a_question_for_the_mode_is_found(tmp_path: Path, line: str) -> None:
-    assert find_questions(build_tree(tmp_path, "server/__init__", line)) == ["house.server"]
+    assert find_questions(build_tree(tmp_path, "server/__init__", line)) == ["shop.server"]
     assert find_questions(build_tree(tmp_path, "compat/__init__", line)) == []
 
 
-def test_the_core_never_waits() -> None:
+def test_the_gate_and_pure_modules_never_wait() -> None:
     waiting = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     found = [
         f"{module.name}:{node.lineno}"
-        for module in read_modules(PACKAGE / "core")
+        for module in read_modules(PACKAGE)
+        if _is_strict(module)
         for node in ast.walk(module.tree)
         if isinstance(node, waiting)
     ]
     assert found == []
 
 
-def test_every_room_stands_on_a_floor() -> None:
-    rooms = {module.room for module in read_modules(PACKAGE)} - {PACKAGE.name}
-    assert rooms <= frozenset().union(*FLOORS)
+def test_every_pure_module_exists() -> None:
+    names = {module.name for module in read_modules(PACKAGE)}
+    assert {f"lockgate.{one}" for one in PURE} <= names
+
+
+def test_every_folder_has_a_layer() -> None:
+    folders = {module.folder for module in read_modules(PACKAGE)} - {PACKAGE.name}
+    assert folders <= frozenset().union(*LAYERS)
 
 
 def build_tree(root: Path, name: str, line: str) -> Path:
     """A small package that keeps the rules, with one more line in one module."""
     files = {
-        "__init__": "from house._version import __version__",
+        "__init__": "from shop._version import __version__",
         "_version": "__version__ = '1'",
         "errors": "",
-        "core/__init__": "",
-        "core/gate": "from house.errors import *\nfrom collections import deque",
-        "interfaces": "from house.core.gate import *",
-        "wire/__init__": "",
+        "gate/__init__": "",
+        "gate/release": "from shop.errors import *\nfrom collections import deque",
+        "interfaces": "from shop.gate.release import *\nfrom shop.index.passages import *",
+        "index/__init__": "import third_party",
+        "index/passages": "from shop.gate.release import *",
         "config/__init__": "",
-        "pipelines/__init__": "from house.interfaces import *",
-        "embedded/__init__": "import third_party",
-        "compat/__init__": "from house.config import *\ndef find_rules():\n    from house.compat.fms import RULES",
-        "compat/fms/__init__": "from house.compat.fms.rules import RULES",
-        "compat/fms/rules": "from house.wire import *",
-        "assembly": "from house.config import *\nfrom house.pipelines import *\nfrom house.compat import find_rules",
-        "server/__init__": "from house.assembly import *\nfrom house.wire import *",
-        "terminal": "from house.server import *",
-        "cli": "from house.terminal import *",
+        "guard/__init__": "from shop.interfaces import *",
+        "rag/__init__": "from shop.guard import *",
+        "models/__init__": "import third_party",
+        "compat/__init__": "from shop.config import *\ndef find_rules():\n    from shop.compat.fms import RULES",
+        "compat/fms/__init__": "from shop.compat.fms.rules import RULES",
+        "compat/fms/rules": "from shop.api import *",
+        "api/__init__": "from shop.guard import *",
+        "gateway": "from shop.config import *\nfrom shop.guard import *\nfrom shop.compat import find_rules",
+        "server/__init__": "from shop.gateway import *\nfrom shop.api import *",
+        "cli/__init__": "from shop.server import *",
     }
-    package = root / "house"
+    package = root / "shop"
     for place, source in files.items():
         path = package / f"{place}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,24 +201,28 @@ def test_a_tree_that_keeps_the_rules_has_no_faults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "reason"),
     [
-        ("core/gate", "import third_party", "core uses the standard library only"),
-        ("core/gate", "from house.interfaces import x", "core may not see interfaces"),
-        ("core/gate", "from ..interfaces import x", "core may not see interfaces"),
-        ("core/gate", "from .. import cli", "core may not see cli"),
-        ("errors", "from house import core", "errors may not see core"),
-        ("interfaces", "import house.wire", "interfaces may not see wire"),
-        ("pipelines/__init__", "from house.wire import x", "pipelines may not see wire"),
-        ("pipelines/__init__", "from house.config import x", "pipelines may not see config"),
-        ("pipelines/__init__", "from house.embedded import x", "pipelines may not see embedded"),
-        ("embedded/__init__", "def f():\n    from house.assembly import x", "embedded may not see assembly"),
-        ("assembly", "from house.server import x", "assembly may not see server"),
-        ("assembly", "from house.compat.fms.rules import RULES", "only compat itself chooses a mode"),
-        ("assembly", "from house.compat import fms", "only compat itself chooses a mode"),
-        ("server/__init__", "def f():\n    import house.compat.fms", "only compat itself chooses a mode"),
-        ("wire/__init__", "from house.compat import find_rules", "wire may not see compat"),
-        ("compat/fms/rules", "from house.assembly import x", "compat may not see assembly"),
-        ("server/__init__", "import house.cli", "server may not see cli"),
-        ("__init__", "from house.server import x", "the package itself must stay light"),
+        ("gate/release", "import third_party", "gate uses the standard library only"),
+        ("gate/release", "from shop.interfaces import x", "gate may not see interfaces"),
+        ("gate/release", "from ..interfaces import x", "gate may not see interfaces"),
+        ("gate/release", "from .. import cli", "gate may not see cli"),
+        ("gate/release", "from shop.index.passages import x", "gate may not see index"),
+        ("index/passages", "import third_party", "index uses the standard library only"),
+        ("index/passages", "from shop.config import x", "a pure module sees gate, errors and pure modules only"),
+        ("errors", "from shop import gate", "errors may not see gate"),
+        ("interfaces", "import shop.api", "interfaces may not see api"),
+        ("interfaces", "import shop.index", "interfaces may not see index"),
+        ("guard/__init__", "from shop.api import x", "guard may not see api"),
+        ("guard/__init__", "from shop.config import x", "guard may not see config"),
+        ("guard/__init__", "from shop.models import x", "guard may not see models"),
+        ("guard/__init__", "from shop.rag import x", "guard may not see rag"),
+        ("models/__init__", "def f():\n    from shop.gateway import x", "models may not see gateway"),
+        ("models/__init__", "from shop.index import x", "models may not see index"),
+        ("gateway", "from shop.compat.fms.rules import RULES", "only compat itself chooses a mode"),
+        ("gateway", "from shop.compat import fms", "only compat itself chooses a mode"),
+        ("server/__init__", "def f():\n    import shop.compat.fms", "only compat itself chooses a mode"),
+        ("config/__init__", "from shop.compat import find_rules", "config may not see compat"),
+        ("server/__init__", "import shop.cli", "server may not see cli"),
+        ("__init__", "from shop.server import x", "the package itself must stay light"),
     ],
 )
 def test_an_import_that_points_up_or_sideways_is_found(tmp_path: Path, name: str, line: str, reason: str) -> None:
@@ -191,6 +231,6 @@ def test_an_import_that_points_up_or_sideways_is_found(tmp_path: Path, name: str
     assert faults[0].endswith(reason)
 
 
-def test_a_room_without_a_floor_is_found(tmp_path: Path) -> None:
-    with pytest.raises(LookupError, match="`attic` stands on no floor"):
-        find_faults(build_tree(tmp_path, "cli", "import house.attic"))
+def test_a_folder_without_a_layer_is_found(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="`attic` has no layer"):
+        find_faults(build_tree(tmp_path, "cli/__init__", "import shop.attic"))

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from lockgate.core.lanes import LanePlan
-from lockgate.core.release import ReleaseGate, Strategy
-from lockgate.core.values import Frame
-from lockgate.embedded.scanning import LOOKBEHIND_CHARS
+from lockgate.detectors.scanning import LOOKBEHIND_CHARS
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.release import ReleaseGate, Strategy
+from lockgate.gate.values import Frame
 from lockgate.telemetry import Event
 from lockgate.telemetry.prometheus import PrometheusObserver
 from tests.rules.tree import ROOT

@@ -23,8 +23,8 @@ class Module(NamedTuple):
     tree: ast.Module
 
     @property
-    def room(self) -> str:
-        """The part of the house that the module stands in; of the package itself, its own name."""
+    def folder(self) -> str:
+        """The folder or top module of the package that the module belongs to; of the package itself, its own name."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else parts[0]
 

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-from lockgate.assembly import open_gateway
+from lockgate.api.grpc.service import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
-from lockgate.core.turns import SessionKey, StoredTurn, StoreLimits
-from lockgate.embedded.sessions import open_sqlite_sessions
-from lockgate.server.grpc.service import build_agent_port
-from lockgate.server.http.callers import Callers
+from lockgate.gateway import open_gateway
+from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse, EvalRequest, EvalResponse
+from lockgate.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
+from lockgate.server.callers import Callers
 from lockgate.server.readiness import Readiness
-from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse, EvalRequest, EvalResponse
-from lockgate.wire.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
+from lockgate.sessions.sqlite import open_sqlite_sessions
+from lockgate.sessions.turns import SessionKey, StoredTurn, StoreLimits
 from tests.contracts.http_peers import Exchange, Peer, open_peer
 from tests.server.processes import ServerProcess
 from tests.waits import HANG_S, until, wait_until

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lockgate.assembly import open_gateway
 from lockgate.config.load import load_settings
-from lockgate.core.sse import SseParser
-from lockgate.server.http.app import App
-from lockgate.server.http.routes import health_routes
+from lockgate.gate.sse import SseParser
+from lockgate.gateway import open_gateway
+from lockgate.server.app import App
+from lockgate.server.routes import health_routes
 from lockgate.server.serving import build_api_app
 from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect
 from tests.server.served_app import served

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import Context, Record, build_nlp_server
 from tests.contracts.http_peers import Exchange, Peer, Script, open_peer, reply_json, stream
 from tests.server.gateways import BASE, CHAT, V1, V1_STREAM, chunk, gateway, sse, text_in

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from lockgate.core.sse import SseParser
-from lockgate.wire.receipts import list_frames
+from lockgate.api.receipts import list_frames
+from lockgate.gate.sse import SseParser
 from tests.server.agent_houses import open_client
 from tests.server.gateways import V1, V1_STREAM
 from tests.server.http_client import Answer

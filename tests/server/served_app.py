@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import uvicorn
 from uvicorn.server import ServerState
 
-from lockgate.server.http.app import App, Handler
-from lockgate.server.http.callers import Callers
-from lockgate.server.http.connection import Connection
+from lockgate.server.app import App, Handler
+from lockgate.server.callers import Callers
+from lockgate.server.connection import Connection
 
 
 def build_app(

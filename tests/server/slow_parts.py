@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import InvalidRequest
+from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 from tests.waits import forever
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiohttp import web
 
-from lockgate.core.sse import SseParser
+from lockgate.gate.sse import SseParser
 
 CHAT = "/api/v1/chat"
 STREAM = "/api/v1/chat/stream"

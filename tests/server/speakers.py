@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockgate.agent.answer import Facts
+from lockgate.agent.turn_types import Ask, Speaker, Speech
+from lockgate.api.openai.turn_routes import AgentRoutes, tell_version
 from lockgate.config.settings import Settings
-from lockgate.pipelines.asking import Ask, Speaker, Speech
-from lockgate.pipelines.speaking import Facts
-from lockgate.server.http.agent import AgentRoutes, tell_version
-from lockgate.server.http.app import App, Routes
+from lockgate.server.app import App, Routes
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 OLLAMA_CHAT, OLLAMA_TEXT, TAGS, VERSION = "/api/chat", "/api/generate", "/api/tags", "/api/version"

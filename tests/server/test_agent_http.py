@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lockgate.agent.answer import ANSWER_BLOCKED, Facts
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import LimitSettings, ModelSettings, Settings
-from lockgate.core.turns import SessionKey
-from lockgate.core.values import Message
 from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed
-from lockgate.pipelines.speaking import ANSWER_BLOCKED, Facts
+from lockgate.gate.values import Message
+from lockgate.sessions.turns import SessionKey
 from tests.server.gateways import GROWING_S, ask, events_of, gateway
 from tests.server.http_client import Answer, build_request, call, connect
 from tests.server.served_app import served

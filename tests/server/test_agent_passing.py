@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.core.values import Frame, Message
+from lockgate.gate.values import Frame, Message
 from lockgate.testing import ScriptedModel
 from tests.contracts.http_peers import Peer, Script, reply_json
 from tests.server.backend_peers import before

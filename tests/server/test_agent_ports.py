@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import pytest
 
-from lockgate.clients.postgres_sessions import open_postgres_sessions
-from lockgate.core.turns import SessionKey, StoreLimits
+from lockgate.sessions.postgres import open_postgres_sessions
+from lockgate.sessions.turns import SessionKey, StoreLimits
 from tests.contracts.http_peers import Peer
 from tests.server.agent_houses import (
     SERVICE,

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from lockgate.server.http.connection import LINGER_S
+from lockgate.server.connection import LINGER_S
 from tests.server.http_client import (
     CONTENT,
     JSON_TYPE,

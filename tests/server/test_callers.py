@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from lockgate.config.settings import CallerSettings, Secret
 from lockgate.errors import TooManyRequests, Unauthorized
-from lockgate.server.http.app import App, Handler
-from lockgate.server.http.callers import Callers, RateWindow
-from lockgate.server.http.exchange import Exchange
+from lockgate.server.app import App, Handler
+from lockgate.server.callers import Callers, RateWindow
+from lockgate.server.exchange import Exchange
 from tests.server.certificates import BEGIN, END
 from tests.server.http_client import JSON_TYPE, Answer, build_head, build_request, call, connect
 from tests.server.processes import running

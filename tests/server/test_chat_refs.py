@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lockgate.core.values import Document
+from lockgate.gate.values import Document
 from tests.server.gateways import gateway
 from tests.server.spaces import ask_chat, chat_request, collect, open_space, ref, said_in
 

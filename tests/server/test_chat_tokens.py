@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockgate.wire.chat import read_request
+from lockgate.api.aggregator.format import read_request
 from tests.server.gateways import gateway
 from tests.server.spaces import Space, ask_chat, collect, open_space
 

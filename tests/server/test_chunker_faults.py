@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import (
     Context,
     Record,

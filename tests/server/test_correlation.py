@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from lockgate.errors import Rejected
-from lockgate.server.http.app import App
-from lockgate.server.http.exchange import Exchange
+from lockgate.server.app import App
+from lockgate.server.exchange import Exchange
 from lockgate.telemetry import Event, log_event, logger
 from lockgate.telemetry.log import JsonLines
 from tests.server.gateways import gateway

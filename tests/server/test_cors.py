@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lockgate.config.settings import AggregatorSettings, CallerSettings, Listener, Secret, ServerSettings, Settings
 from lockgate.errors import InvalidRequest
-from lockgate.server.http.app import App
-from lockgate.server.http.callers import Callers
-from lockgate.server.http.cors import Cors, build_rule
-from lockgate.server.http.exchange import Exchange
+from lockgate.server.app import App
+from lockgate.server.callers import Callers
+from lockgate.server.cors import Cors, build_rule
+from lockgate.server.exchange import Exchange
 from lockgate.server.run import list_open_doors
 from tests.server.gateways import gateway
 from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import build_nlp_server
 from tests.contracts.http_peers import (
     Exchange,

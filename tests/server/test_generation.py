@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.wire.protos import fmaas_pb2 as fmaas
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import fmaas_pb2 as fmaas
 from tests.contracts.grpc_peers import (
     Context,
     GrpcServer,

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from lockgate.assembly import open_gateway
+from lockgate.api.grpc.service import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
-from lockgate.core.turns import SessionKey, StoreLimits
-from lockgate.core.values import Document
-from lockgate.embedded.sessions import open_sqlite_sessions
-from lockgate.server.grpc.service import build_agent_port
+from lockgate.gate.values import Document
+from lockgate.gateway import open_gateway
+from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse
 from lockgate.server.readiness import Readiness
 from lockgate.server.serving import build_api_app
+from lockgate.sessions.sqlite import open_sqlite_sessions
+from lockgate.sessions.turns import SessionKey, StoreLimits
 from lockgate.testing import ScriptedDataSource
-from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse
 from tests.contracts.http_peers import Exchange, open_peer
 from tests.server.gateways import ask
 from tests.server.served_app import served

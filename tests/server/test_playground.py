@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lockgate.assembly import open_gateway
 from lockgate.config.load import load_settings
 from lockgate.config.options import Secret
-from lockgate.core.sse import SseParser
 from lockgate.errors import ConfigError
+from lockgate.gate.sse import SseParser
+from lockgate.gateway import open_gateway
 from lockgate.server.serving import build_api_app
 from tests.server.gateways import ask
 from tests.server.http_client import Answer, call

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import Context
 from tests.contracts.http_peers import Exchange, Script, reply, reply_json, stay_silent, stream
 from tests.server.endings import ended_badly, ended_well, error_of

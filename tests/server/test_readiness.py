@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockgate.core.values import Health
 from lockgate.errors import LockgateError
+from lockgate.gate.values import Health
 from lockgate.server.readiness import Readiness
 from tests.waits import until
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from lockgate.assembly import open_gateway
-from lockgate.commands.sessions import add_parser
+from lockgate.cli.sessions import add_parser
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check
 from lockgate.config.settings import Settings
-from lockgate.core.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.errors import ConfigError, ConfigFaults, Unavailable
+from lockgate.gateway import open_gateway
 from lockgate.plugins import find_factory, locate
 from lockgate.server.serving import build_api_app
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import MemorySessionStore, ScriptedModel
 from tests.server.gateways import ask
 from tests.server.served_app import served

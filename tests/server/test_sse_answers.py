@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockgate.errors import InvalidRequest
-from lockgate.server.http.app import App
-from lockgate.server.http.exchange import Exchange
-from lockgate.server.http.streaming import StreamedBody
+from lockgate.server.app import App
+from lockgate.server.exchange import Exchange
+from lockgate.server.streams import StreamedBody
 from tests.server.http_client import JSON_TYPE, build_head, build_request, call, connect
 from tests.server.served_app import build_app, served
 from tests.waits import HANG_S, LoopClock, forever, is_pending, latency, linger, settled, until

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.assembly import open_gateway
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Settings
 from lockgate.errors import ConfigFaults
+from lockgate.gateway import open_gateway
 
 NOWHERE = "http://127.0.0.1:9"
 PARTS = f"""

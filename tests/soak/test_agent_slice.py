@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from lockgate.core.turns import StoredTurn
+from lockgate.sessions.turns import StoredTurn
 from tests.soak.agent.broken import VARIANTS
 from tests.soak.agent.faulty import find_unnoticed
 from tests.soak.agent.forge import Forge, Store, open_forge

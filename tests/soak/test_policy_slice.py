@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.core.values import Excerpt
-from lockgate.embedded.patterns import open_keywords_detector, open_regex_detector
-from lockgate.embedded.pii import open_pii_detector
-from lockgate.embedded.scanning import ScanningDetector
-from lockgate.embedded.secrets import open_secrets_detector
+from lockgate.detectors.patterns import open_keywords_detector, open_regex_detector
+from lockgate.detectors.pii.detector import open_pii_detector
+from lockgate.detectors.scanning import ScanningDetector
+from lockgate.detectors.secrets.detector import open_secrets_detector
+from lockgate.gate.values import Excerpt
 from tests.server.processes import ROOT
 from tests.soak.policies.digests import TAMPERINGS, verify, verify_as_server
 from tests.soak.policies.expected import Part, compare

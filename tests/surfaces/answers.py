@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from lockgate.core.sse import SseParser
+from lockgate.gate.sse import SseParser
 from tests.server.http_client import Answer
 
 ANSWERED, CUT_OFF = "answered", "cut off"

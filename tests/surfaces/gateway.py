@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from lockgate.assembly import Gateway, open_gateway
+from lockgate.api.grpc.service import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener, Settings
-from lockgate.server.grpc.service import build_agent_port
+from lockgate.gateway import Gateway, open_gateway
 from lockgate.server.readiness import Readiness
 from lockgate.server.serving import build_api_app
 from tests.server.agent_houses import Client, find_free_port, open_client

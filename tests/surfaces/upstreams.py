@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from lockgate.wire.protos import caikit_data_model_nlp_pb2 as nlp
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.grpc_peers import Context, build_nlp_server
 from tests.contracts.http_peers import Exchange, open_peer, reply_json
 from tests.surfaces.cells import FIRST_DOCUMENT, FIRST_TITLE, SECOND_TITLE, SECRET, Choice, Order, Scene

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
-from lockgate.core.values import Detection, Excerpt
 from lockgate.errors import Unavailable
+from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 from lockgate.telemetry import client_call, note_generation, note_usage, trace_headers
 

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lockgate.config.settings import OtlpSettings
-from lockgate.core.values import Detection
 from lockgate.errors import Rejected, Unavailable
+from lockgate.gate.values import Detection
 from lockgate.telemetry import client_call, count_detections, observe_held, open_telemetry, render_metrics
 from lockgate.telemetry.names import MAX_NAME_CHARS, MAX_NAMES, OTHER
 from tests.server.processes import clean_environment

@@ -8,16 +8,16 @@ and reasoning is dropped. Policies do not exist here, so no text is hidden and n
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lockgate.api.openai import whole_answer as openai_answers
+from lockgate.api.openai.deltas import EVENT_KEYS, REASONING_KEYS, has_finish
+from lockgate.api.openai.events import ChoiceState, Manner, RelayedEvents, Segment
+from lockgate.api.openai.format import Asked, to_results
+from lockgate.api.openai.guarded_events import GuardedEvents
+from lockgate.api.openai.whole_answer import Dialect, WholeAnswer
 from lockgate.compat.fms.ledger import Ledger
-from lockgate.core.release import Release
-from lockgate.core.values import Detection, Frame
-from lockgate.core.verdicts import Verdict
-from lockgate.wire import openai_answers
-from lockgate.wire.openai import Asked, to_results
-from lockgate.wire.openai_answers import Dialect, WholeAnswer
-from lockgate.wire.openai_deltas import EVENT_KEYS, REASONING_KEYS, has_finish
-from lockgate.wire.openai_events import ChoiceState, Manner, RelayedEvents, Segment
-from lockgate.wire.openai_guarded import GuardedEvents
+from lockgate.gate.release import Release
+from lockgate.gate.values import Detection, Frame
+from lockgate.gate.verdicts import Verdict
 
 _USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
 _SPOKEN_KEYS = ("index", "delta", "text")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readers and writers of the Rust orchestrator's API."""
 
+from lockgate.api.formats import Formats
+from lockgate.api.guardrails.format import encode_line
 from lockgate.compat.fms.completions import FmsGuardedEvents, FmsRelayedEvents, FmsWholeAnswer, build_blocked
 from lockgate.compat.fms.generation import PLAIN_CLASSIFICATION, FmsTextEvents
 from lockgate.compat.fms.requests import read_plain_chat, read_plain_text
-from lockgate.core.release import Release
-from lockgate.wire.formats import Formats
-from lockgate.wire.guardrails import encode_line
+from lockgate.gate.release import Release
 
 
 def encode_relative_line(release: Release) -> bytes:

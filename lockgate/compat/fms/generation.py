@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from lockgate.api.guardrails.format import DetectorMap, MaskList
+from lockgate.api.guardrails.generation_format import Parameters, TextEvents, to_words
+from lockgate.api.shapes import Shape
 from lockgate.compat.fms.ledger import Ledger
-from lockgate.core.release import Release
-from lockgate.core.values import Frame
-from lockgate.wire.classification import Parameters, TextEvents, to_words
-from lockgate.wire.guardrails import DetectorMap, MaskList
-from lockgate.wire.shapes import Shape
+from lockgate.gate.release import Release
+from lockgate.gate.values import Frame
 
 
 class InputGuards(msgspec.Struct):

@@ -5,9 +5,9 @@ from functools import partial
 
 import msgspec
 
-from lockgate.wire.guardrails import DetectorMap
-from lockgate.wire.openai import ChatFields, TextFields, read_request
-from lockgate.wire.shapes import Shape
+from lockgate.api.guardrails.format import DetectorMap
+from lockgate.api.openai.format import ChatFields, TextFields, read_request
+from lockgate.api.shapes import Shape
 
 
 class Detectors(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 """The endpoint rules of the Rust orchestrator."""
 
 from lockgate.config.endpoint_rules import EndpointRules
-from lockgate.core.release import Strategy
+from lockgate.gate.release import Strategy
 
 RULES = EndpointRules(
     has_extensions=False,

@@ -32,7 +32,7 @@ def break_server(name: str) -> None:
 
 def tell_early() -> None:
     """The end is told before the turn is stored."""
-    from lockgate.embedded.sessions import SqliteSessions
+    from lockgate.sessions.sqlite import SqliteSessions
 
     honest = SqliteSessions.append
     later: set[asyncio.Task[None]] = set()
@@ -52,8 +52,8 @@ def tell_early() -> None:
 
 def store_in_two_steps() -> None:
     """Question and answer are not written at once."""
-    from lockgate.embedded.sessions import SqliteSessions
-    from lockgate.wire import session_rows as rows
+    from lockgate.sessions import rows
+    from lockgate.sessions.sqlite import SqliteSessions
 
     said = "(SELECT 1 AS place, 'user' AS role, $4 AS text UNION ALL SELECT 2, 'assistant', $5) AS said"
     plain = rows.ADD_TURN.partition("WHERE $10")[0]
@@ -75,15 +75,15 @@ def store_in_two_steps() -> None:
 
 
 def _write_one(sql: str, values: Sequence[Any], database: sqlite3.Connection) -> int:
-    from lockgate.embedded.session_file import write
+    from lockgate.sessions.sqlite_file import write
 
     return write(database, (sql, values))
 
 
 def wait_for_nobody() -> None:
     """Turns of one session do not wait for each other."""
-    from lockgate.embedded.sessions import SqliteSessions
-    from lockgate.wire import session_rows as rows
+    from lockgate.sessions import rows
+    from lockgate.sessions.sqlite import SqliteSessions
 
     @contextlib.asynccontextmanager
     async def hold(self: SqliteSessions, key: Any) -> AsyncIterator[None]:
@@ -95,7 +95,7 @@ def wait_for_nobody() -> None:
 
 def forget_callers() -> None:
     """Everybody's sessions are the same."""
-    from lockgate.server.grpc.agent import AgentMethods
+    from lockgate.api.grpc.agent import AgentMethods
 
     honest = AgentMethods._find_session
 
@@ -107,7 +107,7 @@ def forget_callers() -> None:
 
 def forget_requests() -> None:
     """Nobody knows that a request was made before."""
-    from lockgate.embedded.sessions import SqliteSessions
+    from lockgate.sessions.sqlite import SqliteSessions
 
     honest_load, honest_append = SqliteSessions.load, SqliteSessions.append
 

@@ -11,7 +11,7 @@ import time
 import grpc
 import grpc.aio
 
-from lockgate.wire.protos.assistance_pb2 import AgentRequest, AgentResponse
+from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse
 from tests.server.http_client import Client, build_request, connect
 from tests.soak.agent.forge import Server
 from tests.soak.agent.talk import ACKNOWLEDGED, CALLERS, CUT, LATE, LEFT, REFUSED, Asked, Attempt

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from lockgate.core.turns import StoredTurn
+from lockgate.sessions.turns import StoredTurn
 from tests.soak.agent.laws import judge
 from tests.soak.agent.talk import ACKNOWLEDGED, ANSWER, CUT, Attempt, Call, Evidence, Where, find_mark
 

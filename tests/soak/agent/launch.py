@@ -23,15 +23,15 @@ _LOADED = (
     "asyncpg.protocol.protocol",
     "langgraph.graph",
     "langsmith",
-    "lockgate.cli",
-    "lockgate.agents",
-    "lockgate.clients.elasticsearch",
-    "lockgate.clients.ollama",
-    "lockgate.clients.postgres_sessions",
+    "lockgate.cli.main",
+    "lockgate.opened_agents",
+    "lockgate.index.elasticsearch",
+    "lockgate.backends.ollama",
+    "lockgate.sessions.postgres",
     "lockgate.config.load",
-    "lockgate.embedded.sessions",
-    "lockgate.server.grpc.agent",
-    "lockgate.server.http.agent",
+    "lockgate.sessions.sqlite",
+    "lockgate.api.grpc.agent",
+    "lockgate.api.openai.turn_routes",
     "lockgate.server.run",
     "lockgate.server.serving",
 )
@@ -81,7 +81,7 @@ def _become(order: dict[str, Any]) -> None:
         os.execv(sys.executable, [sys.executable, "-m", "lockgate", *arguments])
     code: Any = 1
     try:
-        from lockgate.cli import main as run
+        from lockgate.cli.main import main as run
 
         break_server(order["variant"])
         run(arguments)

@@ -18,7 +18,7 @@ Knows nothing of how the server is made.
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from lockgate.core.turns import StoredTurn
+from lockgate.sessions.turns import StoredTurn
 from tests.soak.agent.talk import ACKNOWLEDGED, ANSWER, CUT, LEFT, MARK, Attempt, Call, Evidence, Where, find_mark, mark
 from tests.soak.streams.laws import Violation
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockgate.clients.postgres import open_postgres
-from lockgate.core.turns import StoredTurn
+from lockgate.backends.postgres import open_postgres
+from lockgate.sessions.turns import StoredTurn
 from tests.soak.agent.talk import Row, Where, find_mark
 from tests.soak.sessions.writer import open_store
 

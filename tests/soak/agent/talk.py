@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lockgate.core.turns import StoredTurn
+from lockgate.sessions.turns import StoredTurn
 
 MARK = re.compile(r"q(\d{6})q")
 CALLERS = {"ann": "sk-of-ann", "bob": "sk-of-bob", "cyd": "sk-of-cyd"}

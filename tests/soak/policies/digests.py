@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from lockgate.core.chains import FrameChain
-from lockgate.wire.receipts import list_frames
+from lockgate.api.receipts import list_frames
+from lockgate.gate.chains import FrameChain
 
 Events = list[dict[str, Any]]
 _SPOKEN = ("reasoning_content", "reasoning", "content", "refusal")

@@ -9,11 +9,16 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
-from lockgate.clients import detector
-from lockgate.core import arguments, chains, masks, release, verdicts
+from lockgate.api import receipts
+from lockgate.api.openai import deltas as openai_deltas
+from lockgate.api.openai import events as openai_events
+from lockgate.api.openai import lane_events as openai_lanes
+from lockgate.api.openai import passing_events as openai_passing
+from lockgate.api.openai import tool_calls as openai_calls
+from lockgate.backends import detector
+from lockgate.gate import arguments, chains, masks, release, verdicts
 from lockgate.guard import request
-from lockgate.pipelines import guarded_stream
-from lockgate.wire import openai_calls, openai_deltas, openai_events, openai_lanes, openai_passing, receipts
+from lockgate.guard import stream as guarded_stream
 
 WHOLE = "whole"
 Change = tuple[Any, str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from lockgate.clients.postgres import open_postgres
+from lockgate.backends.postgres import open_postgres
 from tests.server.processes import ROOT, clean_environment
 from tests.soak.sessions.writer import KEY, open_store
 

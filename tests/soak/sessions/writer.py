@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from lockgate.core.turns import SessionKey, StoreLimits, Turn
+from lockgate.sessions.turns import SessionKey, StoreLimits, Turn
 
 KEY = SessionKey("anonymous", "default", "fought over")
 LIMITS = StoreLimits(max_messages=1_000_000)
@@ -20,10 +20,10 @@ LIMITS = StoreLimits(max_messages=1_000_000)
 def open_store(address: str, limits: StoreLimits = LIMITS) -> AbstractAsyncContextManager[Any]:
     """The store at an address: a path, or that of a PostgreSQL database."""
     if address.startswith("postgresql:"):
-        from lockgate.clients.postgres_sessions import open_postgres_sessions
+        from lockgate.sessions.postgres import open_postgres_sessions
 
         return open_postgres_sessions(address, limits)
-    from lockgate.embedded.sessions import open_sqlite_sessions
+    from lockgate.sessions.sqlite import open_sqlite_sessions
 
     return open_sqlite_sessions(Path(address), limits)
 

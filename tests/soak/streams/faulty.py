@@ -35,7 +35,7 @@ def _every(number: int) -> Callable[[], bool]:
 
 def release_early() -> None:
     """Text leaves when the first detector has read it, not the last."""
-    from lockgate.core.release import ReleaseGate
+    from lockgate.gate.release import ReleaseGate
 
     honest, is_time = ReleaseGate.clear, _every(3)
 
@@ -51,7 +51,7 @@ def release_early() -> None:
 
 def lose_a_batch() -> None:
     """A release does not reach the reader."""
-    from lockgate.core.release import ReleaseGate
+    from lockgate.gate.release import ReleaseGate
 
     honest, is_time = ReleaseGate.clear, _every(20)
 
@@ -64,7 +64,7 @@ def lose_a_batch() -> None:
 
 def double_a_detection() -> None:
     """A finding leaves a second time."""
-    from lockgate.core.release import ReleaseGate
+    from lockgate.gate.release import ReleaseGate
 
     honest, is_time = ReleaseGate._take_pending, _every(10)
 
@@ -77,7 +77,7 @@ def double_a_detection() -> None:
 
 def swap_choices() -> None:
     """An event is sent as another choice's."""
-    from lockgate.wire.openai_guarded import GuardedEvents
+    from lockgate.api.openai.guarded_events import GuardedEvents
 
     honest, is_time = GuardedEvents._event, _every(5)
 
@@ -92,7 +92,7 @@ def swap_choices() -> None:
 
 def shift_offsets() -> None:
     """A finding stands one character beside its place."""
-    from lockgate.core.release import ReleaseGate
+    from lockgate.gate.release import ReleaseGate
 
     honest, is_time = ReleaseGate._take_pending, _every(10)
 
@@ -107,8 +107,8 @@ def shift_offsets() -> None:
 
 def forget_done() -> None:
     """A stream ends without its end mark."""
-    from lockgate.wire.openai_events import DONE
-    from lockgate.wire.openai_guarded import GuardedEvents
+    from lockgate.api.openai.events import DONE
+    from lockgate.api.openai.guarded_events import GuardedEvents
 
     honest, is_time = GuardedEvents.finish, _every(5)
     GuardedEvents.finish = lambda self: honest(self).removesuffix(DONE if is_time() else b"")  # type: ignore[method-assign]
@@ -116,8 +116,8 @@ def forget_done() -> None:
 
 def lose_the_finish() -> None:
     """A finish reason does not leave."""
-    from lockgate.wire.openai_deltas import has_finish
-    from lockgate.wire.openai_guarded import GuardedEvents
+    from lockgate.api.openai.deltas import has_finish
+    from lockgate.api.openai.guarded_events import GuardedEvents
 
     honest, is_time = GuardedEvents._pass_on, _every(5)
 
@@ -129,7 +129,7 @@ def lose_the_finish() -> None:
 
 def leave_the_model() -> None:
     """Nobody stops the model when the client leaves."""
-    from lockgate.server.http.exchange import Exchange
+    from lockgate.server.exchange import Exchange
 
     Exchange.watch = lambda self, task: None  # type: ignore[method-assign]
 

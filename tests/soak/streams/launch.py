@@ -20,7 +20,7 @@ def main() -> None:
     """Run the command with the rest of the arguments."""
     variant, *arguments = sys.argv[1:]
     signal.signal(signal.SIGUSR1, lambda *_: _write_tasks())
-    from lockgate.cli import main as run
+    from lockgate.cli.main import main as run
 
     if variant != WHOLE:
         break_server(variant)

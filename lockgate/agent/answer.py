@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of a configured model as pieces of text, through the guarded request.
+
+Decides how long a model may be silent, and what its failure is called. Without detectors each chunk of the model is
+one piece; with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from lockgate.errors import CheckFailed, HeldTooMuch, TimedOut, TurnFailed, UpstreamError
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.receipts import Receipt
+from lockgate.gate.values import Detection, Document, Frame, Message
+from lockgate.guard.account import Chunking, Meter
+from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.model_stream import blaming_model, next_burst
+from lockgate.guard.request import GuardedRequest, InputBlocked, InputRead, ModelStarted, Released, open_guarded
+from lockgate.guard.stream import Source
+from lockgate.interfaces import Model
+from lockgate.telemetry import Event, log_event, name_causes
+
+ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
+MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
+_GONE = "the model is not available"
+_LATE = "the model did not answer in time"
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a turn; complete when its last piece has been heard."""
+
+    label: str = ""
+    layer: str = ""
+    confidence: float | None = None
+    topic: str = ""
+    prepare_ms: int = 0
+    first_token_ms: int = 0
+    tokens: int = 0
+    outcome: str = ANSWERED
+    is_cut: bool = False  # the model was not allowed to say more
+    is_repeated: bool = False
+    usage: Mapping[str, int] | None = None
+    documents: tuple[Document, ...] = field(default=())
+    has_read_input: bool = False
+    found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
+    found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
+    found_in_answer: list[Detection] = field(default_factory=list)
+    receipt: Receipt | None = None  # where detectors read anything
+    excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
+    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
+
+    def begin(self, meter: Meter) -> None:
+        """The account of the request is known from now on, if it has one."""
+        if meter.is_on:
+            self.receipt, self.excused, self.pseudonyms = meter.receipt, meter.excused, meter.names.values
+
+    def take(self, released: Released) -> str:
+        """What leaves of a release; its findings are noted."""
+        release, verdict = released
+        if verdict is None:
+            return release.text
+        self.found_in_answer += verdict.detections
+        if verdict.is_blocked:
+            self.outcome = ANSWER_BLOCKED
+        return verdict.text
+
+    @property
+    def passages(self) -> int:
+        """How many documents the model was given."""
+        return len(self.documents)
+
+
+class Pace(NamedTuple):
+    """How long a model may be silent, in seconds."""
+
+    first_token_s: float = 60.0
+    token_gap_s: float = 60.0
+
+
+PACE = Pace()
+
+
+class Plan(Protocol):
+    """Makes the plan of a text that these guards read, as it comes or all at once."""
+
+    def __call__(self, guards: Sequence[ActiveGuard], /, *, is_whole: bool) -> LanePlan: ...
+
+
+class Gate(NamedTuple):
+    """How text is held for detectors: how it goes through, and by what it is cut for those that compare."""
+
+    plan: Plan
+    chunking: Chunking
+
+
+class ModelCall(NamedTuple):
+    """What a model is asked."""
+
+    model: Model
+    messages: Sequence[Message]
+    params: Mapping[str, Any]
+    pace: Pace
+
+
+async def list_pieces(
+    request: GuardedRequest, facts: Facts, answering: AbstractContextManager[object]
+) -> AsyncGenerator[str, None]:
+    """The pieces of a guarded answer; `facts` learn what was found and how it ended.
+
+    `answering` is entered when the model is asked.
+    """
+    facts.begin(request.meter)
+    request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
+    try:
+        async with open_guarded(request) as events, AsyncExitStack() as stack:
+            async for event in events:
+                if isinstance(event, Released):
+                    piece = facts.take(event)
+                    if piece:
+                        yield piece
+                elif isinstance(event, ModelStarted):
+                    stack.enter_context(answering)
+                elif isinstance(event, InputRead):
+                    facts.found_in_prompt, facts.has_read_input = event.input.found, True
+                elif isinstance(event, InputBlocked):
+                    facts.found_in_prompt, facts.outcome = event.input.found, PROMPT_BLOCKED
+                    yield request.policy.fallback
+    except UpstreamError as error:  # the model's own have other names
+        raise fail_check(error) from error
+
+
+def fail_check(error: UpstreamError) -> CheckFailed:
+    """The error for a detector that failed."""
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+    return CheckFailed(error.service)
+
+
+def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -> TurnFailed:
+    """The error for a model that failed. Its words are for nobody: they may quote the prompt or a header.
+
+    One that falls silent after it has begun is as good as gone: too late is only a first word.
+    """
+    name = getattr(model, "known_as", "")
+    log_event(
+        Event.UPSTREAM_FAILED, logging.WARNING, part="model", model=name, status=error.status, reason=name_causes(error)
+    )
+    if isinstance(error, TimedOut):
+        return TurnFailed(_LATE, status=TurnFailed.status if has_begun else 504)
+    return TurnFailed(_GONE)
+
+
+async def listen(call: ModelCall, facts: Facts) -> Source:
+    """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + call.pace.first_token_s
+    try:
+        with blaming_model():
+            frames = call.model.generate(call.messages, {**call.params, "stream": True})
+        async with aclosing(frames):
+            while (burst := await next_burst(frames, until)) is not None:
+                if _note(burst, facts):
+                    until = clock() + call.pace.token_gap_s
+                yield burst
+    except UpstreamError as error:
+        raise fail_model(error, call.model, has_begun=facts.tokens > 0) from error
+
+
+async def collect(source: Source) -> Source:
+    """The whole text as one frame."""
+
+    async def list_texts() -> AsyncGenerator[str, None]:
+        async with aclosing(source):
+            async for burst in source:
+                for frame in burst if isinstance(burst, list) else (burst,):
+                    yield frame.text
+
+    yield Frame(0, await join_whole(list_texts()), is_last=True)
+
+
+async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
+    """A whole answer, which must have an end; raises HeldTooMuch."""
+    parts, left = [], MAX_WHOLE_CHARS
+    async with aclosing(pieces):
+        async for piece in pieces:
+            parts.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise HeldTooMuch(f"the answer has more than {MAX_WHOLE_CHARS} characters: ask for a stream")
+    return "".join(parts)
+
+
+def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
+    """Count what came; whether there was text in it."""
+    before = facts.tokens
+    for frame in burst if isinstance(burst, list) else (burst,):
+        if frame.text:
+            facts.tokens += 1
+        if frame.fields is not None:
+            facts.usage = frame.fields.get("usage") or facts.usage
+            facts.is_cut = bool(frame.fields.get("is_cut")) or facts.is_cut
+    return facts.tokens > before

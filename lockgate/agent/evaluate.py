@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions from a file, answered by the agent that serves everybody, and judged by another model.
+
+Decides how many questions are under way at once, what becomes of one that fails, and when there are scores at all: a
+measure that no reply of the judge tells is an error, not a number. Refuses to know how an agent answers, what the judge
+is asked (lockgate.detectors.judge.scores), and how any of them is reached.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+from lockgate.agent.answer import ANSWERED, Facts
+from lockgate.agent.questions import Question, choose_questions, read_questions
+from lockgate.agent.turn_types import Ask, Speaker
+from lockgate.detectors.judge.scores import (
+    MAX_REPLY_CHARS,
+    METRICS,
+    Sample,
+    Scores,
+    average_scores,
+    build_second_task,
+    build_task,
+    find_certain,
+    rate,
+    read_score,
+    sum_up,
+)
+from lockgate.errors import CannotEvaluate, EvaluationFailed, LockgateError
+from lockgate.gate.values import Message
+from lockgate.guard.model_stream import next_burst
+from lockgate.interfaces import Model
+from lockgate.sessions.turns import forget_reasoning
+from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
+
+OK, PARTIAL = "ok", "partial"
+_MAX_FILE_BYTES = 16 * 1024 * 1024
+_PREVIEW_CHARS = 200
+_UNREADABLE = "the judge's reply could not be read"
+_BROKEN = "it failed"
+_NO_JUDGE = "answers cannot be judged: no judge is set; name a model of the section `models` in `evaluation.judge`"
+_NO_QUESTIONS = "answers cannot be judged: no questions are set; name a file of JSON lines in `evaluation.questions`"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """What to evaluate: questions of one category or of all, the first `limit` or all, on one source or the agent's."""
+
+    category: str = ""
+    limit: int = 0
+    index: str = ""
+
+
+class Judge(NamedTuple):
+    """The model that judges, and what it is called."""
+
+    model: Model
+    name: str
+    timeout_s: float = 120.0
+
+
+class Bench(NamedTuple):
+    """What evaluating needs. `find_speaker` gives the agent that searches only that source, or its own where it is
+    empty; it raises InvalidRequest for a source that there is not.
+    """
+
+    find_speaker: Callable[[str], Speaker]
+    judge: Judge | None
+    questions: Path | None
+    max_open: int = 4
+
+
+class QuestionDetail(NamedTuple):
+    """One question that was answered and judged. `missing`: why a measure has no score."""
+
+    id: str
+    category: str
+    question: str
+    answer_preview: str
+    n_chunks: int
+    scores: Scores = Scores()
+    missing: tuple[tuple[str, str], ...] = ()
+
+
+class FailedQuestion(NamedTuple):
+    """One that was not, and is no part of any score."""
+
+    id: str
+    reason: str
+
+
+class Progress(NamedTuple):
+    """One more question is through."""
+
+    done: int
+    total: int
+    last: QuestionDetail | FailedQuestion
+
+
+class Evaluation(NamedTuple):
+    """The outcome. `status` is `partial` where a question failed or a verdict could not be read, else `ok`."""
+
+    status: str
+    questions_evaluated: int
+    elapsed_seconds: float
+    judge_model: str
+    faithfulness: float
+    answer_relevancy: float
+    context_recall: float
+    context_precision: float
+    global_score: float
+    verdict: str
+    details: tuple[QuestionDetail, ...]
+    failures: tuple[FailedQuestion, ...] = ()
+
+
+OnProgress = Callable[[Progress], object]
+_Outcome = QuestionDetail | FailedQuestion
+
+
+async def evaluate(request: EvaluationRequest, bench: Bench, on_progress: OnProgress | None = None) -> Evaluation:
+    """Ask, judge, sum up. Cancelling it ends everything that is under way.
+
+    Raises CannotEvaluate where the settings do not suffice, InvalidRequest where the request asks for what there is
+    not, and EvaluationFailed where nothing came out.
+    """
+    started = perf_counter()
+    if bench.judge is None:
+        raise CannotEvaluate(_NO_JUDGE)
+    if bench.questions is None:
+        raise CannotEvaluate(_NO_QUESTIONS)
+    known = await asyncio.to_thread(load_questions, bench.questions)
+    questions = choose_questions(known, request.category, request.limit)
+    run = _Run(bench.find_speaker(request.index), bench.judge, questions, on_progress)
+    outcomes = await run.complete(bench.max_open)
+    return _sum_up(outcomes, bench.judge.name, perf_counter() - started)
+
+
+def load_questions(path: Path) -> tuple[Question, ...]:
+    """The questions of a file; blocks while it reads."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise ValueError(f"longer than {_MAX_FILE_BYTES} bytes")
+        return read_questions(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise CannotEvaluate(f"the file of `evaluation.questions` cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise CannotEvaluate(f"the file of `evaluation.questions`: line {line}: not UTF-8") from error
+    except ValueError as error:
+        raise CannotEvaluate(f"the file of `evaluation.questions`: {error}") from error
+
+
+class _Run:
+    """One evaluation at work."""
+
+    def __init__(
+        self, speaker: Speaker, judge: Judge, questions: Sequence[Question], on_progress: OnProgress | None
+    ) -> None:
+        self._speaker = speaker
+        self._judge = judge
+        self._questions = questions
+        self._on_progress = on_progress
+        self._outcomes: list[_Outcome | None] = [None] * len(questions)
+        self._done = 0
+
+    async def complete(self, max_open: int) -> list[_Outcome]:
+        """What became of each question, in their order."""
+        waiting = iter(enumerate(self._questions))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max_open, len(self._questions))):
+                group.create_task(self._work(waiting))
+        return [one for one in self._outcomes if one is not None]
+
+    async def _work(self, waiting: Iterator[tuple[int, Question]]) -> None:
+        for place, question in waiting:
+            outcome = self._outcomes[place] = await self._try(question)
+            self._done += 1
+            if self._on_progress is not None:
+                self._on_progress(Progress(self._done, len(self._questions), outcome))
+
+    async def _try(self, question: Question) -> _Outcome:
+        try:
+            answer, facts = await _answer(self._speaker, question.question)
+            if facts.outcome != ANSWERED:
+                return FailedQuestion(question.id, f"not answered: {facts.outcome}")
+            return await self._assess(question, answer, facts)
+        except LockgateError as error:
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="evaluation", reason=name_causes(error))
+            return FailedQuestion(question.id, error.message)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the other questions go on
+            log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="evaluation", reason=describe_exception(error))
+            return FailedQuestion(question.id, f"{_BROKEN}: {type(error).__qualname__}")
+
+    async def _assess(self, question: Question, answer: str, facts: Facts) -> _Outcome:
+        sample = Sample(question.question, question.reference, answer, tuple(facts.documents))
+        verdicts = [await self._score(metric, sample) for metric in METRICS]
+        missing = {name: one for name, one in zip(METRICS, verdicts, strict=True) if isinstance(one, str)}
+        if len(missing) == len(METRICS):
+            return FailedQuestion(question.id, next(iter(missing.values())))
+        scores = Scores(*(None if isinstance(one, str) else one for one in verdicts))
+        preview = " ".join(answer.split())[:_PREVIEW_CHARS]
+        return QuestionDetail(
+            question.id,
+            question.category,
+            question.question,
+            preview,
+            len(sample.passages),
+            scores,
+            tuple(missing.items()),
+        )
+
+    async def _score(self, metric: str, sample: Sample) -> float | str:
+        """The score, or why there is none."""
+        certain = find_certain(metric, sample)
+        if certain is not None:
+            return certain
+        try:
+            return await self._ask_twice(metric, sample)
+        except LockgateError as error:
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="judge", reason=name_causes(error))
+            return f"the judge failed: {error.message}"
+
+    async def _ask_twice(self, metric: str, sample: Sample) -> float | str:
+        task: Sequence[Message] = build_task(metric, sample)
+        reply = await _ask(self._judge, task)
+        score = read_score(metric, sample, reply)
+        if score is None:
+            score = read_score(metric, sample, await _ask(self._judge, build_second_task(task, reply)))
+        return _UNREADABLE if score is None else score
+
+
+async def _answer(speaker: Speaker, question: str) -> tuple[str, Facts]:
+    """What the agent says without a past and without a listener; its thoughts are no part of it."""
+    async with speaker.open(Ask(question, is_stream=False)) as speech:
+        answer = "".join([piece async for piece in speech])
+        return forget_reasoning(answer), speech.facts
+
+
+async def _ask(judge: Judge, messages: Sequence[Message]) -> str:
+    """What the judge says, up to a length at which it is of no use any more."""
+    until = asyncio.get_running_loop().time() + judge.timeout_s
+    reply = ""
+    try:
+        async with aclosing(judge.model.generate(messages, {"temperature": 0})) as said:
+            while len(reply) <= MAX_REPLY_CHARS:
+                burst = await next_burst(said, until)
+                if burst is None:
+                    break
+                reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
+    finally:
+        limit_calls(None)  # what follows has its own time
+    return reply
+
+
+def _sum_up(outcomes: Sequence[_Outcome], judge_name: str, elapsed_s: float) -> Evaluation:
+    details = tuple(one for one in outcomes if isinstance(one, QuestionDetail))
+    failures = tuple(one for one in outcomes if isinstance(one, FailedQuestion))
+    if not details:
+        first = failures[0]
+        raise EvaluationFailed(f"no question could be evaluated; the first, `{first.id}`: {first.reason}")
+    scores = average_scores([one.scores for one in details])
+    whole = sum_up(scores)
+    if whole is None:
+        raise EvaluationFailed(_tell_missing(scores, details))
+    is_partial = bool(failures) or any(one.missing for one in details)
+    return Evaluation(
+        status=PARTIAL if is_partial else OK,
+        questions_evaluated=len(details),
+        elapsed_seconds=elapsed_s,
+        judge_model=judge_name,
+        faithfulness=scores.faithfulness or 0.0,
+        answer_relevancy=scores.answer_relevancy or 0.0,
+        context_recall=scores.context_recall or 0.0,
+        context_precision=scores.context_precision or 0.0,
+        global_score=whole,
+        verdict=rate(whole),
+        details=details,
+        failures=failures,
+    )
+
+
+def _tell_missing(scores: Scores, details: Sequence[QuestionDetail]) -> str:
+    metric = next(name for name, score in zip(METRICS, scores, strict=True) if score is None)
+    reason = next(dict(one.missing)[metric] for one in details if metric in dict(one.missing))
+    return f"there is no verdict on {metric} for any question; the first: {reason}"

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's graphs, both made of one table by one function: the whole one, and the one that ends before the answer.
+
+    start -> classify -> reformulate -> retrieve -> generate | generate_code -> end
+                  \\----------------------------------> respond_conversational -> end
+
+Decides what follows on what. Which labels there are, what each needs and what the model is told about it stands in
+lockgate.agent.routes alone: a route that is added there is part of both graphs. LangGraph runs them, and is loaded when
+the first one is built. Refuses to know models, sources and sessions: the nodes are handed tools for one run.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypedDict
+
+from lockgate.agent.labels import (
+    Guess,
+    build_classify_messages,
+    build_rewrite_messages,
+    decide_by_rules,
+    read_keywords,
+    read_reply,
+    refers_to_editor,
+)
+from lockgate.agent.routes import (
+    FALLBACK,
+    PLATFORM,
+    ROUTES,
+    Editor,
+    Routes,
+    TurnState,
+    build_final_messages,
+    find_route,
+)
+from lockgate.errors import ConfigError, UpstreamError
+from lockgate.gate.values import Document, Message
+from lockgate.index.fusion import Query
+from lockgate.sessions.turns import Intent, name_topic
+from lockgate.telemetry import Event, agent_step, count_unreadable_label, log_event, name_causes
+
+__all__ = ["Graphs", "Tools", "build_final_messages", "build_graph", "build_graphs", "build_prepare_graph"]
+
+CALLER, RULES, EMBEDDING, MODEL = "caller", "rules", "embedding", "model"  # the layers that decide a label, in order
+CLASSIFY, REFORMULATE, RETRIEVE = "classify", "reformulate", "retrieve"
+
+
+async def _say_nothing(state: TurnState) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the nodes work with in one run. `speak` is asked by the whole graph only."""
+
+    ask: Callable[[Sequence[Message]], Awaitable[str]]
+    guess: Callable[[str], Awaitable[Guess | None]]
+    foresee: Callable[[], None]  # the question will be searched for
+    search: Callable[[Query], Awaitable[tuple[Document, ...]]]
+    within: Callable[[], Any]  # an async context: the time that is left for preparing
+    intents: tuple[Intent, ...] = ()
+    speak: Callable[[TurnState], Awaitable[str]] = _say_nothing
+
+
+Work = Callable[[TurnState, Tools], Awaitable[TurnState]]
+
+
+class _Runtime(Protocol):
+    @property
+    def context(self) -> Tools: ...
+
+
+class _Box(TypedDict):
+    """The state as the graph carries it: in one piece, for every key that a graph knows costs time at every step."""
+
+    turn: TurnState
+
+
+class Graph(Protocol):
+    """A graph that can be run."""
+
+    async def ainvoke(self, state: _Box, /, *, context: Tools) -> _Box:
+        """The state at its end."""
+
+
+class Graphs(NamedTuple):
+    """The graph that prepares answers, and what keeps its runs from tracing services."""
+
+    prepare: Graph
+    untraced: Callable[[], AbstractContextManager[Any]]
+
+    async def run(self, state: TurnState, tools: Tools) -> TurnState:
+        """The state at the end of a run. Whatever the environment says, nothing of it is sent to a tracing service."""
+        with self.untraced():
+            return (await self.prepare.ainvoke({"turn": state}, context=tools))["turn"]
+
+
+def build_graphs(routes: Routes = ROUTES) -> Graphs:
+    """The graph of these routes; raises ConfigError if LangGraph is not installed."""
+    try:
+        from langsmith import tracing_context
+    except ImportError as error:
+        raise ConfigError("an agent needs LangGraph: pip install 'lockgate[agent]'", source="agents") from error
+    return Graphs(build_prepare_graph(routes), partial(tracing_context, enabled=False))
+
+
+def build_graph(routes: Routes = ROUTES) -> Any:
+    """The whole graph: prepares and answers."""
+    return _assemble(routes, ends_before_answer=False)
+
+
+def build_prepare_graph(routes: Routes = ROUTES) -> Any:
+    """The same graph, but every way into a step that answers leads to the end."""
+    return _assemble(routes, ends_before_answer=True)
+
+
+def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:
+    from langgraph.graph import END, START, StateGraph
+
+    steps = [route.step for route in routes]
+    graph = StateGraph(_Box, context_schema=Tools)
+    nodes = _build_nodes(routes)
+    for name, node in nodes.items():
+        if name not in steps or not ends_before_answer:
+            graph.add_node(name, node)
+    ends: Mapping[str, str] = dict.fromkeys(steps, END) if ends_before_answer else {step: step for step in steps}
+    graph.add_edge(START, CLASSIFY)
+    graph.add_conditional_edges(CLASSIFY, partial(_route, routes), _list_ways(routes, ends))
+    graph.add_edge(REFORMULATE, RETRIEVE)
+    retrieving = [route.step for route in routes if route.retrieves]
+    graph.add_conditional_edges(RETRIEVE, partial(_route_found, routes), {step: ends[step] for step in retrieving})
+    if not ends_before_answer:
+        for step in steps:
+            graph.add_edge(step, END)
+    return graph.compile()
+
+
+def _list_ways(routes: Routes, ends: Mapping[str, str]) -> dict[Hashable, str]:
+    """Where a label may lead."""
+    return {name: ends.get(name, name) for name in dict.fromkeys(_way(routes, one.label) for one in routes)}
+
+
+def _way(routes: Routes, label: str) -> str:
+    route = find_route(label, routes)
+    return REFORMULATE if route.retrieves else route.step
+
+
+async def _route(routes: Routes, box: _Box) -> str:  # async, or the library would give it a thread
+    return _way(routes, box["turn"]["label"])
+
+
+async def _route_found(routes: Routes, box: _Box) -> str:
+    return find_route(box["turn"]["label"], routes).step
+
+
+def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_Box]]]:
+    preparing: dict[str, Work] = {
+        CLASSIFY: partial(_classify, routes),
+        REFORMULATE: _reformulate,
+        RETRIEVE: _retrieve,
+    }
+    nodes = {name: _build_step(name, work) for name, work in preparing.items()}
+    return nodes | {route.step: partial(_answer, route.step) for route in routes}
+
+
+def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_Box]]:
+    """One step of the first phase, within its time."""
+
+    async def run(box: _Box, runtime: _Runtime) -> _Box:
+        turn, tools = box["turn"], runtime.context
+        with agent_step(name):
+            async with tools.within():
+                return {"turn": {**turn, **await work(turn, tools)}}
+
+    return run
+
+
+async def _answer(step: str, box: _Box, runtime: _Runtime) -> _Box:
+    with agent_step(step):
+        return {"turn": {**box["turn"], "answer": await runtime.context.speak(box["turn"])}}
+
+
+async def _classify(routes: Routes, state: TurnState, tools: Tools) -> TurnState:
+    """The label, by the first layer that knows."""
+    question, editor = state["question"], state.get("editor", Editor())
+    has_editor = any(editor)
+    if declared := state.get("declared"):
+        return _label(declared, CALLER, question, uses_editor=has_editor)
+    is_meant = has_editor and refers_to_editor(question)
+    labels = [route.label for route in routes]
+    if PLATFORM.label in labels and (ruled := decide_by_rules(question)) is not None:
+        return _label(ruled, RULES, question, uses_editor=is_meant)
+    guess = await tools.guess(question)
+    if guess is not None and guess.label in labels:
+        return _label(guess.label, EMBEDDING, question, uses_editor=is_meant, confidence=guess.confidence)
+    said = await tools.ask(build_classify_messages(question, tools.intents, routes, has_editor=has_editor))
+    reply = read_reply(said, labels)
+    if reply.label is None:
+        count_unreadable_label()
+    found = _label(reply.label or FALLBACK, MODEL, question, uses_editor=has_editor and reply.use_editor)
+    return {**found, "topic": reply.topic or found["topic"]}
+
+
+def _label(label: str, layer: str, question: str, *, uses_editor: bool, confidence: float | None = None) -> TurnState:
+    return {
+        "label": label,
+        "layer": layer,
+        "confidence": confidence,
+        "topic": name_topic(question),
+        "uses_editor": uses_editor,
+    }
+
+
+async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
+    """The words to search for. Without a model the question itself has to do: the answer will tell that it is gone."""
+    question = state["question"]
+    tools.foresee()
+    try:
+        said = await tools.ask(build_rewrite_messages(question, tools.intents))
+    except UpstreamError as error:
+        log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=REFORMULATE, reason=name_causes(error))
+        return {"keywords": question}
+    return {"keywords": read_keywords(said, question)}
+
+
+async def _retrieve(state: TurnState, tools: Tools) -> TurnState:
+    return {"documents": await tools.search(Query(state["question"], state["keywords"]))}

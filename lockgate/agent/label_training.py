@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains the classifier of questions and measures it on a part of the examples that it has not seen.
+
+This module decides how examples are split, what is fitted, and in which languages the result is good enough: where the
+labels that it is sure of are right often enough. All other languages become one class of their own, which gives no
+label. It refuses to know who asks for it and where the result goes. The same file and seed give the same model.
+"""
+
+import json
+import random
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockgate.agent.classifier import LABELS_DIR, NO_LABEL, LabelModel
+from lockgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXAMPLES = LABELS_DIR / "queries.jsonl"
+THRESHOLD = 0.85  # from here on a guess counts as sure
+MIN_PRECISION = 0.85  # of sure guesses, in each language that is claimed
+MIN_PER_LABEL = 20  # examples that a language needs of each label before it is tried
+HELD_OUT = 0.2
+_PENALTY, _STEPS, _DIGITS = 1e-4, 400, 5
+
+
+class Example(NamedTuple):
+    """A question, and the label that people gave it."""
+
+    query: str
+    label: str
+    language: str
+
+
+class Vectors(NamedTuple):
+    """Examples with their vectors, row by row."""
+
+    examples: Sequence[Example]
+    rows: Any  # an array
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a model did on examples of one language that it had not seen."""
+
+    language: str
+    examples: int
+    sure: int  # got a label with enough confidence
+    right: int  # of these
+
+    @property
+    def precision(self) -> float:
+        """The share of sure labels that are right; 1 where none was sure."""
+        return self.right / self.sure if self.sure else 1.0
+
+    @property
+    def coverage(self) -> float:
+        """The share of examples that got a label at all."""
+        return self.sure / self.examples if self.examples else 0.0
+
+
+class Trained(NamedTuple):
+    """A model and how it did: per language, and per label that people and model gave."""
+
+    model: LabelModel
+    figures: tuple[Figures, ...]
+    confusion: dict[tuple[str, str], int]
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The examples of a file of JSON lines; raises ConfigError for a line that is none."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the labelled file cannot be read ({error})", source=str(path)) from error
+    return [_read_example(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _read_example(line: str, number: int, path: Path) -> Example:
+    try:
+        found = json.loads(line)
+        texts = [found[key] for key in Example._fields]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        texts = []
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ConfigError(f'line {number} is no object with "query", "label" and "language"', source=str(path))
+    return Example(*texts)
+
+
+def split(examples: Sequence[Example], seed: int) -> tuple[list[int], list[int]]:
+    """The places of the examples to learn from and of those held out: one in five of each label and language."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, example in enumerate(examples):
+        groups.setdefault((example.language, example.label), []).append(place)
+    held: set[int] = set()
+    for key in sorted(groups):
+        places = groups[key]
+        random.Random(f"{seed} {key}").shuffle(places)  # noqa: S311 - no secret
+        held.update(places[: round(len(places) * HELD_OUT)])
+    return [place for place in range(len(examples)) if place not in held], sorted(held)
+
+
+def train(vectors: Vectors, seed: int) -> Trained:
+    """The model for all languages that it is good enough in; fewer of them are tried until each is."""
+    languages = list_candidates(vectors.examples)
+    while True:
+        trained = _train(vectors, seed, languages)
+        poor = [one for one in trained.figures if one.language in languages and _is_poor(one)]
+        if not poor:
+            return trained
+        # One at a time, for it may spoil the others; of equals the one that comes last in the file.
+        worst = min(reversed(poor), key=lambda one: (one.precision if one.sure else 0.0, one.coverage))
+        languages = [language for language in languages if language != worst.language]
+
+
+def list_candidates(examples: Iterable[Example]) -> list[str]:
+    """The languages with enough examples of each label to be tried."""
+    counts: dict[str, dict[str, int]] = {}
+    for example in examples:
+        of_language = counts.setdefault(example.language, {})
+        of_language[example.label] = of_language.get(example.label, 0) + 1
+    labels = {label for of_language in counts.values() for label in of_language}
+    return [
+        language
+        for language, of_language in counts.items()
+        if all(of_language.get(label, 0) >= MIN_PER_LABEL for label in labels)
+    ]
+
+
+def _is_poor(figures: Figures) -> bool:
+    return not figures.sure or figures.precision < MIN_PRECISION
+
+
+def _train(vectors: Vectors, seed: int, languages: Collection[str]) -> Trained:
+    examples, rows = vectors
+    learnt, held = split(examples, seed)
+    wanted = [one.label if one.language in languages else NO_LABEL for one in examples]
+    labels = tuple(sorted(set(wanted), reverse=True))
+    places = [labels.index(label) for label in wanted]
+    weights, bias = _fit(rows[learnt], [places[place] for place in learnt], len(labels))
+    model = LabelModel(labels, weights, bias, tuple(languages), seed, len(examples))
+    figures, confusion = measure(model, Vectors([examples[place] for place in held], rows[held]))
+    told = {
+        one.language: {
+            "held_out": one.examples,
+            "precision": round(one.precision, 4),
+            "coverage": round(one.coverage, 4),
+        }
+        for one in figures
+    }
+    return Trained(LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), told), figures, confusion)
+
+
+def _fit(
+    rows: "NDArray[Any]", places: Sequence[int], count: int
+) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+    """Multinomial logistic regression with a quadratic penalty, by Nesterov's accelerated descent."""
+    import numpy as np
+
+    inputs = np.hstack([rows, np.ones((len(rows), 1))])
+    wanted = np.eye(count)[list(places)]
+    penalty = np.full((inputs.shape[1], 1), _PENALTY)
+    penalty[-1] = 0.0  # how frequent a label is may be learnt freely
+    step = 1.0 / (0.5 * float(np.linalg.norm(inputs, 2)) ** 2 / len(inputs) + _PENALTY)
+    found = ahead = np.zeros((inputs.shape[1], count))
+    pace = 1.0
+    for _ in range(_STEPS):
+        scores = inputs @ ahead
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        odds /= odds.sum(axis=1, keepdims=True)
+        moved = ahead - step * (inputs.T @ (odds - wanted) / len(inputs) + penalty * ahead)
+        faster = (1 + (1 + 4 * pace * pace) ** 0.5) / 2
+        ahead = moved + (pace - 1) / faster * (moved - found)
+        found, pace = moved, faster
+    whole = np.round(found, _DIGITS).T.tolist()
+    return tuple(tuple(row[:-1]) for row in whole), tuple(row[-1] for row in whole)
+
+
+def measure(
+    model: LabelModel, vectors: Vectors, threshold: float = THRESHOLD
+) -> tuple[tuple[Figures, ...], dict[tuple[str, str], int]]:
+    """How a model does on examples: per language, and how often (label by people, sure label by the model)."""
+    counts: dict[str, list[int]] = {}
+    confusion: dict[tuple[str, str], int] = {}
+    for example, vector in zip(vectors.examples, vectors.rows.tolist(), strict=True):
+        guess = model.judge(vector)
+        is_sure = guess.label != NO_LABEL and guess.confidence >= threshold
+        count = counts.setdefault(example.language, [0, 0, 0])
+        for place, more in enumerate((True, is_sure, is_sure and guess.label == example.label)):
+            count[place] += more
+        if example.language in model.languages:
+            pair = (example.label, guess.label if is_sure else NO_LABEL)
+            confusion[pair] = confusion.get(pair, 0) + 1
+    return tuple(Figures(language, *count) for language, count in counts.items()), confusion

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents for an agent's question: all its sources asked at once, read by detectors, put in one order by rank.
+
+A source that fails or is late gives nothing, and the others go on; if all do, there are no documents. Refuses to know
+how a source searches.
+"""
+
+import asyncio
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lockgate.agent.answer import fail_check
+from lockgate.errors import UpstreamError
+from lockgate.gate.receipts import Part
+from lockgate.gate.values import Document
+from lockgate.guard.account import Meter
+from lockgate.guard.policy import Policy
+from lockgate.index.fusion import Query, fuse
+from lockgate.index.hits import SIMILARITY
+from lockgate.interfaces import DataSource, Embedder
+from lockgate.rag.retrieval import Retrieval
+from lockgate.rag.sources import Budget, Inspection, NamedSource, Originals, inspect, query, read_text
+from lockgate.task_groups import run_together
+
+
+class Library(NamedTuple):
+    """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
+
+    sources: Sequence[NamedSource] = ()
+    passages: int = 8
+    min_similarity: float = 0.0
+
+
+class Guarded(NamedTuple):
+    """Who reads documents, and the account of the turn."""
+
+    guarding: Policy
+    meter: Meter
+
+
+async def find_documents(wanted: Query, library: Library, guarded: Guarded, until: float) -> tuple[Document, ...]:
+    """The best documents first, only those that may be used, until that time of the loop's clock."""
+    if not library.sources:
+        return ()
+    guarding, meter = guarded
+    readers = meter.watch(guarding.documents, Part.DOCUMENTS)
+    permits = asyncio.Semaphore(guarding.max_open)
+    originals: Originals = {}
+    inspection = Inspection(readers, guarding.for_documents, meter, permits, originals, guarding.max_chars)
+    budget = Budget()
+
+    async def ask(source: NamedSource) -> Retrieval:
+        keyed = NamedSource(source.path, partial(_Keyed, source, wanted))
+        return await inspect(budget.take(await query(keyed, wanted.question, library.passages, until)), inspection)
+
+    try:
+        retrievals = await run_together([partial(ask, one) for one in library.sources], len(library.sources))
+    except UpstreamError as error:  # of a detector: sources tell theirs otherwise
+        raise fail_check(error) from error
+    documents = _merge(retrievals, library)
+    for document in documents if readers else ():
+        _, read = originals.get(id(document), (document, read_text(document)))
+        meter.receipt.note_released(Part.DOCUMENTS, read)
+    return documents
+
+
+def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document, ...]:
+    """One order of all: of one source its own, of several by rank, for their scores mean different things."""
+    kept = [[one for one in retrieval.documents if _is_near(one, library)] for retrieval in retrievals]
+    if len(kept) == 1:
+        return tuple(kept[0][: library.passages])
+    ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
+    return tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
+
+
+def _is_near(document: Document, library: Library) -> bool:
+    """Whether a document is near enough; without a floor all are, whatever their source takes for similarity."""
+    similarity = (document.metadata or {}).get(SIMILARITY)
+    if library.min_similarity == 0 or not isinstance(similarity, int | float):
+        return True
+    return similarity >= library.min_similarity
+
+
+class Foreseen:
+    """A vector that will be needed and is being made; whoever awaits it and leaves takes it from nobody else."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: asyncio.Future[Sequence[float]] = asyncio.get_running_loop().create_future()
+
+    async def fill(self, embedder: Embedder, question: str) -> None:
+        """Make it. A failure is for those who await it, if anybody does."""
+        try:
+            [vector] = await embedder.embed([question])
+            self._made.set_result(vector)
+        except Exception as error:  # noqa: BLE001 - an embedder may be somebody else's code
+            self._made.set_exception(error)
+            self._made.exception()
+        finally:
+            self._made.cancel()  # of one that was left, nobody will hear
+
+    def __await__(self) -> Generator[Any, None, Sequence[float]]:
+        return asyncio.shield(self._made).__await__()
+
+
+class _Keyed:
+    """A source that is asked with keywords, if it takes them."""
+
+    __slots__ = ("_query", "_source")
+
+    def __init__(self, named: NamedSource, wanted: Query) -> None:
+        self._source: DataSource = named.open()
+        self._query = wanted
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """What the source finds."""
+        both = getattr(self._source, "search_both", None)
+        if both is None:
+            return await self._source.search(question, limit)
+        found: Sequence[Document] = await both(self._query, limit)
+        return found

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One turn of a conversation: prepared by a graph, then spoken by the model straight to whoever listens.
+
+Decides the order of things: hold the session, check what was asked, prepare, speak, remember. A turn is remembered
+after its last word and before the listener hears that it is complete; one that ends in any other way is noted apart and
+forgotten. Refuses to know any wire shape, and how a model, a source or a store is reached.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from lockgate.agent.answer import (
+    ANSWERED,
+    PACE,
+    Facts,
+    Gate,
+    ModelCall,
+    Pace,
+    collect,
+    fail_model,
+    join_whole,
+    list_pieces,
+    listen,
+)
+from lockgate.agent.graph import Graphs, Tools
+from lockgate.agent.labels import Guess
+from lockgate.agent.retrieval import Foreseen, Guarded, Library, find_documents
+from lockgate.agent.routes import (
+    CONVERSATIONAL_SLOT,
+    NOTHING_FOUND,
+    Editor,
+    Routes,
+    TurnState,
+    build_final_messages,
+    find_route,
+)
+from lockgate.agent.turn_types import Ask, Speech, attend
+from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
+from lockgate.gate.values import Document, Frame, Message
+from lockgate.guard.account import Meter, Unmetered
+from lockgate.guard.input import InputTexts
+from lockgate.guard.model_stream import blaming_model, next_burst
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
+from lockgate.guard.stream import Source
+from lockgate.index.fusion import Query
+from lockgate.interfaces import Embedder, Model, SessionStore
+from lockgate.sessions.turns import (
+    ASSISTANT,
+    SYSTEM,
+    USER,
+    AbortedTurn,
+    Intent,
+    Past,
+    Said,
+    SessionKey,
+    Turn,
+    forget_reasoning,
+    list_intents,
+    recall,
+    recall_sent,
+)
+from lockgate.store_tasks import see_through
+from lockgate.task_groups import Group, run_group
+from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_causes, observe_turn
+
+_TOO_SLOW = "the answer could not be prepared in time"
+_NO_STORE = "the session store is not available"
+_USED_BEFORE = "this request id was used before, for another question"
+_NOTE_S = 1.0  # for the note about a turn that came to no end
+_LEFT = "the client left"
+_MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
+_MAX_REMEMBERED_CHARS = 1_048_576  # of an answer; what follows is heard, and forgotten
+REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
+
+
+class Memory(NamedTuple):
+    """How much of a session goes into a prompt, and where sessions are kept."""
+
+    store: SessionStore
+    max_messages: int = 20
+    max_tokens: int = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent, ready for any number of turns at once."""
+
+    routes: Routes
+    graphs: Graphs
+    main: Model
+    conversational: Model
+    library: Library
+    memory: Memory
+    guarding: Callable[[], Policy]
+    gate: Gate
+    guess: Callable[[str], Awaitable[Guess | None]]
+    note_label: Callable[[str, str, str, float | None], None]
+    embedder: Embedder | None = None
+    pace: Pace = PACE
+    prepare_s: float = 30.0
+
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+        """A turn of a conversation."""
+        return attend(_Turn(self, ask))
+
+    def check_label(self, label: str) -> None:
+        """A label that a caller declares is one of the table; raises InvalidRequest."""
+        labels = [route.label for route in self.routes]
+        if label and label not in labels:
+            raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
+
+
+class _Turn:
+    """One turn of an agent at work."""
+
+    def __init__(self, agent: Agent, ask: Ask) -> None:
+        self.facts = Facts()
+        self._agent = agent
+        self._ask = ask
+        self._clock = asyncio.get_running_loop().time
+        self._started = self._clock()
+        self._prepare_until = 0.0
+        self._question = ""
+        self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
+        self._past = Past()
+        self._editor, self._account = ask.editor, ask.account
+        self._sent = ask.sent
+        self._guarding = Policy()
+        self._meter: Meter = Unmetered()
+        self._intents: tuple[Intent, ...] = ()
+        self._group: Group | None = None
+        self._vector: Foreseen | None = None
+        self._is_over = False  # nothing that happens from now on makes the turn an aborted one
+
+    async def run(self) -> AsyncGenerator[str, None]:
+        """The turn's pieces; also notes how it ended."""
+        agent, key = self._agent, self._ask.session
+        agent.check_label(self._ask.label)
+        said = Said(0 if key is None else _MAX_REMEMBERED_CHARS)
+        async with nullcontext() if key is None else _reaching_store(agent.memory.store.hold(key)):
+            self._started = self._clock()
+            try:
+                async with aclosing(self._say()) as pieces:
+                    async for piece in pieces:
+                        if not said.has_begun:
+                            self.facts.first_token_ms = self._elapsed_ms()
+                        said.add(piece)
+                        yield piece
+                if self.facts.outcome == ANSWERED and not self.facts.is_repeated:
+                    await self._remember(said.text)
+                self._is_over = True
+            except BaseException as error:
+                await self._note_end(said.text, error)
+                raise
+        self._observe(REPEATED if self.facts.is_repeated else self.facts.outcome)
+
+    def _elapsed_ms(self) -> int:
+        return int((self._clock() - self._started) * 1000)
+
+    async def _say(self) -> AsyncGenerator[str, None]:
+        self._past = await self._load()
+        policy, is_whole = self._agent.guarding(), not self._ask.is_stream
+        self._guarding, self._meter = policy, policy.open_meter()
+        request = GuardedRequest(
+            policy,
+            self._meter,
+            self._texts.input,
+            self._prepare,
+            partial(self._agent.gate.plan, is_whole=is_whole),
+            self._agent.gate.chunking,
+        )
+        pieces = list_pieces(request, self.facts, agent_step("stream"))
+        if is_whole:
+            yield await join_whole(pieces)
+        else:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    yield piece
+        located = self._texts.locate(self.facts.found_in_prompt)
+        before = len(self._texts) - len(self._ask.sent)
+        self.facts.found_in_messages = [(at - before, one) for at, one in located if at >= before]
+
+    async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        """The graph as far as the answer; a repeated request gets the stored answer."""
+        self._take(self._texts.split(checked))
+        if self._past.repeated is not None:
+            yield Prepared(_read_stored(self._repeat(self._past.repeated)))
+            return
+        self._prepare_until = self._clock() + self._agent.prepare_s
+        with agent_step("prepare"):
+            state = await self._run(self._begin(self._past))
+        yield self._build_call(state)
+
+    # What was said before.
+
+    async def _load(self) -> Past:
+        ask, memory = self._ask, self._agent.memory
+        if ask.session is None:
+            return Past()
+        try:
+            past = await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
+        except UpstreamError as error:
+            raise _fail_store(error) from error
+        self._intents = list_intents(past.turns)
+        return past
+
+    def _repeat(self, turn: Turn) -> str:
+        """What was answered to the same request before: a retry makes no second turn."""
+        if turn.question != self._question:
+            raise InvalidRequest(_USED_BEFORE, status=400)
+        self.facts.is_repeated = True
+        self.facts.label, self.facts.layer, self.facts.topic = turn.label, turn.layer, turn.topic
+        self.facts.tokens = 1
+        return turn.answer
+
+    # What is asked.
+
+    def _take(self, texts: Sequence[str]) -> None:
+        """What was asked goes on like this."""
+        self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
+        self._editor, self._account = Editor(*texts[1:4]), texts[4]
+        self._sent = tuple(one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True))
+
+    def _begin(self, past: Past) -> TurnState:
+        memory = self._agent.memory
+        if self._ask.session is None:
+            before = [one for one in _before_question(self._sent) if one.role in (USER, ASSISTANT)]
+            history = recall_sent(before, memory.max_messages, memory.max_tokens)
+        else:
+            history = recall(past.turns, memory.max_messages, memory.max_tokens)
+        return {
+            "question": self._question,
+            "declared": self._ask.label,
+            "history": history,
+            "instructions": "\n\n".join(one.text for one in self._sent if one.role == SYSTEM),
+            "editor": self._editor,
+            "account": self._account,
+        }
+
+    # The two phases.
+
+    async def _run(self, state: TurnState) -> TurnState:
+        tools = Tools(
+            ask=self._ask_main,
+            guess=self._agent.guess,
+            foresee=self._foresee,
+            search=self._search,
+            within=self._within,
+            intents=self._intents,
+        )
+        try:
+            async with run_group() as self._group:
+                prepared = await self._agent.graphs.run(state, tools)
+        except UpstreamError as error:
+            raise fail_model(error, self._agent.main) from error
+        self._learn(prepared)
+        return prepared
+
+    def _learn(self, state: TurnState) -> None:
+        """Phase 1 is over."""
+        facts = self.facts
+        if not facts.label:
+            facts.prepare_ms = self._elapsed_ms()
+            facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
+            facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
+
+    @asynccontextmanager
+    async def _within(self) -> AsyncIterator[None]:
+        limit_calls(self._prepare_until)
+        try:
+            async with asyncio.timeout_at(self._prepare_until) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TurnFailed(_TOO_SLOW, status=504) from None
+        finally:
+            limit_calls(None)
+
+    async def _ask_main(self, messages: Sequence[Message]) -> str:
+        """What the main model says to a question of ours; nobody hears it."""
+        with blaming_model():
+            frames = self._agent.main.generate(messages, {"temperature": 0.0, "stream": False})
+        said = Said(_MAX_REPLY_CHARS)
+        async with aclosing(frames):
+            while not said.is_cut and (burst := await next_burst(frames, self._prepare_until + 1.0)) is not None:
+                for one in burst if isinstance(burst, list) else (burst,):
+                    said.add(one.text)
+        return said.text
+
+    async def _search(self, query: Query) -> tuple[Document, ...]:
+        left_s = self._prepare_until - self._clock()
+        query = query._replace(vector=self._vector)
+        guarded = Guarded(self._guarding, self._meter)
+        return await find_documents(query, self._agent.library, guarded, self._clock() + left_s * 2 / 3)
+
+    def _foresee(self) -> None:
+        """The question's vector is made while the model looks for keywords."""
+        embedder = self._agent.embedder
+        if embedder is not None and self._group is not None:
+            self._vector = Foreseen()
+            self._group.create_task(self._vector.fill(embedder, self._question))
+
+    def _build_call(self, state: TurnState) -> Prepared:
+        """The model that answers, and what it is asked."""
+        agent, ask = self._agent, self._ask
+        route = find_route(state["label"], agent.routes)
+        model = agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main
+        call = ModelCall(model, build_final_messages(state, agent.routes), ask.params, agent.pace)
+        source = listen(call, self.facts)
+        lack = NOTHING_FOUND if route.retrieves else ""
+        return Prepared(source if ask.is_stream else collect(source), state.get("documents", ()), lack)
+
+    # The end.
+
+    async def _remember(self, answer: str) -> None:
+        """Store the turn. Once the store is at it, a client that leaves changes nothing any more."""
+        facts, key = self.facts, self._ask.session
+        if key is not None:
+            turn = Turn(
+                self._question,
+                forget_reasoning(answer),
+                facts.label,
+                facts.topic,
+                facts.layer,
+                facts.confidence,
+                self._ask.request_id,
+            )
+            try:
+                await see_through(self._write(key, turn))
+            except UpstreamError as error:
+                raise _fail_store(error) from error
+        self._agent.note_label(self._question, facts.label, facts.layer, facts.confidence)
+
+    async def _write(self, key: SessionKey, turn: Turn) -> None:
+        await self._agent.memory.store.append(key, turn)
+        self._is_over = True
+
+    async def _note_end(self, said: str, error: BaseException) -> None:
+        """A turn that came to no end is noted where no prompt will find it."""
+        has_left = not isinstance(error, Exception)
+        self._observe(ABORTED if has_left and not self._is_over else FAILED if not self._is_over else ANSWERED)
+        key = self._ask.session
+        if self._is_over or key is None or isinstance(error, RequestError):
+            return
+        reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
+        question = self._question if self.facts.has_read_input else ""
+        turn = AbortedTurn(question, said, reason, self.facts.label, self._ask.request_id)
+        await see_through(self._note_aborted(key, turn))
+
+    async def _note_aborted(self, key: SessionKey, turn: AbortedTurn) -> None:
+        try:
+            async with asyncio.timeout(_NOTE_S):
+                await self._agent.memory.store.abort(key, turn)
+        except (UpstreamError, TimeoutError) as failure:
+            reason = name_causes(failure) if isinstance(failure, UpstreamError) else "too slow"
+            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=reason)
+
+    def _observe(self, outcome: str) -> None:
+        facts = self.facts
+        observe_turn(
+            label=facts.label,
+            layer=facts.layer,
+            outcome=outcome,
+            first_token_s=facts.first_token_ms / 1000 if facts.tokens else None,
+            tokens=facts.tokens,
+        )
+
+
+async def _read_stored(answer: str) -> Source:
+    """The stored answer, as if a model gave it."""
+    yield Frame(0, answer, is_last=True)
+
+
+def _before_question(sent: Sequence[Message]) -> Sequence[Message]:
+    """What stands before the user's last message."""
+    for place in range(len(sent) - 1, -1, -1):
+        if sent[place].role == USER:
+            return sent[:place]
+    return sent
+
+
+def _fail_store(error: UpstreamError) -> TurnFailed:
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=name_causes(error))
+    return TurnFailed(_NO_STORE)
+
+
+@asynccontextmanager
+async def _reaching_store(holding: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+    """The session, held; a store that fails to give it is told by our words, its failure to let go by none."""
+    try:
+        await holding.__aenter__()
+    except UpstreamError as error:
+        raise _fail_store(error) from error
+    try:
+        yield
+    finally:
+        with suppress(UpstreamError):  # the turn has come to its end already
+            await holding.__aexit__(None, None, None)

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our retrieve-and-answer API: what a request must look like, and the words of answers, events and errors.
+
+What detectors bring is added to the answers only where they were asked for; without them every message is the existing
+aggregator's. Knows no rule beyond shape and limits.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from lockgate.api.guardrails.format import DetectorMap, from_detections
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
+from lockgate.api.receipts import add_frames, build_receipt, describe_failure
+from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
+from lockgate.gate.chains import FrameChain
+from lockgate.gate.values import Detection, Endpoint
+from lockgate.rag.retrieval import Inspected, Retrieval, name_documents
+from lockgate.rag.steps import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+
+_UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
+_MAX_COUNT = 2**63 - 1
+_ERROR_NAMES = {
+    401: "unauthorized",
+    404: "not_found",
+    413: "request_too_large",
+    422: "validation_error",
+    429: "too_many_requests",
+    500: "internal_error",
+    503: "unavailable",
+    504: "timeout",
+}
+_PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+Fault = InvalidField | GenerationFailed | CheckFailed
+TextWord = Literal["annotate", "mask", "stop", "block"]
+DocumentWord = Literal["flag", "mask", "drop"]
+
+
+class EndpointRef(msgspec.Struct):
+    """An endpoint of somebody's: a source or the model."""
+
+    url: str
+    slug: str
+    name: str = ""
+    tenant_name: str | None = None
+    owner_username: str | None = None
+
+
+class OnFinding(msgspec.Struct, forbid_unknown_fields=True):
+    """What becomes of text in which something is found."""
+
+    input: TextWord = "block"
+    documents: DocumentWord = "drop"
+    output: TextWord = "annotate"
+    grounding: TextWord = "annotate"
+
+
+class ChatDetectors(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what; an unknown key may be a typo that would switch a guard off, so it is refused."""
+
+    input: DetectorMap = {}
+    documents: DetectorMap = {}
+    output: DetectorMap = {}
+    grounding: DetectorMap = {}
+    on_finding: OnFinding | None = None
+    fallback: str | None = None
+    policy: str | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    """Body of both endpoints; what is unknown in it is ignored."""
+
+    prompt: Annotated[str, msgspec.Meta(min_length=1)]
+    model: EndpointRef
+    data_sources: list[EndpointRef] = []
+    endpoint_tokens: dict[str, str] = {}
+    transaction_tokens: dict[str, str] = {}
+    top_k: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    max_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MAX_COUNT)] = 1024
+    temperature: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.7
+    similarity_threshold: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
+    custom_system_prompt: str | None = None
+    stream: bool = False
+    detectors: ChatDetectors | None = None
+    citations: bool = False
+
+    def endpoint(self, ref: EndpointRef) -> Endpoint:
+        """The endpoint with the tokens of its owner, which nobody else is given."""
+        owner = ref.owner_username
+        if owner is None:
+            return Endpoint(ref.url, ref.slug, None, ref.tenant_name)
+        tokens = self.endpoint_tokens.get(owner), self.transaction_tokens.get(owner)
+        return Endpoint(ref.url, ref.slug, owner, ref.tenant_name, *tokens)
+
+
+class Told:
+    """What one answer tells beyond the contract, and the chain of what it has said."""
+
+    __slots__ = ("chain", "has_citations", "has_names", "is_guarded")
+
+    def __init__(self, is_guarded: bool = False, has_citations: bool = False, *, has_names: bool = False) -> None:
+        self.is_guarded = is_guarded
+        self.has_citations = has_citations
+        self.has_names = has_names
+        self.chain = FrameChain()
+
+
+_decode = msgspec.json.Decoder(ChatRequest).decode
+_decode_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_request(body: bytes) -> ChatRequest:
+    """The request in a body; raises InvalidField. A key that may be a misspelt guard is not ignored like others."""
+    try:
+        request = _decode(body)
+        refuse_typos(_decode_keys(body))
+        return request
+    except msgspec.ValidationError as error:
+        raise read_fault(str(error)) from None
+    except (ValueError, RecursionError):
+        raise InvalidField("", "the body is not valid JSON") from None
+
+
+def read_fault(words: str) -> InvalidField:
+    """What msgspec says of a body that does not fit, with its place as a field.
+
+    Nobody else takes its words apart. A wording that is not known is passed on as it is.
+    """
+    found = _PLACE.fullmatch(words)
+    words, place = (found[1], found[2]) if found else (words, "")
+    if missing := _MISSING.match(words):
+        return InvalidField(f"{place}.{missing[1]}".lstrip("."), "field required")
+    if words.startswith("Invalid enum value"):
+        choices: Sequence[str] = get_args(DocumentWord if place.endswith(".documents") else TextWord)
+    elif words.startswith("Object contains unknown field"):
+        choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
+    else:
+        return InvalidField(place, words)
+    return InvalidField(place, f"{words}, expected one of {', '.join(choices)}")
+
+
+# Answers.
+
+
+def encode_response(text: str, outcome: Outcome, told: Told) -> bytes:
+    """The whole answer."""
+    body: dict[str, Any] = {"response": text, "sources": _tell_sources(outcome)}
+    body["retrieval_info"] = [{**_tell_retrieval(one), "error_message": one.error} for one in outcome.retrievals]
+    if told.is_guarded:
+        add_frames(told.chain, body)
+    return _encode(body | _tell_rest(outcome, told))
+
+
+def encode_done(outcome: Outcome, told: Told) -> bytes:
+    """The last event of an answer."""
+    body: dict[str, Any] = {"sources": _tell_sources(outcome)}
+    body["retrieval_info"] = [{**_tell_retrieval(one), "error_message": one.error} for one in outcome.ended]
+    return _event(b"done", body | _tell_rest(outcome, told))
+
+
+def encode_step(step: Step, told: Told) -> bytes:
+    """A step as the event that tells it."""
+    match step:
+        case Token():
+            token: dict[str, Any] = {"content": step.text}
+            if told.is_guarded:
+                add_frames(told.chain, token)
+                token["detections"] = from_detections(step.detections)
+                token["start_index"], token["processed_index"] = step.start, step.end
+            return _event(b"token", token)
+        case RetrievalStarted():
+            return _event(b"retrieval_start", {"sources": step.sources})
+        case SourceEnded():
+            return _event(b"source_complete", _tell_ended(step.retrieval, told))
+        case RetrievalEnded():
+            return _event(b"retrieval_complete", {"total_documents": step.documents, "time_ms": step.time_ms})
+        case GenerationStarted():
+            return _event(b"generation_start", {})
+
+
+def encode_error_event(message: str) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return _event(b"error", {"message": message})
+
+
+# Errors.
+
+
+def encode_error(status: int, details: str) -> bytes:
+    """An error that has no more to tell than its words."""
+    return _encode({"error": _name_error(status), "message": details, "details": {}})
+
+
+def encode_fault(error: Fault) -> bytes:
+    """An error that tells where it lies."""
+    details: dict[str, Any]
+    match error:
+        case InvalidField():
+            fields = [{"field": error.field, "message": error.reason}] if error.field else []
+            name, details = "validation_error", {"fields": fields}
+        case CheckFailed():
+            name, details = "check_failed", {"part": error.part}
+        case GenerationFailed():
+            name, details = "generation_failed", {"model_path": error.path, "latency_ms": error.latency_ms}
+    return _encode({"error": name, "message": error.message, "details": details})
+
+
+def _name_error(status: int) -> str:
+    if status in _ERROR_NAMES:
+        return _ERROR_NAMES[status]
+    try:
+        return HTTPStatus(status).phrase.lower().replace(" ", "_")
+    except ValueError:
+        return "error"
+
+
+# Parts of answers.
+
+
+def _event(name: bytes, body: Mapping[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name, _encode(body))
+
+
+def _tell_sources(outcome: Outcome) -> dict[str, Any]:
+    named = name_documents(outcome.retrievals)
+    return {title: {"slug": one.source, "content": one.text} for title, one in named.items()}
+
+
+def _tell_retrieval(one: Retrieval) -> dict[str, Any]:
+    return {"path": one.path, "documents_retrieved": one.retrieved, "status": one.status.value}
+
+
+def _tell_ended(one: Retrieval, told: Told) -> dict[str, Any]:
+    body: dict[str, Any] = {"path": one.path, "status": one.status.value, "documents": one.retrieved}
+    if told.is_guarded:
+        dropped = sum([found.is_dropped for found in one.inspected])
+        masked = sum([found.is_masked for found in one.inspected])
+        body |= {"dropped": dropped, "masked": masked, "flagged": len(one.inspected) - dropped - masked}
+    return body
+
+
+def _tell_rest(outcome: Outcome, told: Told) -> dict[str, Any]:
+    rest: dict[str, Any] = {
+        "metadata": {
+            "retrieval_time_ms": outcome.retrieval_ms,
+            "generation_time_ms": outcome.generation_ms,
+            "total_time_ms": outcome.total_ms,
+        },
+        "usage": outcome.usage,
+    }
+    if told.has_citations or told.is_guarded:
+        rest["citations"] = [
+            {"path": one.path, "start": one.start, "end": one.end, "is_retrieved": one.is_known}
+            for one in outcome.citations
+        ]
+    if told.is_guarded:
+        rest["outcome"] = _tell_outcome(outcome)
+        rest["detections"] = _tell_detections(outcome)
+        rest["warnings"] = _tell_warnings(outcome)
+        rest["receipt"] = build_receipt(outcome.receipt, told.chain)
+        if told.has_names:
+            rest["pseudonyms"] = dict(outcome.pseudonyms)
+    return rest
+
+
+def _tell_outcome(outcome: Outcome) -> str:
+    if outcome.is_prompt_blocked:
+        return "prompt_blocked"
+    return "answer_blocked" if outcome.is_answer_blocked else "answered"
+
+
+def _tell_detections(outcome: Outcome) -> dict[str, Any]:
+    inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
+    told = {
+        "input": from_detections(outcome.found_in_prompt),
+        "documents": [_tell_inspected(one) for one in inspected],
+        "output": from_detections(_without(outcome.found_in_answer, outcome.grounding)),
+        "grounding": from_detections(_only(outcome.found_in_answer, outcome.grounding)),
+    }
+    return {section: found for section, found in told.items() if found}
+
+
+def _tell_inspected(one: Inspected) -> dict[str, Any]:
+    outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
+    told: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
+    told["results"] = from_detections(one.detections)
+    if one.found_in_title:
+        told["title_results"] = from_detections(one.found_in_title)
+    return told
+
+
+def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
+    warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
+    if any(retrieval.inspected for retrieval in outcome.retrievals):
+        warnings.append(_UNSUITABLE_DOCUMENTS)
+    if outcome.found_in_answer:
+        warnings.append(UNSUITABLE_OUTPUT)
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.excused.items()]
+
+
+def _only(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
+    return [one for one in found if one.detector_id in names]
+
+
+def _without(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
+    return [one for one in found if one.detector_id not in names]

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retrieve and answer: from a request to the question that the pipeline carries out, and its steps to the client.
+
+Decides what a request may ask for: how many sources, which detectors, under which policy. Knows no rule of retrieval.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from lockgate.api.aggregator import format as wire
+from lockgate.api.bodies import decode
+from lockgate.api.guarded_answer import MAPPING_HEADER, Answering, wants
+from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
+from lockgate.config.refs import HERE, check_slug
+from lockgate.errors import (
+    CheckFailed,
+    GenerationFailed,
+    InvalidField,
+    InvalidRequest,
+    UnreadableBody,
+    UpstreamError,
+)
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.release import Strategy
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
+from lockgate.gate.verdicts import Action
+from lockgate.gateway import Gateway
+from lockgate.guard.detectors import ActiveGuard, Chosen
+from lockgate.guard.policy import Policy
+from lockgate.interfaces import Headers
+from lockgate.opened_agents import build_policy
+from lockgate.rag.answer import Limits, Question, Tell, answer
+from lockgate.rag.sources import NamedSource
+from lockgate.rag.steps import Outcome, RetrievalStarted, Step, Token
+from lockgate.server.error_replies import note_failure
+from lockgate.server.exchange import Exchange
+
+_SECTIONS = ("input", "documents", "output", "grounding")
+_NO_WORDS = wire.OnFinding()
+_TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
+# What keeps proxies from collecting events before they pass them on, and old ones from closing.
+_STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"connection", b"keep-alive"))
+_ONE_RULE = "cannot be given together with a policy"
+
+
+class ChatRoutes:
+    """The endpoints of one open gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._answering = Answering(gateway)
+        self._settings = gateway.settings.aggregator
+        settings = self._settings
+        self._limits = Limits(settings.retrieval_timeout_s, settings.generation_timeout_s, settings.total_timeout_s)
+
+    async def answer_whole(self, exchange: Exchange) -> None:
+        """POST chat."""
+        try:
+            request = await self._read(exchange)
+            question = await self._ask(exchange, request, is_stream=False)
+            parts: list[str] = []
+
+            async def hear(step: Step) -> None:
+                if isinstance(step, Token):
+                    parts.append(step.text)
+
+            outcome = await _carry_out(question, hear)
+        except (InvalidField, GenerationFailed, CheckFailed) as error:
+            await _refuse(exchange, error)
+            return
+        told = self._tell_about(exchange, request, question)
+        await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
+
+    async def answer_stream(self, exchange: Exchange) -> None:
+        """POST chat/stream."""
+        try:
+            request = await self._read(exchange)
+            question = await self._ask(exchange, request, is_stream=True)
+        except InvalidField as error:
+            await _refuse(exchange, error)
+            return
+        told = self._tell_about(exchange, request, question)
+        await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
+
+        tracer = exchange.tracer
+
+        async def tell(step: Step) -> None:
+            if tracer is not None:
+                await tracer.flush()
+            await exchange.write(wire.encode_step(step, told))
+            if isinstance(step, RetrievalStarted):
+                exchange.flush()  # before the work begins
+
+        async with nullcontext() if tracer is None else tracer.open():
+            outcome = await _carry_out(question, tell)
+        await exchange.write(wire.encode_done(outcome, told))
+        await exchange.end()
+
+    def _tell_about(self, exchange: Exchange, request: wire.ChatRequest, question: Question) -> wire.Told:
+        return wire.Told(question.guarding.is_on, request.citations, has_names=wants(exchange, MAPPING_HEADER))
+
+    async def _read(self, exchange: Exchange) -> wire.ChatRequest:
+        try:
+            body = await exchange.read_json(self._answering.limits.body_bytes)
+        except UnreadableBody as error:
+            if error.status == 413:
+                raise
+            raise InvalidField("", error.message) from None
+        request = await decode(body, wire.read_request)
+        settings = self._settings
+        if len(request.data_sources) > settings.max_data_sources:
+            raise InvalidField("data_sources", f"at most {settings.max_data_sources} are allowed")
+        if isinstance(request.top_k, int) and request.top_k > settings.max_top_k:
+            raise InvalidField("top_k", f"must be at most {settings.max_top_k}")
+        refs = [("model", request.model)]
+        refs += [(f"data_sources[{place}]", ref) for place, ref in enumerate(request.data_sources)]
+        for place, ref in refs:
+            if fault := check_slug(ref.url, ref.slug):
+                raise InvalidField(f"{place}.slug", fault)
+        return request
+
+    async def _ask(self, exchange: Exchange, request: wire.ChatRequest, *, is_stream: bool) -> Question:
+        upstreams, settings = self._gateway.upstreams, self._settings
+        correlation_id, threshold = exchange.correlation_id, request.similarity_threshold
+        model = request.endpoint(request.model)
+        sources = [request.endpoint(ref) for ref in request.data_sources]
+        streams = is_stream and settings.model_streaming
+        return Question(
+            prompt=request.prompt,
+            sources=[
+                NamedSource(one.path, partial(upstreams.source, one, correlation_id, threshold)) for one in sources
+            ],
+            model=partial(upstreams.model, model, correlation_id),
+            model_path=model.path,
+            params={"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},
+            top_k=request.top_k if isinstance(request.top_k, int) else settings.default_top_k,
+            limits=self._limits,
+            plan=partial(self._plan, is_stream=streams),
+            chunking=self._gateway.sentences,
+            system_prompt=request.custom_system_prompt or None,
+            guarding=await self._guard(exchange, request.detectors, request.model),
+            finds_citations=request.citations,
+            trace=None if exchange.tracer is None else exchange.tracer.trace,
+        )
+
+    def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
+        """How the answer goes through; also one that comes whole is held only up to the limit."""
+        plan = self._answering.lanes(guards, is_stream=is_stream, strategy=Strategy.FRONTIER)
+        return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
+
+    # Detectors.
+
+    def _find_default(self, model: wire.EndpointRef) -> str | None:
+        """The policy of a model of ours, for requests that name none."""
+        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
+        return own.policy if own is not None else None
+
+    async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Policy:
+        default = self._find_default(model)
+        if wanted is None and default is None:
+            return Policy()
+        answering = self._answering
+        wanted = wanted or wire.ChatDetectors()
+        names_some = any(getattr(wanted, name) for name in _SECTIONS)
+        if default is not None and names_some and answering.find_policy(default).is_shadow:
+            default = None  # what a request wants read itself is not put into shadow by somebody else
+        if wanted.policy is None:
+            wanted = msgspec.structs.replace(wanted, policy=default)
+        with _blaming("detectors.policy"):
+            policy = answering.find_policy(wanted.policy)
+        asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
+        policy = self._settle(wanted, policy)
+        changes = policy.measures("output").changes_text(asked["output"])
+        holds = self._gateway.settings.whole_document == "hold" or changes
+        contents = answering.rules(TEXT_CONTENTS)
+        rules = {
+            "input": contents,
+            "documents": contents,
+            "output": answering.rules(TEXT_CONTENTS, whole_text_holds=holds),
+            "grounding": answering.rules(TEXT_CONTEXT_DOC),
+        }
+        headers = _without_authorization(answering.headers(exchange))
+        chosen: dict[str, Chosen] = {}
+        for name in _SECTIONS:
+            with _blaming(f"detectors.{name}"):
+                answering.check_thresholds(asked[name])
+                chosen[name] = await answering.choose(asked[name], rules[name], headers)
+        return build_policy(chosen, policy, self._gateway.settings)
+
+    def _settle(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> PolicySettings:
+        """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
+        if wanted.policy is not None:
+            for name in ("on_finding", "fallback"):
+                if getattr(wanted, name) is not None:
+                    raise InvalidField(f"detectors.{name}", _ONE_RULE)
+        else:
+            said = wanted.on_finding or _NO_WORDS
+            policy = replace(
+                policy,
+                on_input=Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input],
+                on_documents=DOCUMENT_WORDS[said.documents],
+                on_output=TEXT_WORDS[said.output],
+                on_grounding=TEXT_WORDS[said.grounding],
+                fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
+            )
+        has_grounding = bool(wanted.grounding or policy.grounding)
+        changes = policy.measures("grounding").changes_text([*wanted.grounding, *policy.grounding])
+        if has_grounding and changes and self._gateway.settings.grounding == "trail":
+            raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
+        return policy
+
+
+async def _carry_out(question: Question, tell: Tell) -> Outcome:
+    """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
+    try:
+        return await answer(question, tell)
+    except UpstreamError as error:
+        note_failure(error)
+        raise CheckFailed(error.service) from error
+
+
+@contextmanager
+def _blaming(field: str) -> Iterator[None]:
+    """What is wrong with a request there is told with its place."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.status != InvalidRequest.status:
+            raise
+        raise InvalidField(field, error.message) from error
+
+
+def _without_authorization(headers: Headers) -> Headers:
+    """The client's own authorization is for nobody behind us."""
+    return [one for one in headers if one[0] != "authorization"]
+
+
+async def _refuse(exchange: Exchange, error: wire.Fault) -> None:
+    exchange.error_code = error.status
+    await exchange.answer_json(wire.encode_fault(error), error.status)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of a trace: what is told of an answer behind the gate, beside the answer's own events."""
+
+from typing import Any
+
+import msgspec
+
+from lockgate.api.guardrails.format import from_detections
+from lockgate.gate.values import Document
+from lockgate.rag.retrieval import Inspected, Retrieval
+from lockgate.rag.trace import Came, Held, Left, Note, Read
+
+EVENT = b"trace"
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_note(note: Note) -> bytes:
+    """A note as the event that tells it."""
+    match note:
+        case Came():
+            body: dict[str, Any] = {"kind": "documents", "path": note.retrieval.path}
+            body["documents"] = _tell_documents(note.retrieval)
+        case Held():
+            body = {"kind": "held", "start": note.start, "text": note.text}
+        case Read():
+            body = {"kind": "read", "frontiers": note.frontiers, "held": note.held_chars}
+        case Left():
+            body = {"kind": "released", "start": note.start, "end": note.end, "held_ms": round(note.held_ms, 1)}
+            body |= {"outcome": note.outcome, "kept": note.kept, "results": from_detections(note.detections)}
+    return b"event: %b\ndata: %b\n\n" % (EVENT, _encode({**body, "at_ms": round(note.at_ms, 1)}))
+
+
+def _tell_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
+    """Those that may be used, then those that may not; each of the first with what was found in it."""
+    found = {one.place: one for one in retrieval.inspected}
+    told = [_tell_kept(one, found.get(place)) for place, one in enumerate(retrieval.documents)]
+    dropped = [one for one in retrieval.inspected if one.is_dropped]
+    return told + [
+        {"title": one.title, "text": "", "score": None, "outcome": "dropped", "results": _tell_findings(one)}
+        for one in dropped
+    ]
+
+
+def _tell_kept(document: Document, own: Inspected | None) -> dict[str, Any]:
+    outcome = "kept" if own is None else "masked" if own.is_masked else "flagged"
+    told: dict[str, Any] = {"title": document.title, "text": document.text, "score": document.score}
+    return told | {"outcome": outcome, "results": [] if own is None else _tell_findings(own)}
+
+
+def _tell_findings(one: Inspected) -> list[Any]:
+    return from_detections((*one.detections, *one.found_in_title))

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats: the readers and writers of requests and answers that a compatibility mode may replace."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lockgate.api.guardrails.format import encode_line
+from lockgate.api.guardrails.generation_format import CLASSIFICATION, TextEvents
+from lockgate.api.openai.events import RelayedEvents
+from lockgate.api.openai.format import Asked, read_chat_completion, read_text_completion
+from lockgate.api.openai.guarded_events import GuardedEvents
+from lockgate.api.openai.whole_answer import Dialect, WholeAnswer, build_blocked
+from lockgate.api.shapes import Shape
+from lockgate.gate.release import Release
+from lockgate.gate.values import Detection
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Readers and writers of one gateway. The defaults are Lockgate's own."""
+
+    classification: Shape[Any] = CLASSIFICATION
+    text_events: type[TextEvents] = TextEvents
+    encode_line: Callable[[Release], bytes] = encode_line
+    read_chat: Callable[[bytes], Asked] = read_chat_completion
+    read_text: Callable[[bytes], Asked] = read_text_completion
+    whole_answer: type[WholeAnswer] = WholeAnswer
+    relayed_events: type[RelayedEvents] = RelayedEvents
+    guarded_events: type[GuardedEvents] = GuardedEvents
+    build_blocked: Callable[[Dialect, Asked, Sequence[Detection], int], dict[str, Any]] = build_blocked

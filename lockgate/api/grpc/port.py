@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gRPC port: which methods it has, how large a message may be, and what becomes of calls when it is told to stop.
+
+Answers the standard question after health itself. Knows no method's meaning.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+
+from lockgate.api.grpc.calls import Calls, Context
+from lockgate.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+_HEALTH = "grpc.health.v1.Health"
+_FOR_EVER_S = 31_536_000.0
+_LOOK_S = 0.5  # while somebody watches our health
+_MAX_WATCHERS = 100
+_FAREWELL_S = 0.5  # for the last words of calls that have ended
+
+
+class Kind(Enum):
+    """Who sends many messages."""
+
+    NEITHER = "unary_unary"
+    SERVER = "unary_stream"
+    BOTH = "stream_stream"
+
+
+class Method(NamedTuple):
+    """One method: what it takes, who answers, and which side sends many messages."""
+
+    request: type[Message]
+    answer: Callable[..., Any]
+    kind: Kind = Kind.NEITHER
+
+
+Services = Mapping[str, Mapping[str, Method]]
+
+
+class Line(NamedTuple):
+    """How a port is spoken to. `shares`: other processes may serve it too. `is_ready` is what health tells."""
+
+    max_message_bytes: int
+    tls: grpc.ServerCredentials | None = None
+    shares: bool = False
+    reflects: DescriptorPool | None = None
+    is_ready: Callable[[], bool] = lambda: True
+
+
+class GrpcPort:
+    """Serves one port as PortServer does, with other words on the line."""
+
+    def __init__(self, services: Services, calls: Calls, line: Line) -> None:
+        options = [
+            ("grpc.so_reuseport", int(line.shares)),  # or a second server would share the port without a word
+            ("grpc.max_receive_message_length", line.max_message_bytes),
+        ]
+        self._server = grpc.aio.server(options=options)
+        self._tls = line.tls
+        self._told = asyncio.Event()
+        health = _Health(services, line.is_ready, self._told)
+        methods = {
+            "Check": Method(HealthCheckRequest, health.check),
+            "Watch": Method(HealthCheckRequest, health.watch, Kind.SERVER),
+        }
+        self._server.add_generic_rpc_handlers(
+            [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
+        )
+        if line.reflects is not None:
+            _reflect((*services, _HEALTH), self._server, line.reflects)
+        self._calls = calls
+        self._cut = asyncio.Event()
+
+    def bind(self, address: str) -> int:
+        """Take the port of the address, or a free one for 0; raises RuntimeError, which does not tell why."""
+        if self._tls is not None:
+            return self._server.add_secure_port(address, self._tls)
+        return self._server.add_insecure_port(address)
+
+    async def start(self) -> None:
+        """Accept calls."""
+        await self._server.start()
+
+    async def serve(self, timeout_s: float | None) -> None:
+        """Until `stop`, then until no call is under way: at most `timeout_s`, and not once `cut` is called.
+
+        Only calls of our services count: whoever looks at health or at what there is to call is not waited for.
+        """
+        try:
+            await self._told.wait()
+            async with asyncio.TaskGroup() as group:
+                ending = [group.create_task(self._cut_when_told()), group.create_task(self._end_when_idle())]
+                await self._server.stop(_FOR_EVER_S if timeout_s is None else timeout_s)
+                for task in ending:
+                    task.cancel()
+        finally:
+            await self._server.stop(None)
+            await self._calls.end()
+
+    def stop(self) -> None:
+        """Accept nothing more; calls under way go on."""
+        self._told.set()
+
+    def cut(self) -> None:
+        """End everything, now."""
+        self.stop()
+        self._cut.set()
+
+    async def _cut_when_told(self) -> None:
+        await self._cut.wait()
+        await self._server.stop(None)
+
+    async def _end_when_idle(self) -> None:
+        await self._calls.wait_idle()
+        await self._server.stop(_FAREWELL_S)
+
+
+class _Health:
+    """Whoever gets an answer is served, once everything behind us has been reached."""
+
+    def __init__(self, services: Services, is_ready: Callable[[], bool], told: asyncio.Event) -> None:
+        self._known = {"", _HEALTH, *services}
+        self._is_ready = is_ready
+        self._told = told
+        self._watchers = 0
+
+    async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        if request.service not in self._known:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return HealthCheckResponse(status=self._look(request.service))
+
+    async def watch(self, request: HealthCheckRequest, context: Context) -> None:
+        """Tell it now, and whenever it changes, until the client leaves or we stop."""
+        if self._watchers >= _MAX_WATCHERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already, try again later")
+        self._watchers += 1
+        try:
+            await self._tell_changes(request.service, context)
+        finally:
+            self._watchers -= 1
+
+    async def _tell_changes(self, service: str, context: Context) -> None:
+        last = None
+        while not self._told.is_set():
+            status = self._look(service)
+            if status != last:
+                await context.write(HealthCheckResponse(status=status))
+                last = status
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._told.wait()
+
+    def _look(self, service: str) -> HealthCheckResponse.ServingStatus:
+        if service not in self._known:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse.SERVING if self._is_ready() else HealthCheckResponse.NOT_SERVING
+
+
+def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool) -> None:
+    """Let clients ask what there is to call."""
+    from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
+
+    enable_server_reflection((*names, SERVICE_NAME), server, pool=pool)
+
+
+def _build_service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(name, {key: _build_method(one) for key, one in methods.items()})
+
+
+def _build_method(method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
+    return _BUILDERS[method.kind](method.answer, method.request.FromString, _encode)
+
+
+_BUILDERS = {
+    Kind.NEITHER: grpc.unary_unary_rpc_method_handler,
+    Kind.SERVER: grpc.unary_stream_rpc_method_handler,
+    Kind.BOTH: grpc.stream_stream_rpc_method_handler,
+}
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()

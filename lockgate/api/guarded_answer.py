@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of every endpoint that generates, from a checked request to its last byte.
+
+Chooses detectors by request and policy, carries the answer through the pipeline, lets the policy judge each release,
+and writes what the endpoint's own words make of it. Whole answers and streams go the same way.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
+
+from lockgate.api.guardrails.format import DetectorMap, Masks
+from lockgate.api.passthrough import build_passthrough
+from lockgate.api.passthrough import prepare as accept_params
+from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
+from lockgate.config.policies import PolicySettings
+from lockgate.errors import InvalidRequest
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.release import Release, Strategy
+from lockgate.gate.values import Detection, Frame, Generation, Subject
+from lockgate.gate.verdicts import Verdict
+from lockgate.gateway import Gateway
+from lockgate.guard.account import Meter
+from lockgate.guard.detect import Slice
+from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose
+from lockgate.guard.model_source import WithPrompt, read_stream, read_whole
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import (
+    CheckedInput,
+    GuardedRequest,
+    Input,
+    InputBlocked,
+    InputRead,
+    Prepared,
+    Released,
+    Reviewed,
+    open_guarded,
+)
+from lockgate.guard.stream import plan_lanes
+from lockgate.interfaces import Backend, Headers
+from lockgate.opened_agents import build_policy
+from lockgate.server.exchange import Exchange
+
+_NO_POLICY = PolicySettings("")
+_ONE_LANE = ("content",)
+RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
+
+
+class Border(Protocol):
+    """What an endpoint makes of messages and releases, in its own words."""
+
+    found_in_prompt: Sequence[Detection]
+    warnings: list[dict[str, str]]
+    is_blocked: bool  # a policy has cut the answer off: nothing more of it is written
+    account: Account
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """A message of the backend as frames."""
+
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """What a release says to the client: all of it, or what the verdict leaves of it."""
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read, by choice; asked when the answer is complete."""
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found in a choice."""
+
+    def finish(self) -> bytes:
+        """The last words, or the whole answer."""
+
+
+class Plan(NamedTuple):
+    """The policy of one request and its account: what is collected, and what of it is reported."""
+
+    policy: Policy
+    meter: Meter
+    account: Account = NO_ACCOUNT
+
+
+class Job(NamedTuple):
+    """One request, ready to be carried out."""
+
+    backend: Backend
+    generation: Generation
+    plan: Plan
+    lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
+    border: Border
+    is_stream: bool
+    text: str  # what is read of the prompt
+    masks: Masks
+    block: Callable[[InputBlocked, list[dict[str, str]]], bytes]
+    warn: Callable[[str, str], dict[str, str]]  # of a code and words
+    with_prompt: WithPrompt | None = None
+    slices: Sequence[Slice] = ()  # the parts of the text that are read, where the masks do not name them
+
+
+class Answering:
+    """What the generating endpoints of one open gateway share."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self.gateway = gateway
+        self.limits = settings.limits
+        self._endpoint_rules = gateway.rules
+        self._max_open = settings.detector_concurrent_requests
+        self.headers = build_passthrough(settings)
+
+    def name_policy(self, exchange: Exchange, said: str | None, default: str | None = None) -> str | None:
+        """The policy of a request: the one that it says, by its path or else, or that of its model."""
+        if exchange.policy is not None and said is not None and said != exchange.policy:
+            raise InvalidRequest(f"the path names policy `{exchange.policy}`, the request `{said}`: name one")
+        return said or exchange.policy or default
+
+    def find_policy(self, name: str | None) -> PolicySettings:
+        """The policy that a request names."""
+        if name is None:
+            return _NO_POLICY
+        policy: PolicySettings | None = self.gateway.settings.policies.get(name)
+        if policy is None:
+            raise InvalidRequest(f"policy `{name}` not found")
+        return policy
+
+    def check_thresholds(self, *requested: DetectorMap) -> None:
+        """Thresholds are numbers."""
+        for one in requested:
+            check_thresholds(one)
+
+    def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
+        """What an endpoint allows; thresholds have been checked before."""
+        return _build_rules(types, self._endpoint_rules.unsuitable_status, allows_whole_text, whole_text_holds)
+
+    async def plan(
+        self,
+        exchange: Exchange,
+        policy: PolicySettings,
+        inputs: tuple[DetectorMap, Rules],
+        outputs: tuple[DetectorMap, Rules],
+        *,
+        lanes: Sequence[str] = _ONE_LANE,
+    ) -> Plan:
+        """The detectors that request and policy name; of the same detector the policy's parameters count."""
+        headers = self.headers(exchange)
+        of_input = await self.choose({**inputs[0], **policy.input}, inputs[1], headers)
+        of_output = await self.choose({**outputs[0], **policy.output}, outputs[1], headers)
+        wants_receipt = self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER)
+        chosen = {"input": of_input, "output": of_output}
+        resolved = build_policy(chosen, policy, self.gateway.settings)._replace(
+            trusts_chunks=self._endpoint_rules.trusts_chunks,
+            lanes=tuple(lanes),
+            refusing=frozenset(inputs[0]) - policy.input.keys(),
+            unused=tuple(policy.grounding),  # nothing is retrieved here: they read nothing, and the receipt says so
+            is_metered=bool(policy.name) or wants_receipt,
+        )
+        meter = resolved.open_meter()
+        names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
+        return Plan(resolved, meter, Account(meter.receipt, names) if meter.is_on else NO_ACCOUNT)
+
+    async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
+        """The detectors of a request."""
+        if not requested:
+            return Chosen()
+        return await accept_params(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
+
+    def lanes(
+        self,
+        guards: Sequence[ActiveGuard],
+        *,
+        is_stream: bool,
+        strategy: Strategy,
+        feeds_empty: bool = False,
+        reads_empty: bool = False,
+    ) -> LanePlan:
+        """How texts go through that these guards read."""
+        if not is_stream:
+            return plan_lanes(
+                guards,
+                max_open=self._max_open,
+                max_held_chars=None,
+                is_whole=True,
+                feeds_empty=feeds_empty,
+                trusts_chunks=self._endpoint_rules.trusts_chunks,
+            )
+        return plan_lanes(
+            guards,
+            strategy=self.gateway.strategy(strategy),
+            max_open=self._endpoint_rules.max_open,
+            max_held_chars=self.limits.max_held_chars,
+            feeds_empty=feeds_empty,
+            reads_empty=reads_empty,
+            trusts_chunks=self._endpoint_rules.trusts_chunks,
+        )
+
+    async def carry_out(self, exchange: Exchange, job: Job) -> None:
+        """From the prompt to the last byte."""
+        border, plan = job.border, job.plan
+        border.account = plan.account
+        blocked: InputBlocked | None = None
+        async with open_guarded(_build_request(job)) as events:
+            async for event in events:
+                if type(event) is Released:
+                    written = border.take(*_apply(event))
+                    if written:
+                        await exchange.write(written)
+                elif isinstance(event, InputRead):
+                    border.found_in_prompt = event.input.found
+                elif isinstance(event, InputBlocked):
+                    blocked = event
+                elif isinstance(event, Reviewed):
+                    border.note_reviews(event.choice, event.found)
+        failures = list_failures(plan, job)
+        border.warnings += failures
+        await self._send(exchange, job, border.finish() if blocked is None else job.block(blocked, failures))
+
+    async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
+        if not job.is_stream:
+            await exchange.answer_json(body)
+            return
+        if body:
+            await exchange.write(body)
+        await exchange.end()
+
+
+def _build_request(job: Job) -> GuardedRequest:
+    plan, generation, border = job.plan, job.generation, job.border
+
+    async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
+        asked = generation
+        if checked.masks and job.with_prompt is not None:
+            asked = job.with_prompt(checked.text, checked.masks)
+        read = read_stream if job.is_stream else read_whole
+        yield Prepared(read(job.backend, asked, border.to_frames))
+
+    return GuardedRequest(
+        plan.policy,
+        plan.meter,
+        Input(job.text, _list_slices(job)),
+        prepare,
+        job.lanes,
+        can_mask=job.with_prompt is not None,
+        count_tokens=partial(job.backend.tokenize, generation.model, job.text, generation.headers),
+        is_over=lambda: border.is_blocked,
+        subjects=border.subjects,
+    )
+
+
+def _list_slices(job: Job) -> Sequence[Slice]:
+    """The parts of the input that are read; none where no detector reads the input."""
+    if not job.plan.policy.input:
+        return ()
+    return job.slices or cut_masks(job.text, job.masks)
+
+
+def _apply(released: Released) -> tuple[Release, Verdict | None]:
+    """The release as it may leave, and why."""
+    release, verdict = released
+    if verdict is None or (verdict.text is release.text and verdict.detections is release.detections):
+        return released
+    return release._replace(text=verdict.text, detections=verdict.detections), verdict
+
+
+def wants(exchange: Exchange, header: bytes) -> bool:
+    """Whether a request asks for something by a header."""
+    return exchange.header(header).strip().lower() in ("1", "true", "yes", "on")
+
+
+def list_failures(plan: Plan, job: Job) -> list[dict[str, str]]:
+    """Of each detector that failed and was excused, a warning."""
+    return [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
+
+
+@cache
+def _build_rules(types: tuple[str, ...], status: int, allows_whole_text: bool, whole_text_holds: bool) -> Rules:
+    return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
+
+
+def cut_masks(text: str, masks: Masks) -> list[Slice]:
+    """The parts of a text that are read: all of it, or what the masks name."""
+    return [Slice(start, text[start:end]) for start, end in masks] if masks else [Slice(0, text)]

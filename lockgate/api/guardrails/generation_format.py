@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints that generate text by `model_id`: their requests, and their answers whole and in streams.
+
+A message here is what a generation backend gives: the answer's own fields. Whole answers and streams differ in when
+they are written, not in what they hold. Decides nothing about findings.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, from_reviews, read_masks
+from lockgate.api.openai.events import encode_event
+from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode
+from lockgate.api.openai.whole_answer import FILTERED
+from lockgate.api.receipts import NO_ACCOUNT
+from lockgate.api.shapes import Shape
+from lockgate.gate.release import Release
+from lockgate.gate.values import Detection, Frame, Generated, Subject
+from lockgate.gate.verdicts import Verdict
+
+Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_UNSUITABLE_INPUT = {"id": "UNSUITABLE_INPUT", "message": INPUT_WARNING}
+_UNSUITABLE_OUTPUT = {"id": "UNSUITABLE_OUTPUT", "message": OUTPUT_WARNING}
+_ORDER = (
+    "generated_text",
+    "token_classification_results",
+    "finish_reason",
+    "generated_token_count",
+    "seed",
+    "input_token_count",
+    "warnings",
+    "tokens",
+    "input_tokens",
+    "processed_index",
+    "start_index",
+)
+
+
+class LengthPenalty(msgspec.Struct, omit_defaults=True):
+    """How long texts are punished."""
+
+    start_index: Unsigned32 | None = None
+    decay_factor: float | None = None
+
+
+class Parameters(msgspec.Struct, omit_defaults=True):
+    """How to generate."""
+
+    max_new_tokens: Unsigned32 | None = None
+    min_new_tokens: Unsigned32 | None = None
+    truncate_input_tokens: Unsigned32 | None = None
+    decoding_method: str | None = None
+    top_k: Unsigned32 | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    max_time: float | None = None
+    exponential_decay_length_penalty: LengthPenalty | None = None
+    stop_sequences: list[str] | None = None
+    seed: Unsigned32 | None = None
+    preserve_input_text: bool | None = None
+    input_tokens: bool | None = None
+    generated_tokens: bool | None = None
+    token_logprobs: bool | None = None
+    token_ranks: bool | None = None
+    include_stop_sequence: bool | None = None
+
+
+class StrictInputGuards(msgspec.Struct, forbid_unknown_fields=True):
+    """The detectors of the prompt, and the parts of it that they read."""
+
+    models: DetectorMap
+    masks: MaskList | None = None
+
+
+class StrictOutputGuards(msgspec.Struct, forbid_unknown_fields=True):
+    """The detectors of the answer."""
+
+    models: DetectorMap
+
+
+class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what, and by which policy."""
+
+    input: StrictInputGuards | None = None
+    output: StrictOutputGuards | None = None
+    policy: str | None = None
+
+
+class Classification(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of both classification endpoints."""
+
+    model_id: str
+    inputs: str
+    guardrail_config: StrictGuardrailConfig | None = None
+    text_gen_parameters: Parameters | None = None
+
+
+class GenerationDetection(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of generation-detection."""
+
+    model_id: str
+    prompt: str
+    detectors: DetectorMap
+    text_gen_parameters: Parameters | None = None
+
+
+CLASSIFICATION = Shape(Classification)
+GENERATION_DETECTION = Shape(GenerationDetection)
+
+
+class Wanted(NamedTuple):
+    """A request as the endpoints need it."""
+
+    model: str
+    text: str
+    params: dict[str, Any] | None
+    input: DetectorMap
+    output: DetectorMap
+    masks: Masks = ()
+    policy: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the backend is asked."""
+        return {"text": self.text, "params": self.params}
+
+
+def read_classification(request: Any) -> Wanted:
+    """A request of a classification endpoint."""
+    config = request.guardrail_config
+    inputs, outputs = (config.input, config.output) if config is not None else (None, None)
+    return Wanted(
+        request.model_id,
+        request.inputs,
+        read_params(request.text_gen_parameters),
+        inputs.models if inputs is not None else {},
+        outputs.models if outputs is not None else {},
+        read_masks(inputs.masks if inputs is not None else None, "guardrail_config.input.masks"),
+        getattr(config, "policy", None),
+    )
+
+
+def read_params(params: Parameters | None) -> dict[str, Any] | None:
+    """The parameters that were given."""
+    return None if params is None else msgspec.to_builtins(params)
+
+
+def to_words(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
+    """Findings as these endpoints tell them, moved by `shift`."""
+    return [
+        {
+            "start": one.start + shift,
+            "end": one.end + shift,
+            "word": one.text,
+            "entity": one.detection,
+            "entity_group": one.detection_type,
+            "detector_id": one.detector_id,
+            "score": float(one.score),
+        }
+        for one in found
+    ]
+
+
+def build_blocked(found: Sequence[Detection], tokens: int, fallback: str | None = None) -> dict[str, Any]:
+    """What is answered when something was found in the prompt; a policy says the fallback in the model's place."""
+    answer: dict[str, Any] = {} if fallback is None else {"generated_text": fallback, "finish_reason": FILTERED}
+    answer["token_classification_results"] = {"input": to_words(found)}
+    answer["input_token_count"] = tokens
+    answer["warnings"] = [_UNSUITABLE_INPUT]
+    return _in_order(answer)
+
+
+def _in_order(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: answer[key] for key in _ORDER if key in answer}
+
+
+class WholeText:
+    """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
+
+    def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
+        self._wanted = wanted
+        self._hides = hides
+        self._told = ""
+        self._is_filtered = False
+        self._message: dict[str, Any] = {}
+        self._found: list[Detection] = []
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
+        self.account = NO_ACCOUNT
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The text, also when it is empty."""
+        self._message = message
+        return (Frame(0, message.get("generated_text") or ""),)
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read."""
+        yield 0, Generated(self._wanted.text, self._message.get("generated_text") or "")
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found."""
+        self._found += found
+
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """The text has been read; nothing is sent yet."""
+        self._found += release.detections
+        self._told += release.text
+        self._is_filtered |= verdict is not None and verdict.is_blocked
+        return b""
+
+    def finish(self) -> bytes:
+        """The answer."""
+        results: dict[str, Any] = {}
+        warnings: list[dict[str, str]] = []
+        if self.found_in_prompt:
+            results["input"] = to_words(self.found_in_prompt)
+            warnings.append(_UNSUITABLE_INPUT)
+        if self._found:
+            results["output"] = to_words(sorted(self._found, key=lambda one: one.start))
+            warnings.append(_UNSUITABLE_OUTPUT)
+        answer = self._message | {"token_classification_results": results}
+        if self._hides:
+            answer["generated_text"] = self._told
+            answer.pop("tokens", None)
+        if self._is_filtered:
+            answer["finish_reason"] = FILTERED
+        answer.setdefault("input_token_count", 0)
+        answer.pop("start_index", None)
+        warnings += self.warnings
+        if warnings:
+            answer["warnings"] = warnings
+        self.account.add(answer)
+        return encode(_in_order(answer) | self.account.tell())
+
+
+class ReviewedText(WholeText):
+    """The answer of generation-detection."""
+
+    def finish(self) -> bytes:
+        """The answer."""
+        answer = {
+            "generated_text": self._message.get("generated_text") or "",
+            "detections": from_reviews(self._found),
+            "input_token_count": self._message.get("input_token_count", 0),
+        }
+        return encode(answer)
+
+
+class TextEvents:
+    """A stream of generated text: messages as they come, or one event for each release."""
+
+    def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
+        self._is_guarded = is_guarded
+        self._hides = hides
+        self._count = 0
+        self._unsaid: list[Frame] = []  # messages without text that go along with the next event
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
+        self.account = NO_ACCOUNT
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """One frame for each message."""
+        number = self._count
+        self._count += 1
+        return (Frame(number, message.get("generated_text") or "", 0, message),)
+
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """The events of a release."""
+        is_blocked = verdict is not None and verdict.is_blocked
+        self.is_blocked |= is_blocked
+        if not self._is_guarded:
+            events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
+        elif release.text or release.detections:
+            events = [self._event(release, is_blocked=is_blocked)]
+        else:
+            events = self._pass_silent(release)
+        return b"".join([self._encode(self._with_prompt(event)) for event in events])
+
+    def _encode(self, event: dict[str, Any]) -> bytes:
+        self.account.add(event)
+        return encode_event(_in_order(event))
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """Nothing: reviewers do not read these streams."""
+        return ()
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """Nobody has reviewed anything."""
+
+    def finish(self) -> bytes:
+        """The end of the stream, which has no mark."""
+        told = self.account.tell()
+        if not (self.warnings or self.found_in_prompt or told):
+            return b""
+        last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
+        last = self._with_prompt(last)
+        warnings = [*last.get("warnings", ()), *self.warnings]
+        return encode_event(_in_order(last | ({"warnings": warnings} if warnings else {})) | told)
+
+    def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
+        """The event of messages without text, if one is due; else what they tell of the prompt is kept."""
+        if any(self._is_due(frame.fields) for frame in release.frames):
+            return [self._event(release, is_blocked=False)]
+        self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
+        return []
+
+    def _is_due(self, message: Mapping[str, Any] | None) -> bool:
+        """Whether a message without text needs an event; one that tells of the prompt can wait for the text."""
+        return _says_something(message) or bool(self._unsaid and _tells_of_prompt(message))
+
+    def _with_prompt(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The first event also tells what was masked in the prompt."""
+        if self.found_in_prompt:
+            results = {"input": to_words(self.found_in_prompt)} | event["token_classification_results"]
+            event |= {"token_classification_results": results, "warnings": [_UNSUITABLE_INPUT]}
+            self.found_in_prompt = ()
+        return event
+
+    def _relay(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {"input_token_count": 0, **message, "token_classification_results": {}}
+
+    def _event(self, release: Release, *, is_blocked: bool) -> dict[str, Any]:
+        event = self._fields_of(release)
+        event["generated_text"] = release.text
+        event["token_classification_results"] = {"output": self._words_of(release)}
+        event["start_index"], event["processed_index"] = release.told or (release.start, release.end)
+        if self._hides:
+            event["tokens"] = []
+        if is_blocked:
+            event["finish_reason"] = FILTERED
+        return event
+
+    def _words_of(self, release: Release) -> list[dict[str, Any]]:
+        """The findings of a release, placed in the whole text."""
+        return to_words(release.detections)
+
+    def _fields_of(self, release: Release) -> dict[str, Any]:
+        """The fields of the messages that leave with a release, and of those that waited for it."""
+        waiting, self._unsaid = self._unsaid, []
+        return _fields_by_frame([*waiting, *release.frames])
+
+
+def _fields_by_frame(frames: Iterable[Frame]) -> dict[str, Any]:
+    """What the messages carry whose last character leaves now: each leaves once."""
+    event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
+    for frame in frames:
+        message = frame.fields or {}
+        for key in ("finish_reason", "generated_token_count", "seed"):
+            if key in message:
+                event[key] = message[key]
+        event["tokens"] = [*event["tokens"], *message.get("tokens", ())]
+        event["input_token_count"] = message.get("input_token_count") or event["input_token_count"]
+        if message.get("input_tokens"):
+            event["input_tokens"] = [*event.get("input_tokens", ()), *message["input_tokens"]]
+    return event
+
+
+def _says_something(message: Mapping[str, Any] | None) -> bool:
+    """Whether a message without text tells how the text ended, or of tokens."""
+    known = message or {}
+    return known.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED" or bool(known.get("tokens"))
+
+
+def _tells_of_prompt(message: Mapping[str, Any] | None) -> bool:
+    """Whether a message counts or lists the tokens of the prompt, as the first one of a stream does."""
+    known = message or {}
+    return bool(known.get("input_token_count") or known.get("input_tokens"))

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-alone detection endpoints: translate at the border, a few lines per route."""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from itertools import takewhile
+
+from lockgate.api.bodies import decode, decode_body
+from lockgate.api.formats import Formats
+from lockgate.api.guarded_answer import Answering
+from lockgate.api.guardrails.format import (
+    CONTENT_LINE,
+    CONTENT_REQUEST,
+    CONTEXT_REQUEST,
+    GENERATED_REQUEST,
+    ContentLine,
+    DetectorMap,
+    encode_answer,
+    encode_error,
+    encode_reviews,
+)
+from lockgate.api.openai.format import read_chat
+from lockgate.config.endpoint_rules import NDJSON
+from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
+from lockgate.gate.messages import check_reviewable
+from lockgate.gate.ndjson import LineSplitter
+from lockgate.gate.release import Strategy
+from lockgate.gate.values import (
+    TEXT_CHAT,
+    TEXT_CONTENTS,
+    TEXT_CONTEXT_DOC,
+    TEXT_GENERATION,
+    Claim,
+    Frame,
+    Generated,
+    Subject,
+)
+from lockgate.gateway import Gateway
+from lockgate.guard.detect import detect_contents, review_all
+from lockgate.guard.stream import Source, open_guarded_stream
+from lockgate.server.error_replies import ErrorReply
+from lockgate.server.exchange import Exchange
+from lockgate.telemetry import count_detections
+
+
+class GuardrailsRoutes:
+    """The endpoints of one open gateway."""
+
+    def __init__(self, gateway: Gateway, formats: Formats) -> None:
+        self._limits = gateway.settings.limits
+        self._rules = gateway.rules
+        self._encode_line = formats.encode_line
+        self._answering = Answering(gateway)
+        self._max_open = gateway.settings.detector_concurrent_requests
+        self._stream_rules = self._answering.rules(
+            TEXT_CONTENTS,
+            allows_whole_text=gateway.rules.allows_whole_text,
+            whole_text_holds=gateway.settings.whole_document != "trail",
+        )
+
+    async def detect_content(self, exchange: Exchange) -> None:
+        """POST detection/content."""
+        body = await exchange.read_json(self._limits.body_bytes)
+        request = await decode_body(CONTENT_REQUEST, body)
+        _require(content=request.content, detectors=request.detectors)
+        answering = self._answering
+        answering.check_thresholds(request.detectors)
+        rules = answering.rules(TEXT_CONTENTS)
+        chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
+        trusts_chunks = self._rules.trusts_chunks
+        found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=trusts_chunks)
+        if found:
+            count_detections(found)
+        await exchange.answer_json(encode_answer(found))
+
+    async def detect_chat(self, exchange: Exchange) -> None:
+        """POST detection/chat."""
+        body = await exchange.read_json(self._limits.body_bytes)
+        detectors, chat = await decode(body, read_chat)
+        _require(detectors=detectors, messages=chat.messages)
+        check_reviewable(chat.messages)
+        await self._review(exchange, detectors, TEXT_CHAT, chat)
+
+    async def detect_context(self, exchange: Exchange) -> None:
+        """POST detection/context."""
+        request = await decode_body(CONTEXT_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        _require(detectors=request.detectors, content=request.content, context=request.context)
+        claim = Claim(request.content, request.context_type.value, request.context)
+        await self._review(exchange, request.detectors, TEXT_CONTEXT_DOC, claim)
+
+    async def detect_generated(self, exchange: Exchange) -> None:
+        """POST detection/generated."""
+        request = await decode_body(GENERATED_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        _require(prompt=request.prompt, generated_text=request.generated_text, detectors=request.detectors)
+        generated = Generated(request.prompt, request.generated_text)
+        await self._review(exchange, request.detectors, TEXT_GENERATION, generated)
+
+    async def _review(self, exchange: Exchange, detectors: DetectorMap, kind: str, subject: Subject) -> None:
+        answering = self._answering
+        answering.check_thresholds(detectors)
+        chosen = await answering.choose(detectors, answering.rules(kind), answering.headers(exchange))
+        found = await review_all(chosen.reviews, subject, self._max_open)
+        count_detections(found)
+        await exchange.answer_json(encode_reviews(found))
+
+    async def stream_content(self, exchange: Exchange) -> None:
+        """POST detection/stream-content."""
+        if not exchange.header(b"content-type").lower().startswith(NDJSON):
+            raise UnreadableBody(f"expected {NDJSON}", status=415)
+        await exchange.start_stream([*self._rules.line_headers], _encode_error_line)
+        async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
+            first = await _read_first(lines)
+            detectors = first[0].detectors or {}
+            if self._rules.checks_thresholds_first:
+                self._answering.check_thresholds(detectors)
+            passed = self._answering.headers(exchange)
+            guards = (await self._answering.choose(detectors, self._stream_rules, passed)).contents
+            plan = self._answering.lanes(guards, is_stream=True, strategy=Strategy.MAX_PROCESSED_INDEX)
+            async with open_guarded_stream(_read_frames(first, lines), guards, plan) as releases:
+                async for release in releases:
+                    if release.detections:
+                        count_detections(release.detections)
+                    if release.text or release.detections:
+                        await exchange.write(self._encode_line(release))
+        await exchange.end()
+
+
+def _require(**fields: object) -> None:
+    for name, value in fields.items():
+        if not value:
+            raise InvalidRequest(f"`{name}` is required")
+
+
+async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[list[ContentLine], None]:
+    """The lines as they come, those of one packet together; those before a bad one come first."""
+    splitter = LineSplitter(max_bytes)
+    async with aclosing(exchange.pieces()) as pieces:
+        async for piece in pieces:
+            async for lines in _decode_lines(splitter.feed(piece)):
+                yield lines
+    async for lines in _decode_lines(splitter.finish()):
+        yield lines
+
+
+async def _decode_lines(raw: Iterable[bytes]) -> AsyncGenerator[list[ContentLine], None]:
+    lines: list[ContentLine] = []
+    fault: RequestError | None = None
+    try:
+        for line in raw:
+            lines.append(await decode(line, CONTENT_LINE.decode_line))  # noqa: PERF401 - those before a bad one count
+    except RequestError as error:
+        fault = error
+    if lines:
+        yield lines
+    if fault is not None:
+        raise fault
+
+
+async def _read_first(bursts: AsyncGenerator[list[ContentLine], None]) -> list[ContentLine]:
+    """The lines that came first, of which the very first names the detectors."""
+    async for lines in bursts:
+        if lines[0].detectors is None:
+            break
+        if not lines[0].detectors:
+            raise InvalidRequest("`detectors` must not be empty")
+        _check_content(lines[0])
+        return lines
+    raise InvalidRequest("`detectors` is required for the first message")
+
+
+async def _read_frames(first: list[ContentLine], bursts: AsyncGenerator[list[ContentLine], None]) -> Source:
+    count, lines = 0, first
+    while True:
+        good = list(takewhile(lambda line: line.content, lines))
+        if good:
+            yield [Frame(number, line.content) for number, line in enumerate(good, count)]
+        if len(good) < len(lines):
+            _check_content(lines[len(good)])
+        count += len(lines)
+        try:
+            lines = await anext(bursts)
+        except StopAsyncIteration:
+            return
+
+
+def _check_content(line: ContentLine) -> None:
+    if not line.content:
+        raise InvalidRequest("`content` cannot be empty")
+
+
+def _encode_error_line(reply: ErrorReply) -> bytes:
+    return encode_error(reply.status, reply.details) + b"\n"

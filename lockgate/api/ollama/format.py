@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and configured models in Ollama's words: chats and texts, whole or as lines, and the list.
+
+Decides which fields are understood and what an answer looks like. Refuses to know who answers. What Ollama itself
+answers when we call it is read in lockgate.backends.ollama_format.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from lockgate.api.openai.format import encode
+from lockgate.api.openai.turn_fields import (
+    AgentMessage,
+    AgentRequest,
+    Params,
+    Unfit,
+    Wanted,
+    build_wanted,
+    read_messages,
+    read_prompt,
+    refuse_unfit,
+)
+from lockgate.api.receipts import NO_ACCOUNT
+from lockgate.api.shapes import Shape
+from lockgate.errors import InvalidRequest
+
+LATEST = ":latest"  # what clients add to a name that has no version
+_LEAVE_OUT = "leave it out"
+_UNFIT: tuple[Unfit, ...] = (
+    ("tools", bool, _LEAVE_OUT),
+    ("images", bool, _LEAVE_OUT),
+    ("logprobs", bool, _LEAVE_OUT),
+    ("suffix", bool, _LEAVE_OUT),
+    ("format", bool, "say in a message how to answer"),
+)
+# Line ends to some readers of lines, the official client's among them; JSON lets them stand inside a string.
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+
+class OllamaOptions(msgspec.Struct):
+    """How the model shall answer."""
+
+    num_predict: int | None = None
+    temperature: float | None = None
+
+
+class _Ollama(AgentRequest, kw_only=True):
+    options: OllamaOptions | None = None
+
+
+class OllamaChat(_Ollama, kw_only=True):
+    """Body of /api/chat."""
+
+    messages: list[AgentMessage]
+
+
+class OllamaText(_Ollama, kw_only=True):
+    """Body of /api/generate."""
+
+    prompt: str
+    system: str | None = None
+
+
+_CHAT, _TEXT = Shape(OllamaChat), Shape(OllamaText)
+
+
+def read_chat(raw: bytes) -> Wanted:
+    """A request of /api/chat."""
+    request = _CHAT.decode(raw)
+    refuse_unfit(raw, _UNFIT)
+    return _want(request, read_messages(request.messages))
+
+
+def read_text(raw: bytes) -> Wanted:
+    """A request of /api/generate."""
+    request = _TEXT.decode(raw)
+    refuse_unfit(raw, _UNFIT)
+    return _want(request, read_prompt(request.prompt, request.system or ""))
+
+
+def _want(request: _Ollama, sent: Any) -> Wanted:
+    options = request.options or OllamaOptions()
+    tokens = options.num_predict
+    if tokens is not None and tokens < 1:  # as many as the model likes
+        tokens = None
+    if options.temperature is not None and options.temperature < 0:
+        raise InvalidRequest("`options.temperature` must not be negative")
+    return build_wanted(request, sent, Params(tokens, options.temperature), is_stream=request.stream is not False)
+
+
+class ChatScribe:
+    """Writes one answer of a chat, as one object or a line for each piece."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._model = wanted.model
+        self._started_ns = time.monotonic_ns()
+        self._first_ns = 0
+        self.account = NO_ACCOUNT
+        self.warnings: Sequence[Mapping[str, str]] = ()
+
+    def begin(self) -> bytes:
+        """Nothing: every line tells all."""
+        self._first_ns = time.monotonic_ns()
+        return b""
+
+    def add(self, piece: str) -> bytes:
+        """A piece."""
+        said = {**self._head(), **self._say(piece), "done": False}
+        if self.account.receipt is not None:
+            self.account.add(said)
+        return _line(said)
+
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """The end of a stream that is complete."""
+        return _line(self._end("", end, usage))
+
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """A whole answer."""
+        return encode(self._end(text, end, usage))
+
+    def _say(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+    def _head(self) -> dict[str, Any]:
+        return {"model": self._model, "created_at": _write_time(time.time())}
+
+    def _end(self, text: str, end: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        first = self._first_ns or now
+        told = {"done": True, "done_reason": end}
+        counts = {} if usage is None else _count(usage)
+        times = {
+            "total_duration": now - self._started_ns,
+            "load_duration": 0,
+            "prompt_eval_duration": first - self._started_ns,
+            "eval_duration": now - first,
+        }
+        last = {**self._head(), **self._say(text), **told, **times, **counts}
+        self.account.add(last)
+        return last | ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
+
+
+class TextScribe(ChatScribe):
+    """Writes one answer of /api/generate."""
+
+    def _say(self, text: str) -> dict[str, Any]:
+        return {"response": text}
+
+
+def _count(usage: Mapping[str, int]) -> dict[str, int]:
+    return {"prompt_eval_count": usage.get("prompt_tokens", 0), "eval_count": usage.get("completion_tokens", 0)}
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    line = encode(value)
+    if not line.isascii():
+        for end, escaped in _LINE_ENDS:
+            line = line.replace(end, escaped)
+    return line + b"\n"
+
+
+def _write_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def encode_error(_: int, words: str) -> bytes:
+    """An error, as the whole body; the status is told by HTTP alone."""
+    return encode({"error": words})
+
+
+def encode_error_line(words: str) -> bytes:
+    """An error, as the last line of a stream."""
+    return _line({"error": words})
+
+
+def encode_unknown_model(name: str) -> bytes:
+    """The error by which clients know that a model is not there."""
+    return encode_error(404, f"model '{name}' not found")
+
+
+def encode_models(names: Iterable[str], created: int) -> bytes:
+    """The list of models."""
+    return encode({"models": [_describe(name, created) for name in names]})
+
+
+def encode_version(version: str) -> bytes:
+    """What clients ask to see whether somebody is there."""
+    return encode({"version": version})
+
+
+def _describe(name: str, created: int) -> dict[str, Any]:
+    """A model; of its weights nothing is known here, so its digest is that of its name."""
+    details = {
+        "parent_model": "",
+        "format": "",
+        "family": "lockgate",
+        "families": ["lockgate"],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _write_time(created),
+        "size": 0,
+        "digest": sha256(name.encode()).hexdigest(),
+        "details": details,
+    }

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions as we take them and pass them on: what a request must look like, what goes upstream.
+
+Only what we must understand has a shape; everything else is kept as it came, in both directions. The answers are made
+in openai_answers and openai_events. Knows no rule beyond shape.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks, sort_keys
+from lockgate.api.shapes import Shape
+from lockgate.errors import InvalidField, InvalidRequest
+from lockgate.gate.values import Conversation, Detection
+
+INPUT_WARNING = (
+    "Unsuitable input detected. Please check the detected entities on your input and try again with the unsuitable "
+    "input removed."
+)
+OUTPUT_WARNING = "Unsuitable output detected."
+
+Found = Sequence[Detection]
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Role(enum.Enum):
+    """Who speaks."""
+
+    USER = "user"
+    DEVELOPER = "developer"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+    TOOL = "tool"
+    FUNCTION = "function"
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message; only its text is looked at."""
+
+    type: str
+    text: str | None = None
+
+
+Content = Annotated[str | list[ContentPart], msgspec.Meta(title="Content")]
+
+
+class Message(msgspec.Struct):
+    """A message of a chat."""
+
+    role: Role
+    content: Content | None = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
+    """Who reads what, and by which policy."""
+
+    input: DetectorMap = {}
+    output: DetectorMap = {}
+    policy: str | None = None
+
+
+class ChatFields(msgspec.Struct):
+    """What every body of chat completions has."""
+
+    model: str
+    messages: list[Message]
+    stream: bool | None = None
+    tools: list[Any] | None = None
+
+
+class TextFields(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
+    """What every body of text completions has."""
+
+    model: str
+    prompt: str
+    stream: bool | None = None
+    prompt_masks: MaskList | None = None
+
+
+class Chat(ChatFields):
+    """Body of chat completions."""
+
+    detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
+
+
+class Text(TextFields):
+    """Body of text completions."""
+
+    detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
+
+
+class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of detection/chat."""
+
+    detectors: DetectorMap
+    messages: list[Message]
+    tools: list[Any] = []
+
+
+CHAT_DETECTION = Shape(ChatDetection)
+CHAT, TEXT = Shape(Chat), Shape(Text)
+_OURS = frozenset({"detectors", "_prompt_masks"})
+_FIRST = ("stream", "model", "messages", "prompt", "tools")
+
+
+class Asked(NamedTuple):
+    """A request as the endpoints need it; `body` is what goes upstream."""
+
+    model: str
+    body: dict[str, Any]
+    is_stream: bool
+    input: DetectorMap
+    output: DetectorMap
+    policy: str | None = None
+    masks: Masks = ()
+    read: Sequence[tuple[int, int, int]] = ()  # under a policy: messages that are read, each with start and end
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The messages of a chat, as they came."""
+        messages: list[dict[str, Any]] = self.body["messages"]
+        return messages
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """What the model may call."""
+        return self.body.get("tools") or ()
+
+    @property
+    def prompt(self) -> str:
+        """The prompt of a text completion."""
+        return str(self.body["prompt"])
+
+
+def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> Asked:
+    """A request, its shape checked and the rest kept."""
+    known = shape.decode(raw)
+    whole = _decode(raw)
+    _check_tools(getattr(known, "tools", None))
+    if refuses_typos:
+        refuse_typos(whole)
+    body = {key: whole[key] for key in _FIRST if key in whole}
+    body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
+    detectors = known.detectors
+    return Asked(
+        known.model,
+        body,
+        bool(known.stream),
+        detectors.input,
+        detectors.output,
+        getattr(detectors, "policy", None),
+        read_masks(getattr(known, "prompt_masks", None), "_prompt_masks"),
+    )
+
+
+def read_chat_completion(raw: bytes) -> Asked:
+    """A request of chat completions."""
+    return read_request(CHAT, raw)
+
+
+def read_text_completion(raw: bytes) -> Asked:
+    """A request of text completions."""
+    return read_request(TEXT, raw)
+
+
+def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
+    """A request of detection/chat: who reads, and what."""
+    known = CHAT_DETECTION.decode(raw)
+    _check_tools(known.tools)
+    whole = _decode(raw)
+    return known.detectors, Conversation(whole["messages"], whole.get("tools", ()))
+
+
+def _check_tools(tools: Sequence[Any] | None) -> None:
+    for place, tool in enumerate(tools or ()):
+        if not _is_tool(tool):
+            raise InvalidRequest(f"tools[{place}]: data did not match any variant of untagged enum Tool")
+
+
+def _is_tool(tool: Any) -> bool:
+    """A tool is a function or a custom one; either has a name."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
+        return False
+    parts = [tool.get("function"), tool.get("custom")]
+    return any(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts)
+
+
+def refuse_typos(body: Iterable[str]) -> None:
+    """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
+    for key in body:
+        if key in ("policy", "guardrail_config"):
+            raise InvalidField(key, f"unknown field `{key}`; detectors and policies are named in `detectors`")
+        if key != "detectors" and key[:1] in "dD" and get_close_matches(key.lower(), ("detectors",), cutoff=0.8):
+            raise InvalidField(key, f"unknown field `{key}`; did you mean `detectors`?")
+
+
+def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
+    """Findings with their place, moved by `shift`."""
+    return [{"start": one.start + shift, "end": one.end + shift, "text": one.text, **_plain(one)} for one in found]
+
+
+def to_plain_results(found: Iterable[Detection]) -> list[dict[str, Any]]:
+    """Findings of reviewers, which have no place."""
+    return [_plain(one) for one in found]
+
+
+def _plain(one: Detection) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "detector_id": one.detector_id,
+        "detection_type": one.detection_type,
+        "detection": one.detection,
+        "score": float(one.score),
+    }
+    if one.evidence:
+        result["evidence"] = list(one.evidence)
+    if one.metadata:
+        result["metadata"] = sort_keys(one.metadata)
+    return result
+
+
+def encode_client_error(code: int, details: str) -> bytes:
+    """An error body under the names that clients know: ours, and the object that they look for."""
+    kind = "invalid_request_error" if code < 500 else "server_error"
+    error = {"message": details, "type": kind, "param": None, "code": code}
+    return encode({"code": code, "details": details, "error": error})
+
+
+def warn(kind: str, message: str) -> dict[str, str]:
+    """A warning."""
+    return {"type": kind, "message": message}
+
+
+UNSUITABLE_OUTPUT = warn("UNSUITABLE_OUTPUT", OUTPUT_WARNING)
+UNSUITABLE_INPUT = warn("UNSUITABLE_INPUT", INPUT_WARNING)

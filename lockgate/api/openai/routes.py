@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions with detections, under our names and under those that clients know."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from lockgate.api.bodies import decode
+from lockgate.api.formats import Formats
+from lockgate.api.guarded_answer import Answering, Job, Plan
+from lockgate.api.openai import format as wire
+from lockgate.api.openai.events import DONE, Manner, RelayedEvents, encode_event
+from lockgate.api.openai.guarded_events import GuardedEvents
+from lockgate.api.openai.lane_events import LaneEvents
+from lockgate.api.openai.passing_events import PassingEvents, ShadowEvents
+from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
+from lockgate.errors import InvalidRequest
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.masks import Mask, mask_part
+from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
+from lockgate.gate.release import Strategy
+from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
+from lockgate.gateway import Gateway
+from lockgate.guard.detect import Slice
+from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.request import InputBlocked
+from lockgate.interfaces import Backend
+from lockgate.server.exchange import Exchange
+
+_MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
+
+
+class OpenAIRoutes:
+    """The endpoints of one open gateway that has an OpenAI-compatible server behind it."""
+
+    def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
+        self._answering = Answering(gateway)
+        self._backend = backend
+        self._rules = gateway.rules
+        self._formats = formats
+        self._policies = gateway.settings.policies
+        defaults = gateway.settings.openai.policies if gateway.settings.openai is not None else {}
+        self._default_policies = defaults if gateway.rules.has_extensions else {}
+        self._whole_text_holds = gateway.settings.whole_document == "hold"
+
+    async def complete_chat(self, exchange: Exchange) -> None:
+        """POST chat completions."""
+        await self.complete_chat_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+
+    async def complete_text(self, exchange: Exchange) -> None:
+        """POST text completions."""
+        await self.complete_text_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+
+    async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
+        """The same, when the body has been read."""
+        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_chat))
+        if not asked.model:
+            raise InvalidRequest("`model` must not be empty")
+        if not asked.messages:
+            raise InvalidRequest("`messages` must not be empty")
+        policy = self._answering.find_policy(asked.policy)
+        has_input = bool(asked.input or policy.input)
+        if has_input:
+            check_last_content(asked.messages)
+        text = text_of(asked.messages[-1]) if has_input else ""
+        if has_input and policy.name:
+            text, read = join_texts(asked.messages)
+            asked = asked._replace(read=read)
+
+        def check_role() -> None:
+            if has_input:
+                check_last_role(asked.messages)
+
+        await self._complete(exchange, CHATS, asked, text, check_role)
+
+    async def complete_text_body(self, exchange: Exchange, raw: bytes) -> None:
+        """The same, when the body has been read."""
+        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_text))
+        if not asked.model:
+            raise InvalidRequest("`model` must not be empty")
+        policy = self._answering.find_policy(asked.policy)
+        if (asked.input or policy.input) and not asked.prompt:
+            raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
+        if any(start > end for start, end in asked.masks):
+            raise InvalidRequest("invalid masks")
+        await self._complete(exchange, TEXTS, asked, asked.prompt, lambda: None)
+
+    def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
+        """The request with its policy, whoever names it."""
+        asked = self._split_model(asked)
+        default = self._default_policies.get(asked.model, self._default_policies.get("*"))
+        if default is not None and (asked.input or asked.output) and self._policies[default].is_shadow:
+            default = None  # what a request wants read itself is not put into shadow by somebody else
+        return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
+
+    def _split_model(self, asked: wire.Asked) -> wire.Asked:
+        """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
+        model, _, policy = asked.model.rpartition("@")
+        if not model or not self._rules.has_extensions or policy not in self._policies:
+            return asked
+        if asked.policy not in (None, policy):
+            raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
+        return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
+
+    async def _complete(
+        self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, text: str, check_role: Callable[[], None]
+    ) -> None:
+        answering = self._answering
+        if self._rules.checks_thresholds_first:
+            answering.check_thresholds(asked.input, asked.output)
+        if asked.is_stream:
+            await exchange.start_events(done=DONE)
+        plan = await self._plan(exchange, dialect, asked)
+        check_role()
+        generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
+        job = Job(
+            self._backend,
+            generation,
+            plan,
+            partial(self._plan_lanes, dialect, asked, is_ruled=bool(plan.policy.name)),
+            self._border(dialect, asked, plan),
+            asked.is_stream,
+            text,
+            asked.masks,
+            block=lambda blocked, warnings: self._block(dialect, asked, plan, blocked, warnings),
+            warn=wire.warn,
+            with_prompt=lambda masked, masks: generation._replace(body=_with_prompt(asked, text, masked, masks)),
+            slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
+        )
+        await answering.carry_out(exchange, job)
+
+    async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Plan:
+        answering = self._answering
+        policy = answering.find_policy(asked.policy)
+        reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
+        changes = policy.measures("output").changes_text([*asked.output, *policy.output])
+        rules = answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=self._whole_text_holds or changes)
+        inputs, outputs = (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
+        if dialect is TEXTS or not policy.name:
+            return await answering.plan(exchange, policy, inputs, outputs)
+        return await answering.plan(exchange, policy, inputs, outputs, lanes=policy.lanes)
+
+    def _plan_lanes(
+        self, dialect: Dialect, asked: wire.Asked, guards: Sequence[ActiveGuard], *, is_ruled: bool
+    ) -> LanePlan:
+        lanes = self._answering.lanes(
+            guards,
+            is_stream=asked.is_stream,
+            strategy=Strategy.FRONTIER,
+            reads_empty=dialect is TEXTS and not is_ruled,
+        )
+        return lanes._replace(max_choices=_MAX_LANES) if is_ruled else lanes
+
+    def _border(
+        self, dialect: Dialect, asked: wire.Asked, plan: Plan
+    ) -> WholeAnswer | RelayedEvents | GuardedEvents | PassingEvents:
+        policy = plan.policy
+        has_reviews = bool(policy.reviews)
+        lanes = frozenset(policy.lanes) if policy.name else None
+        if not asked.is_stream:
+            return self._formats.whole_answer(
+                dialect,
+                asked,
+                has_guards=bool(policy.output or policy.reviews),
+                fallback=policy.fallback if policy.hides else None,
+                lanes=lanes,
+            )
+        limit = self._answering.limits.max_held_chars
+        manner = Manner(policy.trailing, has_reviews, policy.hides, policy.fallback, limit, lanes)
+        if policy.is_shadow:
+            return ShadowEvents(dialect, asked, manner)
+        if policy.is_holding:
+            return (self._formats.guarded_events if lanes is None else LaneEvents)(dialect, asked, manner)
+        return (self._formats.relayed_events if lanes is None else PassingEvents)(dialect, asked, manner)
+
+    def _block(
+        self,
+        dialect: Dialect,
+        asked: wire.Asked,
+        plan: Plan,
+        blocked: InputBlocked,
+        warnings: list[dict[str, str]],
+    ) -> bytes:
+        found = blocked.input.found
+        if blocked.input.is_refused:
+            answer = self._formats.build_blocked(dialect, asked, found, blocked.tokens)
+        else:
+            answer = build_refused(dialect, asked, found, plan.policy.fallback)
+        answer["warnings"] += warnings
+        plan.account.add(answer)
+        answer |= plan.account.tell()
+        return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
+
+
+def _with_prompt(asked: wire.Asked, text: str, masked: str, masks: Sequence[Mask]) -> dict[str, object]:
+    """The body that goes upstream, with what may go on in place of the text that was read."""
+    if "messages" not in asked.body:
+        return asked.body | {"prompt": masked}
+    messages = list(asked.messages)
+    if not asked.read:
+        return asked.body | {"messages": [*messages[:-1], with_text(messages[-1], masked)]}
+    for at, start, end in asked.read:
+        part = mask_part(start, text[start:end], masks)
+        if part != text[start:end]:
+            messages[at] = with_text(messages[at], part)
+    return asked.body | {"messages": messages}

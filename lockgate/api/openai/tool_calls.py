@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tool calls as a policy reads them: what a model wants to call with, as texts of their own.
+
+A call has one text: the arguments of a function, which are JSON, or the input of a custom tool, which is not. Names and
+ids are passed on as they are. Decides nothing about what is found.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from lockgate.gate.arguments import ArgumentsReader
+from lockgate.gate.release import Release
+from lockgate.gate.verdicts import Verdict
+
+TOOL_CALLS, FUNCTION_CALL = "tool_calls", "function_call"
+_FUNCTION, _CUSTOM = ("function", "arguments"), ("custom", "input")
+_KINDS = (_FUNCTION, _CUSTOM)
+_TEXT_KEYS = ("arguments", "input")
+_KNOWN_KEYS = ("index", "id", "type", "name")  # of a call that was not hidden, besides its text
+
+
+class CallText(NamedTuple):
+    """The text of one call, or a piece of it: which call, of which kind, and what it says."""
+
+    place: int | None  # None: the one call of clients that know only one
+    kind: str
+    key: str
+    text: str
+
+    @property
+    def field(self) -> str:
+        """How findings and lanes name it."""
+        name = FUNCTION_CALL if self.place is None else f"{TOOL_CALLS}/{self.place}"
+        return f"{name}/{self.key}"
+
+    @property
+    def is_json(self) -> bool:
+        """Whether it is the arguments of a function."""
+        return self.key == "arguments"
+
+    def build(self, text: str) -> dict[str, Any]:
+        """The part of a delta that says this."""
+        if self.place is None:
+            return {FUNCTION_CALL: {self.key: text}}
+        return {TOOL_CALLS: [{"index": self.place, self.kind: {self.key: text}}]}
+
+
+def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """The calls of a delta one by one, each in a delta of its own."""
+    single = delta.get(FUNCTION_CALL)
+    if isinstance(single, Mapping):
+        yield {FUNCTION_CALL: single}
+    for place, call in _list_calls(delta):
+        yield {TOOL_CALLS: [{**call, "index": place}]}
+
+
+def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[CallText]:
+    """The texts of the calls in a message or a delta; of a call that only tells its name the text is empty.
+
+    In a whole message a call's place is that in the list, whatever it says.
+    """
+    single = message.get(FUNCTION_CALL)
+    if isinstance(single, Mapping):
+        yield CallText(None, "", "arguments", _as_text(single.get("arguments")))
+    for place, call in _list_calls(message, is_whole=is_whole):
+        kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
+        for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
+            yield CallText(place, kind, key, _as_text((call.get(kind) or {}).get(key)))
+
+
+def with_texts(
+    message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool, is_whole: bool = False
+) -> dict[str, Any]:
+    """The calls of a message with other texts, by field; of a call without one the text is empty.
+
+    `hides`: what is not known of a call may tell what its text no longer does, so it is left out.
+    """
+    told: dict[str, Any] = {}
+    single = message.get(FUNCTION_CALL)
+    if isinstance(single, Mapping):
+        field = CallText(None, *_FUNCTION, "").field
+        told[FUNCTION_CALL] = {**_keep_known(single, hides), "arguments": texts.get(field, "")}
+    if isinstance(message.get(TOOL_CALLS), list):
+        told[TOOL_CALLS] = [
+            _with_text(call, place, texts, hides) for place, call in _list_calls(message, is_whole=is_whole)
+        ]
+    return told
+
+
+def _with_text(call: Mapping[str, Any], place: int, texts: Mapping[str, str], hides: bool) -> dict[str, Any]:
+    told = _keep_known(call, hides)
+    for kind, key in _KINDS:
+        inner = call.get(kind)
+        if isinstance(inner, Mapping):
+            told[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
+        else:
+            told.pop(kind, None)
+    return told
+
+
+def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
+    return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
+
+
+def _list_calls(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """The calls with their places; one that does not tell its place has that in the list."""
+    calls = message.get(TOOL_CALLS)
+    for at, call in enumerate(calls if isinstance(calls, list) else ()):
+        if isinstance(call, Mapping):
+            place = call.get("index")
+            yield place if type(place) is int and not is_whole else at, call
+
+
+def _as_text(value: Any) -> str:
+    """A text as it is; some models give arguments as the object that they stand for."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def says_more(call: Mapping[str, Any]) -> bool:
+    """Whether a call without its text still says something, as its first piece does with its name."""
+    parts = [call.get(FUNCTION_CALL), *(call.get(TOOL_CALLS) or ())]
+    return any(_names(part) for part in parts if isinstance(part, Mapping))
+
+
+def _names(part: Mapping[str, Any]) -> bool:
+    inner = [part[kind] for kind, _ in _KINDS if isinstance(part.get(kind), Mapping)]
+    own = [value for key, value in part.items() if key not in ("index", "function", "custom", *_TEXT_KEYS)]
+    return any(own) or any(value for one in inner for key, value in one.items() if key not in _TEXT_KEYS)
+
+
+class CallReader:
+    """One call's text: what detectors read of it, and what may leave of it."""
+
+    __slots__ = ("_arguments", "call")
+
+    def __init__(self, call: CallText) -> None:
+        self.call = call
+        self._arguments = ArgumentsReader() if call.is_json else None
+
+    @property
+    def held(self) -> int:
+        """Characters kept here."""
+        return 0 if self._arguments is None else self._arguments.held
+
+    def feed(self, text: str) -> str:
+        """What there is to read of a piece."""
+        return text if self._arguments is None else self._arguments.feed(text)
+
+    def release(self, release: Release, verdict: Verdict | None, said: str) -> str:
+        """What of a release may leave, as the model would have said it; `said` is what a plain text says there.
+
+        An escape that never came to its end stands for no character: nobody has to read it.
+        """
+        if self._arguments is None:
+            return said
+        length = release.end - release.start
+        kept, masks = (length, ()) if verdict is None else (verdict.kept, verdict.masks)
+        is_over = release.is_final and kept == length
+        upto = release.start + kept + (len(self._arguments.finish()) if is_over else 0)
+        return self._arguments.release(upto, masks, is_final=is_over)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and configured models in OpenAI's words: completions of chats and texts, whole or as events, and the list.
+
+Decides which fields are understood and what an answer looks like. Refuses to know who answers.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from lockgate.api.openai.events import DONE, encode_event
+from lockgate.api.openai.format import encode
+from lockgate.api.openai.turn_fields import (
+    AgentMessage,
+    AgentRequest,
+    Params,
+    Unfit,
+    Wanted,
+    build_wanted,
+    read_messages,
+    read_prompt,
+    refuse_unfit,
+)
+from lockgate.api.receipts import NO_ACCOUNT
+from lockgate.api.shapes import Shape
+from lockgate.errors import InvalidRequest
+
+OWNER = "lockgate"
+_MAX_TEMPERATURE = 2.0
+_USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_LEAVE_OUT = "leave it out"
+_ONE_ANSWER = "ask once for each answer"
+
+_UNFIT: tuple[Unfit, ...] = (
+    ("n", lambda value: value not in (None, 1), _ONE_ANSWER),
+    ("best_of", lambda value: value not in (None, 1), _ONE_ANSWER),
+    ("tools", bool, _LEAVE_OUT),
+    ("functions", bool, _LEAVE_OUT),
+    ("logprobs", bool, _LEAVE_OUT),
+    ("echo", bool, _LEAVE_OUT),
+    ("suffix", bool, _LEAVE_OUT),
+    ("response_format", lambda value: value not in (None, {"type": "text"}), "say in a message how to answer"),
+)
+
+
+class StreamOptions(msgspec.Struct):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+
+
+class _Completion(AgentRequest, kw_only=True):
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    stream_options: StreamOptions | None = None
+
+
+class AgentChat(_Completion, kw_only=True):
+    """Body of chat completions, where an agent or a configured model answers."""
+
+    messages: list[AgentMessage]
+
+
+class AgentText(_Completion, kw_only=True):
+    """Body of text completions, where an agent or a configured model answers."""
+
+    prompt: Annotated[str | list[str], msgspec.Meta(title="Prompt")]
+
+
+_CHAT, _TEXT = Shape(AgentChat), Shape(AgentText)
+
+
+def read_chat(raw: bytes) -> Wanted:
+    """A request of chat completions."""
+    request = _CHAT.decode(raw)
+    refuse_unfit(raw, _UNFIT)
+    return _want(request, read_messages(request.messages))
+
+
+def read_text(raw: bytes) -> Wanted:
+    """A request of text completions."""
+    request = _TEXT.decode(raw)
+    refuse_unfit(raw, _UNFIT)
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    if len(prompts) != 1:
+        raise InvalidRequest("`prompt` must be one text")
+    return _want(request, read_prompt(prompts[0]))
+
+
+def _want(request: _Completion, sent: Any) -> Wanted:
+    tokens, temperature = request.max_tokens, request.temperature
+    if request.max_completion_tokens is not None:
+        tokens = request.max_completion_tokens
+    if tokens is not None and tokens < 1:
+        raise InvalidRequest("`max_tokens` must be at least 1")
+    if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
+        raise InvalidRequest("`temperature` must be between 0 and 2")
+    wanted = build_wanted(request, sent, Params(tokens, temperature), is_stream=bool(request.stream))
+    options = request.stream_options
+    return wanted._replace(tells_usage=bool(options and options.include_usage))
+
+
+class ChatScribe:
+    """Writes one answer of a chat."""
+
+    _prefix: ClassVar = "chatcmpl-"
+    _whole: ClassVar = "chat.completion"
+    _chunk: ClassVar = "chat.completion.chunk"
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._tells_usage = wanted.is_stream and wanted.tells_usage
+        kind = self._chunk if wanted.is_stream else self._whole
+        self._head = {
+            "id": self._prefix + uuid.uuid4().hex,
+            "object": kind,
+            "created": int(time.time()),
+            "model": wanted.model,
+        }
+        self.account = NO_ACCOUNT
+        self.warnings: Sequence[Mapping[str, str]] = ()
+
+    def begin(self) -> bytes:
+        """What comes before the first piece."""
+        return self._event({"role": "assistant", "content": ""})
+
+    def add(self, piece: str) -> bytes:
+        """A piece."""
+        return self._event({"content": piece})
+
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """The end of a stream that is complete."""
+        told = self._tell_rest()
+        if not (self._tells_usage and usage is not None):
+            return self._event({}, end, told) + DONE
+        counted = {**self._head, "choices": [], "usage": _count(usage), **told}
+        return self._event({}, end) + encode_event(counted) + DONE
+
+    def _tell_rest(self) -> dict[str, Any]:
+        """What is told of who read the answer."""
+        return ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
+
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """A whole answer."""
+        choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
+        whole = {**self._head, "choices": [choice], "usage": _count(usage) if usage is not None else None}
+        self.account.add(whole)
+        return encode({**whole, **self._tell_rest()})
+
+    def _say(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"delta": delta}
+
+    def _event(self, delta: dict[str, Any], end: str | None = None, told: Mapping[str, Any] | None = None) -> bytes:
+        event = {
+            **self._head,
+            "choices": [{"index": 0, **self._delta(delta), "logprobs": None, "finish_reason": end}],
+        }
+        if self._tells_usage:
+            event["usage"] = None
+        if self.account.receipt is not None:
+            self.account.add(event)
+        return encode_event({**event, **told} if told else event)
+
+
+class TextScribe(ChatScribe):
+    """Writes one answer of a text completion."""
+
+    _prefix: ClassVar = "cmpl-"
+    _whole: ClassVar = "text_completion"
+    _chunk: ClassVar = "text_completion"
+
+    def begin(self) -> bytes:
+        """Nothing: a text has no role."""
+        return b""
+
+    def _say(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"text": delta.get("content", "")}
+
+
+def _count(usage: Mapping[str, int]) -> dict[str, int]:
+    """The counters that clients expect, of those that the model told."""
+    counted = {name: usage.get(name, 0) for name in _USAGE_KEYS}
+    counted["total_tokens"] = counted["total_tokens"] or counted["prompt_tokens"] + counted["completion_tokens"]
+    return counted
+
+
+def encode_model(name: str, created: int) -> bytes:
+    """What is known of one model."""
+    return encode(_describe(name, created))
+
+
+def encode_models(names: Iterable[str], created: int) -> bytes:
+    """The list of models."""
+    return encode({"object": "list", "data": [_describe(name, created) for name in names]})
+
+
+def _describe(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
+
+
+def encode_unknown_model(name: str) -> bytes:
+    """The error by which clients know that a model is not there."""
+    words = f"The model `{name}` does not exist"
+    error = {"message": words, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
+    return encode({"code": 404, "details": words, "error": error})

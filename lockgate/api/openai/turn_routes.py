@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and configured models for clients of OpenAI's and Ollama's: from a request to its turn, and its words back.
+
+Decides who a request's `model` is: an agent, a configured model, one under a policy, or none of ours, which then goes
+to the server behind us, if there is one. All dialects go the same way. Knows no rule of a conversation.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from lockgate._version import __version__
+from lockgate.agent.answer import ANSWERED, Facts
+from lockgate.agent.turn_types import Ask, Speaker
+from lockgate.api.bodies import decode
+from lockgate.api.endpoints import MODELS_PATH
+from lockgate.api.guarded_answer import MAPPING_HEADER, wants
+from lockgate.api.ollama import format as agent_ollama
+from lockgate.api.openai import turn_format as agent_openai
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, to_results, warn
+from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model
+from lockgate.api.openai.whole_answer import FILTERED
+from lockgate.api.receipts import Account, describe_failure
+from lockgate.api.turn_values import read_request_id
+from lockgate.config.settings import Settings
+from lockgate.errors import InvalidRequest, UnreadableBody
+from lockgate.gate.values import Detection
+from lockgate.server.exchange import TOO_LARGE, Exchange
+from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
+
+BRUNIX, AGENT_PREFIX = "brunix", "agent/"
+STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
+_UNBUFFERED = (b"x-accel-buffering", b"no")
+_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
+
+PassOn = Callable[[Exchange, bytes], Awaitable[None]]
+
+
+class Scribe(Protocol):
+    """Writes one answer in the words of its dialect. `account` is what it tells at its end of who read it."""
+
+    account: Account
+    warnings: Sequence[Mapping[str, str]]
+
+    def begin(self) -> bytes:
+        """What comes before the first piece of a stream."""
+
+    def add(self, piece: str) -> bytes:
+        """A piece of a stream."""
+
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """The end of a stream that is complete."""
+
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """A whole answer."""
+
+
+class Manners(NamedTuple):
+    """What the dialects of one family share."""
+
+    read_body: Callable[[Exchange, int], Awaitable[bytes]]  # of at most so many bytes
+    start: Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
+    encode_unknown: Callable[[str], bytes]  # the answer where nobody has that name
+    suffix: str = ""  # that names may have or not
+
+
+class Dialect(NamedTuple):
+    """One way to ask and to be answered."""
+
+    read: Callable[[bytes], Wanted]
+    scribe: Callable[[Wanted], Scribe]
+    manners: Manners
+
+
+async def _start_events(exchange: Exchange) -> None:
+    await exchange.start_events([_UNBUFFERED], error_event="")
+
+
+async def _start_lines(exchange: Exchange) -> None:
+    await exchange.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
+
+
+_OPENAI = Manners(Exchange.read_json, _start_events, agent_openai.encode_unknown_model)
+_OLLAMA = Manners(Exchange.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
+OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
+OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
+OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
+OLLAMA_TEXT = Dialect(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA)
+
+
+class Speakers(Protocol):
+    """What of a gateway answers here."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def agents(self) -> Mapping[str, Speaker]:
+        """The agents by name."""
+
+    def find_model(self, name: str, policy: str | None) -> Speaker:
+        """A configured model alone, under a policy if one is named."""
+
+    def find_agent(self, name: str, policy: str | None) -> Speaker:
+        """An agent, under another policy than its own if one is named."""
+
+
+class Found(NamedTuple):
+    """Who answers; `agent` is empty where it is a model alone."""
+
+    speaker: Speaker
+    agent: str = ""
+
+
+class AgentRoutes:
+    """The endpoints of one open gateway; `pass_chat` and `pass_text` take what names none of ours."""
+
+    def __init__(self, gateway: Speakers, pass_chat: PassOn | None = None, pass_text: PassOn | None = None) -> None:
+        self._gateway = gateway
+        self._pass_chat, self._pass_text = pass_chat, pass_text
+        self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
+        self._limits = gateway.settings.limits
+        self._created = int(time.time())
+
+    @property
+    def names(self) -> list[str]:
+        """Everything that a request may name, without the combinations with policies."""
+        agents = self._gateway.agents
+        brunix = [BRUNIX] if DEFAULT_AGENT in agents else []
+        return list(dict.fromkeys([*brunix, *(AGENT_PREFIX + name for name in agents), *self._models]))
+
+    async def complete_chat(self, exchange: Exchange) -> None:
+        """POST /v1/chat/completions."""
+        await self._take(exchange, OPENAI_CHAT, self._pass_chat)
+
+    async def complete_text(self, exchange: Exchange) -> None:
+        """POST /v1/completions."""
+        await self._take(exchange, OPENAI_TEXT, self._pass_text)
+
+    async def chat(self, exchange: Exchange) -> None:
+        """POST /api/chat."""
+        await self._take(exchange, OLLAMA_CHAT)
+
+    async def generate(self, exchange: Exchange) -> None:
+        """POST /api/generate."""
+        await self._take(exchange, OLLAMA_TEXT)
+
+    async def list_models(self, exchange: Exchange) -> None:
+        """GET /v1/models."""
+        await exchange.answer_json(agent_openai.encode_models(self.names, self._created))
+
+    async def show_model(self, exchange: Exchange) -> None:
+        """GET /v1/models/<name>, of a name that is known."""
+        name = exchange.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
+        await exchange.answer_json(agent_openai.encode_model(name, self._created))
+
+    async def list_tags(self, exchange: Exchange) -> None:
+        """GET /api/tags."""
+        await exchange.answer_json(agent_ollama.encode_models(self.names, self._created))
+
+    async def _take(self, exchange: Exchange, dialect: Dialect, pass_on: PassOn | None = None) -> None:
+        """Answer, or pass on what is for the server behind us, untouched."""
+        ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
+        raw = await dialect.manners.read_body(exchange, max(ours, theirs))
+        found = self._find(await decode(raw, peek_model), dialect, exchange.policy)
+        if len(raw) > (theirs if found is None and pass_on is not None else ours):
+            raise UnreadableBody(TOO_LARGE, status=413)
+        if found is None and pass_on is not None:
+            await pass_on(exchange, raw)
+            return
+        with _refusing_plainly():
+            if found is None:
+                await _tell_unknown(exchange, dialect, await decode(raw, read_model))
+                return
+            wanted = await decode(raw, dialect.read)
+            ask = _build_ask(exchange, wanted, found)
+        await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
+
+    def _find(self, name: str, dialect: Dialect, under: str | None) -> Found | None:
+        """Who has that name; `under`: the policy that the path names."""
+        found, suffix = self._find_named(name, under), dialect.manners.suffix
+        if found is None and suffix and name.endswith(suffix):
+            found = self._find_named(name.removesuffix(suffix), under)
+        return found
+
+    def _find_named(self, name: str, under: str | None) -> Found | None:
+        found = self._find_exactly(name, under)
+        who, _, policy = name.rpartition("@")
+        if found is not None or policy not in self._gateway.settings.policies:
+            return found
+        found = self._find_exactly(who, policy)
+        if found is not None and under not in (None, policy):
+            raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
+        return found
+
+    def _find_exactly(self, name: str, policy: str | None) -> Found | None:
+        agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
+        if agent in self._gateway.agents and agent != name:
+            return Found(self._gateway.find_agent(agent, policy), agent)
+        return Found(self._gateway.find_model(name, policy)) if name in self._models else None
+
+
+async def tell_version(exchange: Exchange) -> None:
+    """GET /api/version."""
+    await exchange.answer_json(agent_ollama.encode_version(__version__))
+
+
+def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
+    if not found.agent and (wanted.session_id or wanted.label):
+        name = "session_id" if wanted.session_id else "query_type"
+        raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
+    session = SessionKey(exchange.caller, found.agent, wanted.session_id) if wanted.session_id else None
+    return Ask(
+        question=wanted.question,
+        session=session,
+        sent=wanted.sent,
+        label=wanted.label,
+        editor=wanted.editor,
+        account=wanted.account,
+        request_id=read_request_id(exchange.header(b"x-request-id")),
+        params=wanted.params,
+        is_stream=wanted.is_stream,
+    )
+
+
+async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Dialect, scribe: Scribe) -> None:
+    """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
+    async with speaker.open(ask) as speech:
+        pieces, facts = aiter(speech), speech.facts
+        piece = await anext(pieces, None)
+        scribe.account = Account(facts.receipt, facts.pseudonyms if wants(exchange, MAPPING_HEADER) else None)
+        if ask.is_stream:
+            await _relay(exchange, piece, pieces, (dialect, scribe))
+        else:
+            piece = "".join([piece or "", *[one async for one in pieces]])
+    ending = _describe_end(facts)
+    scribe.account = scribe.account._replace(detections=_list_detections(facts))
+    scribe.warnings = _list_warnings(facts)
+    last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
+    if ask.is_stream:
+        await exchange.write(last)
+        await exchange.end()
+    else:
+        await exchange.answer_json(last)
+
+
+async def _relay(
+    exchange: Exchange, piece: str | None, pieces: AsyncIterator[str], words: tuple[Dialect, Scribe]
+) -> None:
+    """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
+    dialect, scribe = words
+    await dialect.manners.start(exchange)
+    if begin := scribe.begin():
+        await exchange.write(begin)
+    while piece is not None:
+        if piece:
+            await exchange.write(scribe.add(piece))
+        piece = await anext(pieces, None)
+
+
+def _list_detections(facts: Facts) -> dict[str, Any]:
+    """What was found in the messages and in the answer."""
+    by_message: dict[int, list[Detection]] = {}
+    for at, found in facts.found_in_messages:
+        by_message.setdefault(at, []).append(found)
+    inputs = [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())]
+    outputs = [{"choice_index": 0, "results": to_results(facts.found_in_answer)}] if facts.found_in_answer else []
+    return {key: entries for key, entries in (("input", inputs), ("output", outputs)) if entries}
+
+
+def _list_warnings(facts: Facts) -> list[dict[str, str]]:
+    warnings = [UNSUITABLE_INPUT] if facts.found_in_prompt else []
+    warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
+
+
+def _describe_end(facts: Facts) -> dict[str, Any]:
+    end = FILTERED if facts.outcome != ANSWERED else CUT if facts.is_cut else STOPPED
+    return {"end": end, "usage": facts.usage}
+
+
+@contextmanager
+def _refusing_plainly() -> Iterator[None]:
+    """What is wrong with a request is 400 here, also its shape: clients of these dialects know no 422."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, status=400) from error
+
+
+async def _tell_unknown(exchange: Exchange, dialect: Dialect, name: str) -> None:
+    exchange.error_code = 404
+    await exchange.answer_json(dialect.manners.encode_unknown(name), 404)

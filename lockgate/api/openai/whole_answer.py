@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat and text completions that are answered whole: an upstream answer into frames, and back with its findings.
+
+Dialects hold what differs between chats and texts. Decides nothing about findings; keeps every field that it does not
+know. Blocked answers of streams are made here too, as they differ only in their name.
+"""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lockgate.api.openai.deltas import (
+    CALL_KEYS,
+    CALLS_LANE,
+    CONTENT,
+    CONTENT_LANE,
+    EVENT_KEYS,
+    list_lane_texts,
+    list_unread_keys,
+)
+from lockgate.api.openai.format import (
+    UNSUITABLE_INPUT,
+    UNSUITABLE_OUTPUT,
+    Asked,
+    encode,
+    to_plain_results,
+    to_results,
+    warn,
+)
+from lockgate.api.openai.tool_calls import CallReader, CallText, list_call_texts, with_texts
+from lockgate.api.receipts import NO_ACCOUNT
+from lockgate.errors import BrokeProtocol
+from lockgate.gate.messages import all_text_of, is_read
+from lockgate.gate.release import Release
+from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
+from lockgate.gate.verdicts import Verdict
+
+FILTERED = "content_filter"
+_ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
+_CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
+
+
+class ChatDialect:
+    """Chats: a choice of a whole answer is a message, of a stream a delta."""
+
+    kind = "chat"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    empty_warning = "Choice of index {} has no content"
+    warns_of_empty_streams = True
+    last_keys = ("prompt_logprobs",)
+
+    def whole_text(self, choice: Mapping[str, Any]) -> str:
+        """What detectors read of a choice of a whole answer."""
+        message = _part(choice, "message")
+        if not isinstance(message.get("content"), str | list | None):
+            raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
+        return all_text_of(message)
+
+    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
+        """Texts of a choice besides its content and its calls."""
+        return list_lane_texts(_part(choice, "message"), lanes)
+
+    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
+        """Texts of its calls."""
+        return list_call_texts(_part(choice, "message"), is_whole=True) if CALLS_LANE in lanes else ()
+
+    def replace_texts(
+        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
+    ) -> dict[str, Any]:
+        """The choice of a whole answer with these texts, and nothing that could tell those that it had."""
+        message = _part(choice, "message")
+        spoken = {field: text for field, text in texts.items() if "/" not in field}
+        told = {"role": message.get("role", "assistant"), "content": None if message.get("content") is None else ""}
+        if is_blocked:
+            return {"message": told | spoken}
+        kept = (list_unread_keys(lanes) - (CALL_KEYS if CALLS_LANE in lanes else set())) | {"tool_call_id", "name"}
+        told |= {key: message[key] for key in message if key in kept} | spoken
+        calls = with_texts(message, texts, hides=True, is_whole=True) if CALLS_LANE in lanes else {}
+        return {"message": told | calls}
+
+    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
+        """What reviewers read of a choice of a whole answer."""
+        return Conversation([*asked.messages, _part(choice, "message")], asked.tools)
+
+    def build_choice(self, text: str) -> dict[str, Any]:
+        """A choice of a whole answer that says this."""
+        return {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What a choice of a stream holds to say this."""
+        return {"delta": {"role": "assistant", "content": text}}
+
+
+class TextDialect:
+    """Texts: a choice is a text in both."""
+
+    kind = "text"
+    whole_object = chunk_object = "text_completion"
+    empty_warning = "Choice of index {} has no content. Output detection was not executed"
+    warns_of_empty_streams = False
+    last_keys = ("usage",)
+
+    def whole_text(self, choice: Mapping[str, Any]) -> str:
+        """What detectors read of a choice of a whole answer."""
+        text = choice.get("text")
+        if not isinstance(text, str):
+            raise BrokeProtocol("openai", "a choice of the answer has no text")
+        return text
+
+    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
+        """A text has no others."""
+        return ()
+
+    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
+        """A text calls nothing."""
+        return ()
+
+    def replace_texts(
+        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
+    ) -> dict[str, Any]:
+        """The choice of a whole answer with another text."""
+        return {"text": texts.get(CONTENT, "")}
+
+    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
+        """What reviewers read of a choice of a whole answer: nothing, if it is empty."""
+        text = self.whole_text(choice)
+        return Generated(asked.prompt, text) if text else None
+
+    def build_choice(self, text: str) -> dict[str, Any]:
+        """A choice of a whole answer that says this."""
+        return {"index": 0, "text": text, "logprobs": None}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What a choice of a stream holds to say this."""
+        return {"text": text}
+
+
+Dialect = ChatDialect | TextDialect
+CHATS, TEXTS = ChatDialect(), TextDialect()
+
+
+def _part(choice: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = choice.get(key)
+    if not isinstance(part, dict):
+        raise BrokeProtocol("openai", f"a choice of the answer has no {key}")
+    return part
+
+
+class WholeAnswer:
+    """One answer on its way: its choices become frames, their findings come back, and it is written."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        asked: Asked,
+        *,
+        has_guards: bool,
+        fallback: str | None = None,
+        lanes: frozenset[str] | None = None,
+    ) -> None:
+        self._dialect = dialect
+        self._asked = asked
+        self._has_guards = has_guards
+        self._fallback = fallback or ""
+        self._hides = fallback is not None  # what was found must not be told by other fields either
+        self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
+        self._reads_content = lanes is None or CONTENT_LANE in lanes or dialect is TEXTS
+        self._calls: dict[int, CallReader] = {}  # by lane
+        self._message: dict[str, Any] = {}
+        self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
+        self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
+        self._blocked: set[tuple[int, str]] = set()
+        self._found: dict[int, list[Detection]] = {}
+        self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
+        self._empty: list[int] = []
+        self._reviewed: dict[int, Sequence[Detection]] = {}
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False  # as a whole: every choice is judged on its own
+        self.account = NO_ACCOUNT
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """The choices of the upstream answer."""
+        choices: list[dict[str, Any]] = self._message["choices"]
+        return choices
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """One frame for each choice that has a text to read."""
+        self._message = message
+        for place, choice in enumerate(self.choices):
+            if not isinstance(choice, dict):
+                raise BrokeProtocol("openai", "a choice of the answer is no object")
+            text = self._dialect.whole_text(choice)
+            is_ours = _is_ours(choice)
+            if is_ours:
+                yield from self._read_others(place, choice)
+            if text and (self._reads_content or not is_ours):
+                yield self._frame(place, CONTENT, text)
+            elif is_ours and not text:
+                self._empty.append(place)
+
+    def _read_others(self, place: int, choice: Mapping[str, Any]) -> Iterable[Frame]:
+        for field, words in self._dialect.other_texts(choice, self._named_lanes):
+            yield self._frame(place, field, words)
+        for call in self._dialect.call_texts(choice, self._named_lanes):
+            reader = CallReader(call)
+            plain = reader.feed(call.text)
+            if plain:
+                self._calls[len(self._lanes)] = reader
+                yield self._frame(place, call.field, plain)
+
+    def _frame(self, place: int, field: str, text: str) -> Frame:
+        self._lanes.append((place, field))
+        return Frame(place, text, len(self._lanes) - 1)
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """What reviewers read, by choice."""
+        for place, choice in enumerate(self.choices):
+            subject = self._dialect.subject(self._asked, choice)
+            if subject is not None:
+                yield place, subject
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """What reviewers found in a choice."""
+        self._reviewed[choice] = found
+
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """A choice has been read; nothing is sent yet."""
+        place, field = self._lanes[release.choice]
+        is_blocked = verdict is not None and verdict.is_blocked
+        call = self._calls.get(release.choice)
+        if call is not None and not is_blocked:
+            release = release._replace(text=call.release(release, verdict, release.text))
+        if field == CONTENT:
+            self._found.setdefault(place, []).extend(release.detections)
+        elif release.detections:
+            self._elsewhere.append((place, field, release.detections))
+        if self._hides:
+            texts = self._texts.setdefault(place, {})
+            texts[field] = texts.get(field, "") + release.text
+        if is_blocked:
+            self._blocked.add((place, field))
+        return b""
+
+    def _choice(self, place: int) -> dict[str, Any]:
+        """The choice as it may be told."""
+        choice = self.choices[place]
+        if not (self._hides and _is_ours(choice)):
+            return self._write_choice(choice)
+        texts, is_blocked = self._left(place)
+        told = {"index": choice.get("index", place), "logprobs": None}
+        told |= self._dialect.replace_texts(choice, texts, self._named_lanes, is_blocked=is_blocked)
+        told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
+        return _in_order(told)
+
+    def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """The choice with the keys that clients expect."""
+        return _in_order(choice)
+
+    def _left(self, place: int) -> tuple[dict[str, str], bool]:
+        """The texts of a choice that may be told; what was said after one that is withheld is withheld with it."""
+        left: dict[str, str] = {}
+        for field, text in self._in_turn(place):
+            if (place, field) in self._blocked:
+                if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
+                    left[field] = text.removesuffix(self._fallback)
+                    text = self._fallback  # calls are not told at all
+                return left | {CONTENT: text}, True
+            left[field] = text
+        return left, False
+
+    def _in_turn(self, place: int) -> Iterable[tuple[str, str]]:
+        """The texts of a choice in the order in which a model says them."""
+        texts = self._texts.get(place, {})
+        return [(field, texts[field]) for of_choice, field in self._lanes if of_choice == place and field in texts]
+
+    def finish(self) -> bytes:
+        """The answer."""
+        answer = self._build_answer()
+        detections = self._detections()
+        if detections:
+            answer["detections"] = detections
+        warnings = self._warnings()
+        if warnings:
+            answer["warnings"] = warnings
+        self.account.add(answer)
+        return encode(answer | self.account.tell())
+
+    def _build_answer(self) -> dict[str, Any]:
+        """The upstream answer as it may be told, without findings."""
+        message = self._message
+        answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
+        if not self._hides:
+            answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
+        else:  # what else an answer holds may tell what its texts no longer do
+            answer = {key: message[key] for key in EVENT_KEYS if key in message}
+        answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
+        for key in self._dialect.last_keys:
+            answer.setdefault(key, None)
+        return answer
+
+    def _detections(self) -> dict[str, Any]:
+        entries = []
+        for place, choice in enumerate(self.choices):
+            results = to_results(sorted(self._found.get(place, ()), key=lambda one: one.start))
+            results += to_plain_results(self._reviewed.get(place, ()))
+            if results:
+                entries.append({"choice_index": choice.get("index", place), "results": results})
+        for place, field, found in self._elsewhere:
+            index = self.choices[place].get("index", place)
+            entries.append({"choice_index": index, "field": field, "results": to_results(found)})
+        inputs = input_entries(self._asked, self.found_in_prompt)
+        return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
+
+    def _warnings(self) -> list[dict[str, str]]:
+        warnings = [UNSUITABLE_INPUT] if self.found_in_prompt else []
+        if self._has_guards:
+            words = self._dialect.empty_warning
+            warnings += [
+                warn("EMPTY_OUTPUT", words.format(self.choices[place].get("index", place))) for place in self._empty
+            ]
+        if any(self._found.values()) or self._elsewhere:
+            warnings.append(UNSUITABLE_OUTPUT)
+        return warnings + self.warnings
+
+
+def _is_ours(choice: Mapping[str, Any]) -> bool:
+    """Whether detectors read this choice: a text, or a message of nobody's tool."""
+    message = choice.get("message")
+    return not isinstance(message, dict) or is_read(message.get("role"))
+
+
+def _in_order(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The choice with the keys that clients expect, in their order, then all others."""
+    first = {"index": 0}
+    for key in _CHOICE_KEYS:
+        if key in choice or key not in ("message", "text", "index"):
+            first[key] = choice.get(key)  # type: ignore[assignment]
+    return first | {key: value for key, value in choice.items() if key not in first}
+
+
+def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
+    """What is answered when something was found in the prompt, whole or as the one event of a stream."""
+    answer: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "object": dialect.chunk_object if asked.is_stream else dialect.whole_object,
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [],
+        "usage": {"prompt_tokens": tokens, "total_tokens": 0, "completion_tokens": 0},
+    }
+    if not asked.is_stream:
+        for key in dialect.last_keys:
+            answer.setdefault(key, None)
+    answer["detections"] = {"input": input_entries(asked, found)}
+    answer["warnings"] = [UNSUITABLE_INPUT]
+    return answer
+
+
+def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
+    """What is answered when a policy blocks the prompt: the fallback, as if the model had said it."""
+    answer = build_blocked(dialect, asked, found, 0)
+    choice = dialect.build_choice(fallback)
+    if asked.is_stream:
+        choice = {"index": 0, **dialect.delta(fallback), "logprobs": None}
+    answer["choices"] = [choice | {"finish_reason": FILTERED, "stop_reason": None}]
+    return answer
+
+
+def input_entries(asked: Asked, found: Sequence[Detection]) -> list[dict[str, Any]]:
+    """What was found in the prompt."""
+    if not found:
+        return []
+    if asked.read:
+        of_messages = [(at, start, [one for one in found if start <= one.start < end]) for at, start, end in asked.read]
+        return [{"message_index": at, "results": to_results(own, -start)} for at, start, own in of_messages if own]
+    place = len(asked.messages) - 1 if "messages" in asked.body else 0
+    return [{"message_index": place, "results": to_results(found)}]

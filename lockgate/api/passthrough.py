@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a request is handed on: its parameters to detectors, some of its headers to services. Knows no endpoint."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from lockgate.config.settings import Settings
+from lockgate.interfaces import Headers
+from lockgate.server.exchange import Exchange
+
+_FEW_VALUES = 4  # more of them may take long to prepare
+
+T = TypeVar("T")
+
+
+def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
+    """What gives the headers of a request that services get."""
+    names, rewrites = frozenset(settings.passthrough_headers), settings.rewrite_forwarded_access_header
+    return lambda exchange: exchange.passthrough(names, rewrites) if names else ()
+
+
+async def prepare(requested: Iterable[Mapping[str, Any]], accept: Callable[[], T]) -> T:
+    """What `accept` makes of these parameters, off the loop where they bring many patterns to prepare."""
+    lists = (value for params in requested for value in params.values() if isinstance(value, list))
+    if any(len(one) > _FEW_VALUES for one in lists):
+        return await asyncio.to_thread(accept)
+    return accept()

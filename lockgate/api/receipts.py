@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receipts as they are told, and which texts of a message their digest covers.
+
+Whoever writes an answer and whoever checks it take the frames out of the same objects with the same functions, so the
+two cannot drift apart. Lanes and shapes are written down in docs/receipts.md. Refuses to know how the objects travel,
+and decides nothing about them.
+"""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from lockgate.gate.chains import ALGORITHM, FrameChain
+from lockgate.gate.receipts import Part, Receipt
+
+VERSION: Final = 1
+METADATA_KEY: Final = "lockgate-receipt"  # where metadata carry one
+ANSWER_LANE: Final = "answer"
+_SPOKEN = ("reasoning_content", "reasoning", "content", "refusal")
+_CALLED = (("function", ("name", "arguments")), ("custom", ("name", "input")))
+_TOP = (
+    ("generated_text", "generated_text"),
+    ("content", ANSWER_LANE),
+    ("response", ANSWER_LANE),
+    ("text", ANSWER_LANE),
+)
+_TOP_KEYS = frozenset({"message", *[key for key, _ in _TOP]})
+_FIRST_CONTENT = "0/content"
+
+
+class ReceiptReleased(msgspec.Struct):
+    """Characters that went on."""
+
+    prompt: int
+    documents: int
+    answer: int
+
+
+class ReceiptDetector(msgspec.Struct):
+    """What one detector read: characters by part. `failed`: it gave no answer, and the text went on without it."""
+
+    detector_id: str
+    read: dict[Literal["prompt", "documents", "answer"], int]
+    chunks: int
+    findings: int
+    time_ms: float
+    covered: bool
+    failed: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ReceiptDigest(msgspec.Struct):
+    """What all released frames come to."""
+
+    algorithm: str
+    frames: int
+    value: str
+
+
+class ReceiptBody(msgspec.Struct):
+    """Who read what, whether that was everything that went on, what became of it, and what it comes to."""
+
+    version: int
+    policy: str | None
+    mode: Literal["enforce", "shadow"]
+    outcome: Literal["released", "masked", "stopped", "blocked", "failed"]
+    covered: bool
+    lanes: list[Literal["content", "reasoning", "tool_arguments"]]
+    released: ReceiptReleased
+    detectors: list[ReceiptDetector]
+    digest: ReceiptDigest
+
+
+def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str, Any]:
+    """The receipt as it is told when the last frame has left; the chain is its own unless another one is given."""
+    chain = receipt.chain if chain is None else chain
+    return {
+        "version": VERSION,
+        "policy": receipt.policy or None,
+        "mode": "shadow" if receipt.is_shadow else "enforce",
+        "outcome": receipt.outcome.name.lower(),
+        "covered": receipt.is_covered,
+        "lanes": list(receipt.lanes),
+        "released": {part.value: receipt.released[part] for part in Part},
+        "detectors": [
+            {
+                "detector_id": one.detector_id,
+                "read": {part.value: count for part, count in one.chars.items()},
+                "chunks": one.chunks,
+                "findings": one.findings,
+                "time_ms": round(one.seconds * 1000, 2),
+                "covered": one.is_covered,
+            }
+            | ({"failed": True} if one.has_failed else {})
+            for one in receipt.settle()
+        ],
+        "digest": {"algorithm": ALGORITHM, "frames": chain.frames, "value": chain.value},
+    }
+
+
+def encode_receipt(receipt: Receipt) -> str:
+    """The receipt as JSON that gRPC metadata can carry: printable ASCII, in one line."""
+    return json.dumps(build_receipt(receipt), separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+class Account(NamedTuple):
+    """What an answer reports at its end: the receipt, what made-up names stand for if that was asked, and findings
+    that no other event reports.
+    """
+
+    receipt: Receipt | None = None
+    pseudonyms: Mapping[str, str] | None = None
+    detections: Mapping[str, Any] = MappingProxyType({})
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """The event leaves."""
+        if self.receipt is not None:
+            add_frames(self.receipt.chain, event)
+
+    def tell(self) -> dict[str, Any]:
+        """What is told when the last frame has left."""
+        told: dict[str, Any] = {"detections": dict(self.detections)} if self.detections else {}
+        if self.receipt is not None:
+            told["receipt"] = build_receipt(self.receipt)
+        return told if self.pseudonyms is None else told | {"pseudonyms": dict(self.pseudonyms)}
+
+
+NO_ACCOUNT = Account()
+
+
+def describe_failure(name: str, *, ends: bool) -> tuple[str, str]:
+    """The code and the words of a warning of a detector that failed; `ends`: only in shadow did the text go on."""
+    words = f"Detector `{name}` failed. The text was not checked by it."
+    if ends:
+        return "DETECTOR_FAILED_IN_SHADOW", f"{words} Under `enforce` the request would have ended with an error."
+    return "DETECTOR_FAILED", words
+
+
+# Which texts count.
+
+
+def add_frames(chain: FrameChain, event: Mapping[str, Any]) -> None:
+    """What `list_frames` finds is added to the chain; quick for the delta of a chat that has only content."""
+    text = _find_only_content(event)
+    if text is not None:
+        chain.add(_FIRST_CONTENT, text)
+        return
+    for lane, found in list_frames(event):
+        chain.add(lane, found)
+
+
+def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The texts of a message of any of our streams and answers with their lanes, in the order in which they count."""
+    frames: list[tuple[str, str]] = []
+    for place, choice in enumerate(_items(event.get("choices"))):
+        if isinstance(choice, dict):
+            _list_choice(frames, _find_index(choice, place), choice)
+    for key, lane in _TOP:
+        _keep(frames, lane, event.get(key))
+    message = event.get("message")
+    if isinstance(message, dict):
+        _keep(frames, ANSWER_LANE, message.get("content"))
+    return frames
+
+
+def _find_only_content(event: Mapping[str, Any]) -> str | None:
+    """The content of a message that has the content of the first choice and no other text, as nearly all have."""
+    choices = event.get("choices")
+    if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
+        return None
+    choice: dict[str, Any] = choices[0]
+    delta, index = choice.get("delta"), choice.get("index")
+    if type(index) is not int or index or "message" in choice or "text" in choice:
+        return None
+    if type(delta) is not dict or len(delta) > 2 or (len(delta) == 2 and "role" not in delta):
+        return None
+    text = delta.get("content")
+    return text if type(text) is str and _TOP_KEYS.isdisjoint(event) else None
+
+
+def _list_choice(frames: list[tuple[str, str]], index: int, choice: dict[str, Any]) -> None:
+    """All that a client could read of a choice, also where it has both a delta and a message."""
+    for key in ("delta", "message"):
+        spoken = choice.get(key)
+        if isinstance(spoken, dict):
+            _list_spoken(frames, f"{index}/", spoken)
+    _keep(frames, f"{index}/text", choice.get("text"))
+
+
+def _list_spoken(frames: list[tuple[str, str]], prefix: str, spoken: dict[str, Any]) -> None:
+    for key in _SPOKEN:
+        said = spoken.get(key)
+        if key == "content" and isinstance(said, list):
+            for part in said:
+                _keep(frames, prefix + key, part.get("text") if isinstance(part, dict) else None)
+        else:
+            _keep(frames, prefix + key, said)
+    _list_call(frames, f"{prefix}function_call/", spoken.get("function_call"), ("name", "arguments"))
+    for place, call in enumerate(_items(spoken.get("tool_calls"))):
+        if isinstance(call, dict):
+            inner = f"{prefix}tool_calls/{_find_index(call, place)}/"
+            for kind, keys in _CALLED:
+                _list_call(frames, inner, call.get(kind), keys)
+
+
+def _list_call(frames: list[tuple[str, str]], prefix: str, call: Any, keys: tuple[str, ...]) -> None:
+    if isinstance(call, dict):
+        for key in keys:
+            _keep(frames, prefix + key, call.get(key))
+
+
+def _keep(frames: list[tuple[str, str]], lane: str, text: Any) -> None:
+    if isinstance(text, str) and text:
+        frames.append((lane, text))
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _find_index(value: dict[str, Any], place: int) -> int:
+    """The index that it tells, or else its place."""
+    index = value.get("index")
+    return index if type(index) is int else place

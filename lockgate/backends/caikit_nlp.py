@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a caikit-NLP generation server over gRPC.
+
+Decides how the generation parameters of a request become its own, how its answers become messages of ours, and when it
+is asked again: while it is not to be reached, a few times, a few milliseconds apart. What is done with an answer is not
+known here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from lockgate.backends.grpc import Method, Outgoing, Peer, open_channel
+from lockgate.config.settings import ServiceSettings
+from lockgate.errors import UpstreamError
+from lockgate.gate.values import Generation, Health
+from lockgate.interfaces import Headers
+from lockgate.protos import caikit_data_model_nlp_pb2 as answers_pb2
+from lockgate.protos import caikit_runtime_nlp_pb2 as requests_pb2
+from lockgate.telemetry import note_generation
+
+_SERVICE = "/caikit.runtime.Nlp.NlpService"
+_GENERATE = Method(f"{_SERVICE}/TextGenerationTaskPredict", answers_pb2.GeneratedTextResult)
+_STREAM = Method(f"{_SERVICE}/ServerStreamingTextGenerationTaskPredict", answers_pb2.GeneratedTextStreamResult)
+_TOKENIZE = Method(f"{_SERVICE}/TokenizationTaskPredict", answers_pb2.TokenizationResults)
+
+_RETRIED = range(502, 507)
+_FIRST_WAIT_S = 0.001
+_MAX_DOUBLINGS = 14
+_REASONS = {number: name for name, number in answers_pb2.FinishReason.items()}
+_MAX_UINT32 = 2**32 - 1
+_PENALTY = "exponential_decay_length_penalty"
+_PENALTY_NAMES = ("start_index", "decay_factor")
+_NAMES = frozenset(requests_pb2.TextGenerationTaskRequest.DESCRIPTOR.fields_by_name) - {"text"}
+
+Result = TypeVar("Result")
+Answers = AsyncGenerator[answers_pb2.GeneratedTextStreamResult, None]
+
+
+@asynccontextmanager
+async def open_caikit_nlp_client(service: ServiceSettings) -> AsyncIterator["CaikitNlpClient"]:
+    """A generation server that speaks caikit-NLP; nothing is connected before it is used."""
+    async with open_channel(service) as channel:
+        yield CaikitNlpClient(service, channel)
+
+
+class CaikitNlpClient:
+    """A generation server behind gRPC; the model is named in the metadata."""
+
+    def __init__(self, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
+        self._peer = Peer(channel, service, "generation", "generation")
+        self._max_retries = service.max_retries
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer as one message."""
+        note_generation(request.model, "text_completion")
+        asked = requests_pb2.TextGenerationTaskRequest(text=request.body["text"], **build_parameters(request.body))
+        outgoing = _address(asked, "generate", request.model, request.headers)
+        answer = await self._persist(lambda: self._peer.ask(_GENERATE, outgoing))
+        return {
+            "generated_text": answer.generated_text,
+            **_build_end(answer.finish_reason, answer.generated_tokens, answer.seed),
+            "input_token_count": answer.input_token_count,
+            **_build_tokens(answer),
+        }
+
+    async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        """The messages of the answer as they come."""
+        note_generation(request.model, "text_completion")
+        first, answers = await self._persist(lambda: self._open_stream(request))
+        async with aclosing(answers):
+            if first is not None:
+                yield [_build_stream_message(first)]
+            async for answer in answers:
+                yield [_build_stream_message(answer)]
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """How many tokens the text has."""
+        asked = requests_pb2.TokenizationTaskRequest(text=text)
+        outgoing = _address(asked, "tokenize", model, headers)
+        answer = await self._persist(lambda: self._peer.ask(_TOKENIZE, outgoing))
+        return answer.token_count
+
+    async def probe(self, headers: Headers) -> Health:
+        """How it is now; never raises. The headers are not for it."""
+        return await self._peer.probe()
+
+    async def _open_stream(self, request: Generation) -> tuple[answers_pb2.GeneratedTextStreamResult | None, Answers]:
+        """The first message, if there is any, and what brings the others: a stream is open when it has spoken."""
+        asked = requests_pb2.ServerStreamingTextGenerationTaskRequest(
+            text=request.body["text"], **build_parameters(request.body)
+        )
+        answers = self._peer.stream(_STREAM, _address(asked, "generate", request.model, request.headers))
+        return await anext(answers, None), answers
+
+    async def _persist(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        for tried in range(self._max_retries):
+            try:
+                return await attempt()
+            except UpstreamError as error:
+                if error.status not in _RETRIED:
+                    raise
+            await asyncio.sleep(_FIRST_WAIT_S * 2 ** min(tried, _MAX_DOUBLINGS))
+        return await attempt()
+
+
+def build_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a request in caikit-NLP's words, which are the same; what is not given stays unset."""
+    given = _pick(body.get("params") or {}, _NAMES)
+    if _PENALTY in given:
+        given[_PENALTY] = _pick(given[_PENALTY], _PENALTY_NAMES)
+    return given
+
+
+def _pick(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
+def _address(asked: Message, what: str, model: str, headers: Headers) -> Outgoing:
+    return Outgoing(asked, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
+
+
+def _build_stream_message(answer: answers_pb2.GeneratedTextStreamResult) -> dict[str, Any]:
+    message: dict[str, Any] = {"generated_text": answer.generated_text}
+    if answer.HasField("details"):
+        details = answer.details
+        message |= _build_end(details.finish_reason, details.generated_tokens, details.seed)
+    message["input_token_count"] = answer.details.input_token_count
+    return message | _build_tokens(answer)
+
+
+def _build_end(reason: int, generated_tokens: int, seed: int) -> dict[str, Any]:
+    return {
+        "finish_reason": _REASONS.get(reason, "NOT_FINISHED"),
+        "generated_token_count": generated_tokens,
+        "seed": seed & _MAX_UINT32,
+    }
+
+
+def _build_tokens(
+    answer: answers_pb2.GeneratedTextResult | answers_pb2.GeneratedTextStreamResult,
+) -> dict[str, list[dict[str, Any]]]:
+    """The two lists of tokens, each only if it holds any."""
+    lists = {"tokens": answer.tokens, "input_tokens": answer.input_tokens}
+    return {
+        name: [{"text": token.text, "logprob": token.logprob, "rank": token.rank} for token in tokens]
+        for name, tokens in lists.items()
+        if tokens
+    }

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The detector API, both directions: what a detector is asked, what it answers, and how it refuses.
+
+Decides what is a well-formed answer: more lenient than the API's text where real servers are (no `text`, `{}` or `null`
+for evidence and metadata, unknown keys), strict about offsets, which must be whole numbers with the end not before the
+start. Refuses to know who asks, thresholds, and what an offset beyond its text means. Bodies that do not fit raise
+ValueError or RecursionError, whose words hold nothing of the text.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from lockgate.gate.values import (
+    TEXT_CHAT,
+    TEXT_CONTENTS,
+    TEXT_CONTEXT_DOC,
+    TEXT_GENERATION,
+    UNANSWERED,
+    Claim,
+    Conversation,
+    Detection,
+    Generated,
+    Subject,
+)
+
+PATHS: Mapping[str, str] = MappingProxyType(
+    {
+        TEXT_CONTENTS: "/api/v1/text/contents",
+        TEXT_GENERATION: "/api/v1/text/generation",
+        TEXT_CHAT: "/api/v1/text/chat",
+        TEXT_CONTEXT_DOC: "/api/v1/text/context/doc",
+    }
+)
+HEALTH_PATH = "/health"
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+NoKeys = Annotated[dict[str, Any], msgspec.Meta(max_length=0)]
+Objects = list[dict[str, Any]]
+
+
+class ContentsRequest(msgspec.Struct):
+    """Asks a `text_contents` detector; the answer has one list of results per text."""
+
+    contents: list[str]
+    detector_params: dict[str, Any] = {}
+
+
+class GenerationRequest(msgspec.Struct):
+    """Asks a `text_generation` detector."""
+
+    prompt: str
+    generated_text: str
+    detector_params: dict[str, Any] = {}
+
+
+class ChatRequest(msgspec.Struct):
+    """Asks a `text_chat` detector. Messages and tools are kept as they are."""
+
+    messages: Objects
+    tools: Objects = []
+    detector_params: dict[str, Any] = {}
+
+
+class ContextRequest(msgspec.Struct):
+    """Asks a `text_context_doc` detector."""
+
+    content: str
+    context_type: Literal["docs", "url"]
+    context: list[str]
+    detector_params: dict[str, Any] = {}
+
+
+class InnerEvidence(msgspec.Struct, omit_defaults=True):
+    """What supports a piece of evidence."""
+
+    name: str
+    value: str | None = None
+    score: float | None = None
+
+
+class Evidence(msgspec.Struct, omit_defaults=True):
+    """What supports a finding."""
+
+    name: str
+    value: str | None = None
+    score: float | None = None
+    evidence: list[InnerEvidence] | NoKeys | None = None
+
+
+class PlainResult(msgspec.Struct, omit_defaults=True):
+    """A finding about the whole."""
+
+    detection: str
+    detection_type: str
+    score: float
+    evidence: list[Evidence] | NoKeys | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ContentResult(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A finding with its place in the text it was found in, counted in code points."""
+
+    start: Offset
+    end: Offset
+    text: str | None = None
+    detection: str
+    detection_type: str
+    score: float
+    evidence: list[Evidence] | NoKeys | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """How a detector refuses."""
+
+    code: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    message: str
+
+
+class Refusal(NamedTuple):
+    """An error answer, understood: the status that counts, and words that may be empty."""
+
+    status: int
+    message: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_contents = msgspec.json.Decoder(list[list[ContentResult]]).decode
+_decode_of_text = msgspec.json.Decoder(list[ContentResult]).decode
+_decode_lists = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_results = msgspec.json.Decoder(list[PlainResult]).decode
+_decode_error = msgspec.json.Decoder(ErrorBody).decode
+
+
+def encode_contents(texts: list[str], params: dict[str, Any]) -> bytes:
+    """The request about some texts."""
+    return _encode(ContentsRequest(texts, params))
+
+
+def encode_params(params: dict[str, Any]) -> bytes:
+    """The parameters as requests have them."""
+    return _encode(params)
+
+
+def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
+    """The request about a chat, a generation or a claim; keys of messages and tools that are null are left out."""
+    match subject:
+        case Conversation(messages, tools):
+            # Further in than this stands free JSON, where null has a meaning: a tool's parameters are a schema.
+            slim = [_without_nulls(one, 3) for one in messages], [_without_nulls(one, 2) for one in tools]
+            return _encode(ChatRequest(*slim, params))
+        case Generated(prompt, text):
+            return _encode(GenerationRequest(prompt, text, params))
+        case Claim(content, context_type, context):
+            return _encode(
+                {
+                    "content": content,
+                    "context_type": context_type,
+                    "context": list(context),
+                    "detector_params": params,
+                }
+            )
+
+
+def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
+    """The findings of each text; a list that the answer lacks is UNANSWERED, lists beyond the texts are ignored."""
+    lists = _decode_contents(body)
+    found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
+    while len(found) < len(texts):
+        found.append(UNANSWERED)
+    return found
+
+
+def read_shared_contents(
+    body: bytes, parts: Sequence[Sequence[str]]
+) -> list[list[list[Detection]] | ValueError | RecursionError]:
+    """The findings of each text of each part, or what is wrong with that part alone.
+
+    There must be exactly one list for each text: else nobody knows whose findings they are.
+    """
+    lists = _decode_lists(body)
+    expected = sum(len(texts) for texts in parts)
+    if len(lists) != expected:
+        raise ValueError(f"{len(lists)} lists for {expected} texts")
+    following = iter(lists)
+    return [_read_part([next(following) for _ in texts], texts) for texts in parts]
+
+
+def read_results(body: bytes) -> list[Detection]:
+    """The findings about the whole; their place means nothing."""
+    return [
+        Detection(
+            0, 0, "", one.detection, one.detection_type, one.score, "", to_evidence(one.evidence), one.metadata or None
+        )
+        for one in _decode_results(body)
+    ]
+
+
+def read_refusal(status: int, body: bytes) -> Refusal:
+    """What an answer other than 200 says: the body's own code counts, unless it is no HTTP status at all."""
+    try:
+        error = _decode_error(body)
+    except (ValueError, RecursionError):
+        return Refusal(status, "")
+    return Refusal(error.code if 100 <= error.code <= 999 else status, error.message)
+
+
+def encode_found_contents(found: Iterable[Iterable[Detection]]) -> bytes:
+    """The answer of a `text_contents` detector."""
+    return _encode([[_to_content_result(one) for one in of_text] for of_text in found])
+
+
+def encode_found_results(found: Iterable[Detection]) -> bytes:
+    """The answer of any other detector."""
+    return _encode(
+        [
+            PlainResult(
+                one.detection, one.detection_type, float(one.score), _from_evidence(one.evidence), _from_metadata(one)
+            )
+            for one in found
+        ]
+    )
+
+
+def encode_refusal(code: int, message: str) -> bytes:
+    """An error body."""
+    return _encode(ErrorBody(code, message))
+
+
+def to_subject(request: GenerationRequest | ChatRequest | ContextRequest) -> Subject:
+    """What a request asks about."""
+    match request:
+        case GenerationRequest():
+            return Generated(request.prompt, request.generated_text)
+        case ChatRequest():
+            return Conversation(request.messages, request.tools)
+        case ContextRequest():
+            return Claim(request.content, request.context_type, request.context)
+
+
+def to_evidence(items: list[Evidence] | dict[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+    """Evidence as plain mappings of the keys that are there."""
+    if not items or isinstance(items, dict):
+        return ()
+    for one in items:
+        one.evidence = one.evidence or None
+    return tuple(msgspec.to_builtins(items))
+
+
+def _read_part(
+    lists: Sequence[msgspec.Raw], texts: Sequence[str]
+) -> list[list[Detection]] | ValueError | RecursionError:
+    try:
+        return [[_place(one, text) for one in _decode_of_text(raw)] for raw, text in zip(lists, texts, strict=True)]
+    except (ValueError, RecursionError) as error:
+        return error
+
+
+def _place(one: ContentResult, text: str) -> Detection:
+    if one.end < one.start:
+        raise ValueError("a result ends before it starts")
+    return Detection(
+        one.start,
+        one.end,
+        text[one.start : one.end] if one.text is None else one.text,
+        one.detection,
+        one.detection_type,
+        one.score,
+        "",
+        to_evidence(one.evidence),
+        one.metadata or None,
+    )
+
+
+def _to_content_result(one: Detection) -> ContentResult:
+    return ContentResult(
+        start=one.start,
+        end=one.end,
+        text=one.text,
+        detection=one.detection,
+        detection_type=one.detection_type,
+        score=float(one.score),
+        evidence=_from_evidence(one.evidence),
+        metadata=_from_metadata(one),
+    )
+
+
+def _from_evidence(evidence: Sequence[Mapping[str, Any]]) -> list[Evidence] | None:
+    return msgspec.convert(list(evidence), list[Evidence]) if evidence else None
+
+
+def _from_metadata(one: Detection) -> dict[str, Any] | None:
+    return dict(one.metadata) if one.metadata else None
+
+
+def _without_nulls(value: Any, depth: int) -> Any:
+    """The value without the null keys of its objects, down to that many objects inside each other."""
+    if depth and isinstance(value, Mapping):
+        return {key: _without_nulls(inner, depth - 1) for key, inner in value.items() if inner is not None}
+    if depth and isinstance(value, list):
+        return [_without_nulls(inner, depth) for inner in value]
+    return value

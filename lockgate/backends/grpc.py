@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every gRPC client shares: channels, deadlines, metadata, and what a failure of theirs is to us.
+
+Decides how a service is reached and which of our errors stands for which of its statuses. Refuses to know any message:
+bytes go out, bytes come in, and the clients beside this module say what they mean.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Generic, NamedTuple, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from lockgate._version import __version__
+from lockgate.backends.grpc_tls import load_credentials, open_unverified_relay
+from lockgate.backends.headers import NEVER_PASSED
+from lockgate.config.settings import ServiceSettings
+from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Health
+from lockgate.interfaces import Headers
+from lockgate.protos.grpc_health_pb2 import HealthCheckRequest
+from lockgate.telemetry import Call, client_call, trace_headers
+
+Answer = TypeVar("Answer", bound=Message)
+Metadata = tuple[tuple[str, str], ...]
+_AskBytes = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+_StreamBytes = grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+ByteStream = grpc.aio.UnaryStreamCall[bytes, bytes] | grpc.aio.StreamStreamCall[bytes, bytes]
+
+_CONNECT_TIMEOUT_S = 60
+_PROBE_TIMEOUT_S = 10
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_MAX_METADATA_BYTES = 64 * 1024
+_YEAR_S = 31_536_000
+_MAX_C_INT = 2**31 - 1
+_SERVICE_CONFIG = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_ADDRESS = re.compile(r"\b(?:ipv4|ipv6|unix):\S+ ?")
+_VALUE = re.compile(r"[\x20-\x7e]*")
+_NOT_FOR_GRPC = NEVER_PASSED | {"user-agent"}  # the channel has its own
+
+_OUR_ERRORS: Mapping[grpc.StatusCode, tuple[type[UpstreamError], int]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: (Rejected, 400),
+    grpc.StatusCode.UNAUTHENTICATED: (Rejected, 401),
+    grpc.StatusCode.PERMISSION_DENIED: (Rejected, 403),
+    grpc.StatusCode.NOT_FOUND: (Rejected, 404),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (TimedOut, 408),
+    grpc.StatusCode.UNIMPLEMENTED: (BrokeProtocol, 501),
+    grpc.StatusCode.UNAVAILABLE: (Unavailable, 503),
+}
+_ANY_OTHER = (UpstreamError, 500)
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+_HEALTH_REQUEST = HealthCheckRequest(service="")
+_HEALTHY = frozenset({grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND})
+
+
+class Method(NamedTuple, Generic[Answer]):
+    """A method of a service: its path, and what it answers."""
+
+    path: str
+    answer: type[Answer]
+
+
+@asynccontextmanager
+async def open_channel(service: ServiceSettings) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel that connects when first used, to every address of the host in turn."""
+    if service.resolution_strategy == "eager":
+        await _resolve(service)
+    target = f"dns:///{service.hostname}:{service.port}"
+    options = _build_options(service)
+    async with AsyncExitStack() as stack:
+        if service.tls is None:
+            channel = grpc.aio.insecure_channel(target, options)
+        elif service.tls.insecure:
+            relay = open_unverified_relay(service.hostname, service.port, service.tls, _CONNECT_TIMEOUT_S)
+            channel = grpc.aio.insecure_channel(await stack.enter_async_context(relay), options)
+        else:
+            channel = grpc.aio.secure_channel(target, load_credentials(service.tls), options)
+        stack.push_async_callback(channel.close)
+        yield channel
+
+
+def _build_options(service: ServiceSettings) -> list[tuple[str, str | int]]:
+    options: list[tuple[str, str | int]] = [
+        ("grpc.default_authority", f"{service.hostname}:{service.port}"),
+        ("grpc.primary_user_agent", f"lockgate/{__version__}"),
+        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_S * 1000),  # how long one attempt to connect may take
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),  # a service that is back is found within a second
+        ("grpc.dns_ares_query_timeout", _CONNECT_TIMEOUT_S * 1000),
+        ("grpc.dns_min_time_between_resolutions_ms", _milliseconds(service.grpc_dns_probe_interval)),
+    ]
+    if service.http2_keep_alive_interval:
+        options.append(("grpc.keepalive_time_ms", _milliseconds(service.http2_keep_alive_interval)))
+        options.append(("grpc.keepalive_timeout_ms", _milliseconds(service.keep_alive_timeout)))
+    return options
+
+
+def _milliseconds(seconds: int) -> int:
+    return min(seconds * 1000, _MAX_C_INT)
+
+
+async def _resolve(service: ServiceSettings) -> None:
+    limit_s = service.resolution_strategy_timeout
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.get_running_loop().getaddrinfo(service.hostname, service.port)
+    except TimeoutError as error:
+        message = f"`{service.hostname}` was not resolved within {limit_s} s"
+        raise ConfigError(message, source="service", key="hostname") from error
+    except OSError as error:
+        message = f"`{service.hostname}` cannot be resolved: {error.strerror or error}"
+        raise ConfigError(message, source="service", key="hostname") from error
+
+
+def build_metadata(headers: Headers, own: Metadata) -> Metadata:
+    """A request's headers as gRPC allows them; ours, and those of the trace, replace any of the same name."""
+    ours = (*own, *trace_headers())
+    taken = {name for name, _ in ours}
+    if "traceparent" in taken:
+        taken.add("tracestate")  # it would speak of another trace
+    passed = ((name.lower(), value) for name, value in headers)
+    return (*((name, value) for name, value in passed if name not in taken and _may_pass(name, value)), *ours)
+
+
+def _may_pass(name: str, value: str) -> bool:
+    if name in _NOT_FOR_GRPC or name.startswith("grpc-") or name.endswith("-bin"):
+        return False
+    return bool(_NAME.fullmatch(name) and _VALUE.fullmatch(value))
+
+
+class Outgoing(NamedTuple):
+    """One request. `failing` begins the text of any error; `own` metadata replaces headers of the same name."""
+
+    request: Message
+    failing: str
+    headers: Headers = ()
+    own: Metadata = ()
+
+    def __repr__(self) -> str:
+        return f"Outgoing({self.failing!r})"  # headers hold tokens, requests somebody's text
+
+
+class Peer:
+    """One service: its calls are limited in time, counted as `kind` and `name`, and fail with our errors."""
+
+    def __init__(self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str) -> None:
+        self._channel = channel
+        self._kind = kind
+        self._name = name
+        self._place = f"{service.hostname}:{service.port}"
+        self._timeout_s = min(service.request_timeout, _YEAR_S)
+
+    async def ask(self, method: Method[Answer], outgoing: Outgoing) -> Answer:
+        """One message for one message."""
+        with self.calling(outgoing.failing):
+            call: _AskBytes = self._channel.unary_unary(method.path)
+            metadata = build_metadata(outgoing.headers, outgoing.own)
+            raw = await call(outgoing.request.SerializeToString(), timeout=self._timeout_s, metadata=metadata)
+            return method.answer.FromString(raw)
+
+    async def stream(self, method: Method[Answer], outgoing: Outgoing) -> AsyncGenerator[Answer, None]:
+        """Many messages for one message; closing it cancels the call. The time limit ends where the answer begins."""
+        with self.calling(outgoing.failing) as counted:
+            begin: _StreamBytes = self._channel.unary_stream(method.path)
+            metadata = build_metadata(outgoing.headers, outgoing.own)
+            call = begin(outgoing.request.SerializeToString(), metadata=metadata)
+            async with reading(call) as answers:
+                async with self.in_time(outgoing.failing):
+                    await call.initial_metadata()
+                async for raw in answers:
+                    counted.status = 200
+                    yield method.answer.FromString(raw)
+            counted.stream_ended()
+
+    def converse(self, path: str, own: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+        """A call in which both sides send many messages, just begun; to be used within `calling` and `reading`."""
+        return self._channel.stream_stream(path)(metadata=build_metadata((), own))
+
+    @asynccontextmanager
+    async def in_time(self, failing: str) -> AsyncIterator[None]:
+        """What happens within may take as long as a request may wait."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError as error:
+            message = f"{failing}: no answer within {self._timeout_s} s"
+            raise TimedOut(self._name, message, status=_OUR_ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED][1]) from error
+
+    @contextmanager
+    def calling(self, failing: str) -> Iterator[Call]:
+        """Counts a call and turns what grpc raises in it into our errors; the trace is asked for within."""
+        with client_call(self._kind, self._name) as counted:
+            try:
+                with self._map_errors(failing):
+                    yield counted
+            except UpstreamError as error:
+                counted.status = error.status
+                raise
+            counted.status = 200
+
+    @contextmanager
+    def _map_errors(self, failing: str) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
+            raise ours(self._name, f"{failing}: {self._tell(error)}", status=status) from error
+        except DecodeError as error:
+            raise BrokeProtocol(self._name, f"{failing}: the answer is not the message agreed on") from error
+        except grpc.aio.BaseError as error:
+            raise UpstreamError(self._name, f"{failing}: {error}", status=_ANY_OTHER[1]) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(self._name, f"{failing}: the channel was closed") from None
+
+    def _tell(self, error: grpc.aio.AioRpcError) -> str:
+        """The service's words, or those of gRPC; these name our network, of which callers shall not read."""
+        words = error.details() or ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            words = _ADDRESS.sub("", words).replace(self._place, "the host")
+        return words
+
+    async def probe(self, path: str = _HEALTH_CHECK, request: Message = _HEALTH_REQUEST) -> Health:
+        """Whether the service answers at all: what it says, even that it does not serve, is not looked at."""
+        call: _AskBytes = self._channel.unary_unary(path)
+        try:
+            await call(request.SerializeToString(), timeout=min(_PROBE_TIMEOUT_S, self._timeout_s))
+        except grpc.aio.AioRpcError as error:
+            status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)[1]
+            return Health("HEALTHY") if error.code() in _HEALTHY else Health("UNHEALTHY", status)
+        except grpc.aio.BaseError:  # the channel is closed
+            return Health("UNHEALTHY", _ANY_OTHER[1])
+        return Health("HEALTHY")
+
+
+@asynccontextmanager
+async def reading(call: ByteStream) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The messages that a call brings; leaving cancels the call at once, however far it is."""
+    answers = cast("AsyncGenerator[bytes, None]", aiter(call))
+    try:
+        yield answers
+    finally:
+        call.cancel()
+        await answers.aclose()

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP towards others: pooled connections, TLS, headers, time limits and error mapping, written once.
+
+Services that the settings name (HttpService, and those whose address is a URL: JoinedCaller) join the trace. Endpoints
+that a request names (HttpCaller) are given exactly the headers that come with each call.
+
+Decides what of a caller's headers is passed on, how long and how large an answer may be, and what each foreign error
+is called here. Refuses to know any service's paths and bodies, and what a status means.
+"""
+
+import asyncio
+import contextlib
+import http
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpProcessingError
+from multidict import CIMultiDict
+from yarl import URL
+
+from lockgate._version import __version__
+from lockgate.backends.headers import NEVER_PASSED as NEVER_PASSED
+from lockgate.backends.tls import blaming, set_up_client
+from lockgate.config.settings import ServiceSettings, TlsSettings
+from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Health
+from lockgate.interfaces import Headers
+from lockgate.telemetry import client_call, trace_headers
+
+CONNECT_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_REASON_CHARS = 300
+CHEAP_BYTES = 128 * 1024  # the most that is decoded between two other things
+END_WAIT_S = 0.02
+READ_AHEAD_BYTES = 256 * 1024  # the library's own figure
+EVENT_STREAM = "text/event-stream"
+
+T = TypeVar("T")
+
+
+class AddressRefused(aiohttp.ClientConnectionError):
+    """Nobody may call the address that a host name leads to."""
+
+
+_NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
+_FOREIGN = (aiohttp.ClientError, HttpProcessingError, OSError)  # TimeoutError is an OSError
+_TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str], ...] = (
+    ((TimeoutError,), TimedOut, "no answer in time"),
+    ((AddressRefused,), Unavailable, "the address may not be called"),
+    ((aiohttp.ClientConnectorDNSError,), Unavailable, "the host name cannot be resolved"),
+    ((aiohttp.ClientSSLError, ssl.SSLError), Unavailable, "TLS failed"),
+    ((aiohttp.ClientConnectorError,), Unavailable, "cannot connect"),
+    ((aiohttp.ClientResponseError, HttpProcessingError), BrokeProtocol, "the answer is not HTTP"),
+    ((aiohttp.ClientPayloadError,), Unavailable, "the answer broke off"),
+    (_FOREIGN, Unavailable, "the connection was lost"),
+)
+# Python's phrases of these changed between its versions.
+_PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a teapot", 422: "Unprocessable Entity"}
+
+
+class Outgoing(NamedTuple):
+    """One request; `failure` is how the words of its failure begin."""
+
+    url: URL
+    headers: CIMultiDict[str]
+    body: bytes
+    failure: str
+
+    def __repr__(self) -> str:
+        return f"Outgoing({self.url})"  # headers hold tokens, bodies somebody's text
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
+class HttpCaller:
+    """Calls over a pool, to addresses that come with each. `kind` and `name` are how telemetry and errors call them.
+
+    Without `timeout_s` whoever calls sets the limit of time.
+    """
+
+    def __init__(
+        self, pooled: aiohttp.ClientSession, kind: str, name: str, timeout_s: float | None, max_bytes: int
+    ) -> None:
+        self._pooled = pooled
+        self._kind = kind
+        self.name = name
+        self._timeout_s = timeout_s
+        self.max_bytes = max_bytes
+
+    async def post(self, outgoing: Outgoing) -> Answer:
+        """The whole answer in time, whatever its status; raises UpstreamError when there is none."""
+        with client_call(self._kind, self.name) as call:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    response = await self._send(outgoing)
+                    call.status = response.status
+                    return Answer(response.status, await self._read_whole(response, outgoing))
+            except _FOREIGN as error:
+                raise self.translate(error, outgoing.failure) from None
+
+    async def open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """An answer that has begun in time, its body yet to be read; whoever asked closes it."""
+        with client_call(self._kind, self.name) as call:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    response = await self._send(outgoing)
+            except _FOREIGN as error:
+                raise self.translate(error, outgoing.failure) from None
+            call.status = response.status
+            return response
+
+    async def read(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        """The whole body of an answer that was opened, in bounded time and size."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._read_whole(response, outgoing)
+        except _FOREIGN as error:
+            raise self.translate(error, outgoing.failure) from None
+
+    async def read_packet(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        """What has come of the body since last time, waiting for it if need be; nothing at its end."""
+        try:
+            return await response.content.readany()
+        except _FOREIGN as error:
+            raise self.translate(error, outgoing.failure) from None
+
+    async def fetch(self, url: URL, headers: CIMultiDict[str]) -> Answer:
+        """What stands at an address, in the time of a probe; it is no call that telemetry counts."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                response = await self._pooled.get(url, headers=headers, allow_redirects=False)
+                return Answer(response.status, await self._read_whole(response, Outgoing(url, headers, b"", "")))
+        except _FOREIGN as error:
+            raise self.translate(error, "") from None
+
+    async def probe_at(self, url: URL, headers: CIMultiDict[str], well_below: int) -> Health:
+        """How the service behind an address is: well, if it answers with a status below that; never raises."""
+        try:
+            status = (await self.fetch(url, headers)).status
+        except UpstreamError as error:
+            return Health("UNKNOWN", 500, error.message)
+        return Health("HEALTHY") if status < well_below else _judge_status(status)
+
+    def translate(self, error: Exception, failure: str) -> UpstreamError:
+        """What a foreign error is called here; its words are for the log and hold no header."""
+        ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
+        if ours is BrokeProtocol:  # the library's words quote the answer, hence somebody's text
+            return ours(self.name, failure + words)
+        detail = self._detail(error)
+        return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
+
+    def refuse_length(self, outgoing: Outgoing, limit: int) -> BrokeProtocol:
+        """The error for an answer that is longer than we take."""
+        return BrokeProtocol(self.name, f"{outgoing.failure}the answer is longer than {limit} bytes")
+
+    async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+        try:
+            return await _read_bounded(response, self.max_bytes)
+        except _TooLarge:
+            raise self.refuse_length(outgoing, self.max_bytes) from None
+
+    async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+        """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
+        headers = self._complete(outgoing.headers)
+        response = await self._pooled.post(
+            outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
+        )
+        if response.status < 200:  # of the switch to a protocol that nobody asked for, the library lets go too late
+            response.close()
+            raise HttpProcessingError
+        _watch(response)
+        return response
+
+    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        """The headers as they are sent. Others are not told of our traces, but asking for them is part of a call."""
+        trace_headers()
+        return headers
+
+    def _detail(self, error: Exception) -> str:
+        """What may be said of the reason to somebody who chose the address, and must not learn what is behind it."""
+        return describe(error)
+
+
+class JoinedCaller(HttpCaller):
+    """Calls of a service that the settings name: it joins the trace."""
+
+    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
+        headers = headers.copy()
+        for name, value in trace_headers():
+            headers[name] = value
+        return headers
+
+
+class HttpService(JoinedCaller):
+    """One service of the settings: its pool, its base address, its token. It joins the trace."""
+
+    def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
+        scheme = "http" if service.tls is None else "https"
+        prefix = f"/{service.path_prefix}" if service.path_prefix else ""
+        self._base = f"{scheme}://{service.hostname}:{service.port}{prefix}"
+        self._token = service.api_token_value
+        super().__init__(pooled, kind, name, float(service.request_timeout), MAX_ANSWER_BYTES)
+
+    def url(self, path: str) -> URL:
+        """The address of a path of the service."""
+        return URL(self._base + path)
+
+    def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
+        """The headers of a request: those passed on, overruled by the service's token and the fixed ones."""
+        headers = _pass_on(passed)
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token.reveal()}"
+        headers["content-type"] = "application/json"
+        for name, value in fixed.items():
+            headers[name] = value
+        return headers
+
+    async def probe(self, passed: Headers) -> Health:
+        """How the service says it is; never raises. Neither token nor trace is sent."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                response = await self._pooled.get(self.url("/health"), headers=_pass_on(passed), allow_redirects=False)
+                return _judge(response.status, await _read_bounded(response, MAX_ANSWER_BYTES))
+        except _FOREIGN as error:
+            return Health("UNKNOWN", 500, self.translate(error, "").message)
+        except _TooLarge:
+            return _judge(response.status, b"")
+
+    def _detail(self, error: Exception) -> str:
+        return str(error)[:MAX_REASON_CHARS]
+
+
+@contextlib.asynccontextmanager
+async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
+    """A service, its connections closed at the end; nothing is connected before the first request."""
+    tls = True if service.tls is None else build_tls(service.tls)
+    async with open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
+        yield HttpService(service, kind, name, pooled)
+
+
+@contextlib.asynccontextmanager
+async def open_with_health(
+    service: ServiceSettings, health_service: ServiceSettings | None, kind: str, name: str
+) -> AsyncIterator[tuple[HttpService, HttpService]]:
+    """A service and the one that is asked for its health, often the same."""
+    async with open_http(service, kind, name) as opened:
+        if health_service is None:
+            yield opened, opened
+            return
+        async with open_http(health_service, kind, name) as health:
+            yield opened, health
+
+
+def open_session(
+    connector: aiohttp.TCPConnector,
+    connect_timeout_s: float | None = CONNECT_TIMEOUT_S,
+    read_ahead_bytes: int = READ_AHEAD_BYTES,
+) -> aiohttp.ClientSession:
+    """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller.
+
+    Of a body that nobody reads it keeps twice `read_ahead_bytes`, then it stops the sender.
+    """
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+        trust_env=False,
+        read_bufsize=read_ahead_bytes,
+    )
+
+
+def build_tls(tls: TlsSettings) -> ssl.SSLContext:
+    """The TLS side of a client; every part of the settings may be missing."""
+    with blaming("client_ca_cert_path", tls.client_ca_cert_path):
+        context = ssl.create_default_context(cafile=tls.client_ca_cert_path)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # newer Pythons set it; certificates that served so far still do
+    context.set_alpn_protocols(["http/1.1"])
+    set_up_client(context, tls)
+    return context
+
+
+def refuse(service: str, message: str, status: int) -> UpstreamError:
+    """The error for a service that answered, but not with success."""
+    ours = Unavailable if status == 503 else Rejected if 400 <= status < 500 else UpstreamError
+    return ours(service, message, status=status)
+
+
+def describe(error: Exception) -> str:
+    """The reason of a failure as the system or TLS names it, without any address; empty where they do not."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return cause.verify_message
+    if isinstance(cause, ssl.SSLError):
+        return (cause.reason or "").replace("_", " ").lower()
+    number = cause.errno if isinstance(cause, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else ""
+
+
+async def decode(body: bytes, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a body: at once, or off the loop where it could take long."""
+    return read(body) if len(body) <= CHEAP_BYTES else await asyncio.to_thread(read, body)
+
+
+async def let_end(response: aiohttp.ClientResponse) -> None:
+    """Give the end of the body a moment to come after the last event: then the connection can be used again."""
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(END_WAIT_S):
+            while await response.content.readany():
+                pass
+
+
+class _TooLarge(Exception):
+    """The body is longer than we take."""
+
+
+class _Body(aiohttp.payload.Payload):
+    """A JSON body in one piece. Unlike the library's own payload for bytes it does not warn above 1 MiB."""
+
+    _autoclose = True
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content, content_type="application/json")
+        self.content = content
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.content.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await writer.write(self.content)
+
+
+class _HealthBody(msgspec.Struct):
+    status: Literal["HEALTHY", "UNHEALTHY", "UNKNOWN"]
+    reason: Any = None
+
+
+_decode_health = msgspec.json.Decoder(_HealthBody).decode
+
+
+def _pass_on(passed: Headers) -> CIMultiDict[str]:
+    """The caller's headers that may be passed on, with all their values; in lower case, else the library loses some."""
+    headers = CIMultiDict({"user-agent": f"lockgate/{__version__}"})
+    kept = [(lower, _restore(value)) for name, value in passed if (lower := name.lower()) not in NEVER_PASSED]
+    for name, _ in kept:
+        headers.popall(name, None)
+    headers.extend(kept)
+    headers["accept-encoding"] = "identity"
+    return headers
+
+
+def _restore(value: str) -> str:
+    """Servers read header bytes as Latin-1, the library writes UTF-8: undo the former where the bytes were UTF-8."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def _watch(response: aiohttp.ClientResponse) -> None:
+    """End the body when its connection ends.
+
+    The library forgets to where a later packet breaks the rules of chunked bodies: it closes the connection, and
+    whoever reads waits for ever.
+    """
+    content, connection = response.content, response.connection
+    closed = getattr(connection.protocol, "closed", None) if connection is not None else None
+    if closed is None or content.is_eof():
+        return
+
+    def end(closed: "asyncio.Future[None]") -> None:
+        _look_at(closed)
+        if content.exception() is None and not content.is_eof():
+            content.set_exception(aiohttp.ClientPayloadError("the body breaks the rules of HTTP"))
+
+    def let_go() -> None:  # the connection is kept, and may break before there is another answer
+        closed.remove_done_callback(end)
+        closed.remove_done_callback(_look_at)
+        closed.add_done_callback(_look_at)
+
+    closed.add_done_callback(end)
+    content.on_eof(let_go)
+
+
+def _look_at(closed: "asyncio.Future[None]") -> None:
+    """Else the error of a connection is reported as never looked at."""
+    if not closed.cancelled():
+        closed.exception()
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while part := await response.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise _TooLarge
+    except BaseException:
+        response.close()
+        raise
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _judge_status(status: int) -> Health:
+    """What a status says that is none of success."""
+    return Health("UNHEALTHY" if 500 <= status < 600 else "UNKNOWN", status, _phrase(status))
+
+
+def _judge(status: int, body: bytes) -> Health:
+    """What an answer to a health request says."""
+    if status != 200:
+        return _judge_status(status)
+    try:
+        said = _decode_health(body)
+    except (ValueError, RecursionError):
+        return Health("HEALTHY")
+    is_told = said.status != "HEALTHY" and isinstance(said.reason, str)
+    return Health(said.status, 200, said.reason if is_told else None)
+
+
+def _phrase(status: int) -> str | None:
+    try:
+        return _PHRASES.get(status) or http.HTTPStatus(status).phrase
+    except ValueError:
+        return None

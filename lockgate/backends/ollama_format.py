@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said to an Ollama server and what it says: chats, whole and streamed line by line, and embeddings.
+
+Decides what of a reply is the answer: the text of its message, and not what the model thought on the way. Refuses to
+know where the server is, and what a status means.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lockgate.backends.replies import PieceReader, Usage, WholeAnswer, count_usage, refuse_dense
+from lockgate.errors import UnreadableBody
+from lockgate.gate.ndjson import LineSplitter
+from lockgate.gate.values import Message
+
+MAX_LINE_BYTES = 4 * 1024 * 1024
+_OPTIONS = {"max_tokens": "num_predict", "temperature": "temperature"}  # our names, theirs
+_MIN_LENGTH = 1e-30  # of a vector: what is shorter has no direction
+
+
+class _Words(msgspec.Struct, gc=False):
+    message: str
+
+
+class _Said(msgspec.Struct, gc=False):
+    content: str | None = None
+
+
+class _Line(msgspec.Struct, gc=False):
+    message: _Said | None = None
+    done: bool = False
+    done_reason: Any = None
+    error: str | _Words | None = None
+    prompt_eval_count: int | float | None = None
+    eval_count: int | float | None = None
+
+
+class _Name(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Names(msgspec.Struct, gc=False):
+    models: list[_Name]
+
+
+class _Vectors(msgspec.Struct, gc=False):
+    embeddings: list[list[float]]
+
+
+_CUT = "length"  # why an answer ended that was not allowed to go on
+_encode = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_names = msgspec.json.Decoder(_Names).decode
+_decode_vectors = msgspec.json.Decoder(_Vectors).decode
+
+
+def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
+    """What a model is asked; raises ValueError for what is no valid text."""
+    said = [{"role": one.role, "content": one.text} for one in messages]
+    body: dict[str, Any] = {"model": model, "messages": said, "stream": bool(params.get("stream"))}
+    if options := {theirs: params[ours] for ours, theirs in _OPTIONS.items() if params.get(ours) is not None}:
+        body["options"] = options
+    return _encode(body)
+
+
+def read_answer(body: bytes) -> WholeAnswer:
+    """A whole answer; raises ValueError or RecursionError for what is none."""
+    line = _decode_line(body)
+    if not line.done or line.message is None or line.error is not None:
+        raise ValueError("there is no complete answer in it")
+    return WholeAnswer(line.message.content or "", _count(line))
+
+
+def read_refusal(body: bytes) -> str:
+    """What an error says; nothing where there is none."""
+    try:
+        return _describe(_decode_line(body).error)
+    except (ValueError, RecursionError):
+        return ""
+
+
+class ChatReader(PieceReader):
+    """A streamed answer: a line of JSON for each piece, the last one says `done`."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        super().__init__()
+        self._lines = LineSplitter(max_line_bytes)
+
+    def feed(self, packet: bytes) -> list[str]:
+        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
+        return [] if self.is_over else self._read(self._lines.feed(packet))
+
+    def finish(self) -> list[str]:
+        """The piece of a last line that nobody ended."""
+        return [] if self.is_over else self._read(self._lines.finish())
+
+    def _read(self, lines: Iterable[bytes]) -> list[str]:
+        pieces: list[str] = []
+        try:
+            for line in lines:
+                if self.is_over:
+                    break
+                if (piece := self._read_line(line)) is not None:
+                    pieces.append(piece)
+        except UnreadableBody:  # a line that is too long; behind the end nobody cares
+            if not self.is_done:
+                self.failure = ""
+        return pieces
+
+    def _read_line(self, text: bytes) -> str | None:
+        if not text or text.isspace():
+            return None
+        self.has_events = True
+        try:
+            line = _decode_line(text)
+        except (ValueError, RecursionError):
+            self.failure = ""
+            return None
+        if line.error is not None:
+            self.failure = _describe(line.error)
+            return None
+        if line.done:
+            self.is_done = True
+            self.usage = _count(line)
+            self.is_cut = line.done_reason == _CUT
+        return (line.message.content or None) if line.message is not None else None
+
+
+def has_model(body: bytes, name: str) -> bool:
+    """Whether a list of models names this one; raises ValueError or RecursionError for what is no such list."""
+    names = {one.name for one in _decode_names(body).models}
+    return name in names or f"{name}:latest" in names
+
+
+def encode_texts(model: str, texts: Sequence[str]) -> bytes:
+    """What an embedding model is asked; raises ValueError for what is no valid text."""
+    return _encode({"model": model, "input": texts})
+
+
+def read_vectors(body: bytes, count: int) -> list[list[float]]:
+    """As many vectors of one size, each of length 1; raises ValueError or RecursionError for anything else."""
+    refuse_dense(body)
+    vectors = _decode_vectors(body).embeddings
+    if len(vectors) != count:
+        raise ValueError("there is not one vector for each text")
+    if len({len(vector) for vector in vectors}) > 1:
+        raise ValueError("the vectors differ in size")
+    return [_normalise(vector) for vector in vectors]
+
+
+def _normalise(vector: list[float]) -> list[float]:
+    length = math.hypot(*vector)
+    if not _MIN_LENGTH < length < math.inf:
+        raise ValueError("a vector has no direction")
+    return [one / length for one in vector]
+
+
+def _count(line: _Line) -> Usage | None:
+    counts = (line.prompt_eval_count, line.eval_count)
+    if counts == (None, None):
+        return None
+    asked, answered = (count or 0 for count in counts)
+    return count_usage({"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered})
+
+
+def _describe(error: str | _Words | None) -> str:
+    return error.message if isinstance(error, _Words) else error or ""

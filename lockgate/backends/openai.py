@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An OpenAI-compatible server: chat and text completions, whole and streamed, and its count of tokens.
+
+Decides what is a message, what is an error in its place, and where a stream ends. Refuses to know what messages mean:
+they leave as they came. Nothing is repeated for a failure of the server.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Literal
+
+import aiohttp
+import msgspec
+
+from lockgate.backends.http import EVENT_STREAM, Answer, HttpService, Outgoing, let_end, open_with_health, refuse
+from lockgate.backends.replies import DONE
+from lockgate.config.settings import OpenAISettings
+from lockgate.errors import BrokeProtocol, UpstreamError
+from lockgate.gate.sse import SseParser
+from lockgate.gate.values import Generation, Health
+from lockgate.interfaces import Headers
+from lockgate.telemetry import note_generation, note_stream_ended, note_usage
+
+_OPERATIONS = {"chat": "chat", "text": "text_completion"}
+NAME = "openai"
+UNKNOWN_ERROR = "unknown error occurred"
+_NO_HEADERS: dict[str, str] = {}
+
+
+class ServerError(msgspec.Struct):
+    """An error as such servers tell it."""
+
+    message: str
+    type: str
+    code: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    param: Any = None
+
+
+class _FlatError(ServerError, kw_only=True):
+    object: Literal["error"]
+
+
+class _WrappedError(msgspec.Struct):
+    error: ServerError
+
+
+class _TokenCount(msgspec.Struct):
+    count: Annotated[int, msgspec.Meta(ge=0)]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_decode_flat = msgspec.json.Decoder(_FlatError).decode
+_decode_wrapped = msgspec.json.Decoder(_WrappedError).decode
+_decode_count = msgspec.json.Decoder(_TokenCount).decode
+
+
+def _note_usage(message: dict[str, Any]) -> None:
+    """Tell telemetry what the model has read and written, if it says so."""
+    usage = message.get("usage")
+    if isinstance(usage, dict):
+        note_usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
+
+
+class OpenAIClient:
+    """A generation server. Errors before a stream begins name the model, those inside of it carry their own words."""
+
+    def __init__(self, http: HttpService, health: HttpService) -> None:
+        self._http = http
+        self._health = health
+        self._tokenize_url = http.url("/tokenize")
+        self._endpoints = {
+            "chat": (http.url("/v1/chat/completions"), "chat completion"),
+            "text": (http.url("/v1/completions"), "completion"),
+        }
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer as it came."""
+        note_generation(request.model, _OPERATIONS[request.kind])
+        outgoing = self._address(request)
+        answer = await self._http.post(outgoing)
+        if answer.status != 200:
+            raise self._refusal(answer, outgoing)
+        message = read_message(answer.body)
+        if message is None:
+            raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is no completion")
+        _note_usage(message)
+        return message
+
+    async def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The messages as they came, those of one packet together; closing it closes the connection."""
+        note_generation(request.model, _OPERATIONS[request.kind])
+        outgoing = self._address(request)
+        response = await self._http.open(outgoing)
+        try:
+            await self._check_start(response, outgoing)
+            reader = ChunkReader(outgoing.failure)
+            while packet := await self._http.read_packet(response, outgoing):
+                messages = reader.feed(packet)
+                if messages:
+                    _note_usage(messages[-1])
+                    yield messages
+                if reader.failure is not None:
+                    raise reader.failure
+                if reader.is_done:
+                    note_stream_ended()
+                    await let_end(response)
+                    return
+            if not reader.has_events and response.content_type != EVENT_STREAM:  # a page of HTML, say
+                raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is not a stream of events")
+        finally:
+            response.close()  # of a body that has come whole, the connection is back in the pool already
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """How many tokens the text has."""
+        body = _encode({"model": model, "prompt": text})
+        failure = f"tokenize request failed for `{model}`: "
+        outgoing = Outgoing(self._tokenize_url, self._http.headers(headers, _NO_HEADERS), body, failure)
+        answer = await self._http.post(outgoing)
+        if answer.status != 200:
+            raise self._refusal(answer, outgoing)
+        try:
+            return _decode_count(answer.body).count
+        except (ValueError, RecursionError) as error:
+            raise BrokeProtocol(NAME, f"{failure}the answer does not fit: {error}") from None
+
+    async def probe(self, headers: Headers) -> Health:
+        """How the server is now; never raises."""
+        return await self._health.probe(headers)
+
+    def _address(self, request: Generation) -> Outgoing:
+        url, what = self._endpoints[request.kind]
+        headers = self._http.headers(request.headers, _NO_HEADERS)
+        return Outgoing(url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: ")
+
+    async def _check_start(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> None:
+        """Raises unless a stream of events begins; some servers answer 200 with an error as plain JSON."""
+        is_json = response.content_type.endswith(("/json", "+json"))
+        if response.status == 200 and not is_json:
+            return
+        answer = Answer(response.status, await self._http.read(response, outgoing))
+        if answer.status != 200:
+            raise self._refusal(answer, outgoing)
+        error = find_error(answer.body)
+        if error is None:
+            raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is JSON, not a stream of events")
+        raise refuse(NAME, error.message, error.code)
+
+    def _refusal(self, answer: Answer, outgoing: Outgoing) -> UpstreamError:
+        error = find_error(answer.body)
+        return refuse(NAME, outgoing.failure + (UNKNOWN_ERROR if error is None else error.message), answer.status)
+
+
+class ChunkReader:
+    """Bytes of an event stream in, messages out; `failure` is what came after the messages last handed out, if bad."""
+
+    __slots__ = ("_failure_words", "_parser", "failure", "has_events", "is_done")
+
+    def __init__(self, failure_words: str) -> None:
+        self._parser = SseParser(NAME)
+        self._failure_words = failure_words
+        self.has_events = False
+        self.failure: UpstreamError | None = None
+        self.is_done = False
+
+    def feed(self, packet: bytes) -> list[dict[str, Any]]:
+        """The messages that these bytes complete, up to the end of the stream or the first failure."""
+        messages: list[dict[str, Any]] = []
+        try:
+            events = self._parser.feed(packet)
+        except BrokeProtocol as error:
+            self.failure = error
+            return messages
+        if events:
+            self.has_events = True
+        for data, _ in events:
+            if data == DONE:
+                self.is_done = True
+                break
+            message = read_message(data)
+            if message is None:
+                self.failure = self._judge(data)
+                break
+            messages.append(message)
+        return messages
+
+    def _judge(self, data: str) -> UpstreamError:
+        error = find_error(data)
+        if error is None:
+            return BrokeProtocol(NAME, f"{self._failure_words}an event is neither a message nor an error")
+        return refuse(NAME, error.message, error.code)
+
+
+@asynccontextmanager
+async def open_openai_client(settings: OpenAISettings) -> AsyncIterator[OpenAIClient]:
+    """The client of an OpenAI-compatible server."""
+    async with open_with_health(settings.service, settings.health_service, NAME, NAME) as (http, health):
+        yield OpenAIClient(http, health)
+
+
+def read_message(text: bytes | str) -> dict[str, Any] | None:
+    """A completion, or a chunk of one: an object with a list of choices; anything else is None."""
+    try:
+        message = _decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if type(message) is dict and type(message.get("choices")) is list:
+        return message
+    return None
+
+
+def find_error(text: bytes | str) -> ServerError | None:
+    """The error object in a body or event, in either of its two forms."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return _decode_wrapped(text).error
+    with contextlib.suppress(ValueError, RecursionError):
+        return _decode_flat(text)
+    return None

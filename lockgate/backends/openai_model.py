@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAIModel: a chat model of any OpenAI-compatible server, as a model behind the answer pipeline.
+
+Decides which of a completion's words are the answer: the text of its first choice. Refuses to know who may be called
+and how long it may take. The same server as a backend of the guardrails API is lockgate.backends.openai.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from lockgate.backends.endpoints import NO_DETAIL, Scrubber
+from lockgate.backends.http import HttpCaller
+from lockgate.backends.http_model import HttpModel
+from lockgate.backends.openai import NAME, find_error, read_message
+from lockgate.backends.replies import (
+    DONE,
+    MAX_DETAIL_CHARS,
+    AnswerReader,
+    WholeAnswer,
+    count_usage,
+    read_detail,
+    refuse_many,
+)
+from lockgate.backends.services import STREAM_WINDOW_BYTES, open_caller, own_headers
+from lockgate.config.settings import OpenAIModelSettings
+from lockgate.gate.sse import SseEvent
+from lockgate.gate.values import Endpoint, Health, Message
+from lockgate.interfaces import Headers
+
+DEFAULT_BASE = "/v1"
+_CUT = "length"  # why an answer ended that was not allowed to go on
+MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event says hundreds of bytes for each of text
+
+_WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
+
+
+class _Words(msgspec.Struct):
+    message: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Words | str
+
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+class OpenAIModel(HttpModel):
+    """A chat model, the endpoint's slug its name. `base` is the server's: a path ends where `/chat/completions` begins.
+
+    `known_as` is the model's name for telemetry; without it all such models are one.
+    """
+
+    def __init__(
+        self, caller: HttpCaller, base: URL, headers: CIMultiDict[str], endpoint: Endpoint, known_as: str = NAME
+    ) -> None:
+        super().__init__(caller, _find_path(base, "/chat/completions"), headers, Scrubber(endpoint.token))
+        self._base = base
+        self._model = endpoint.slug
+        self.known_as = known_as
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the server is there; never raises."""
+        return await self._caller.probe_at(_find_path(self._base, "/models"), self._headers, _WELL_BELOW)
+
+    def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
+        said = [{"role": one.role, "content": one.text} for one in messages]
+        body: dict[str, Any] = {"model": self._model, "messages": said}
+        body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
+        body["stream"] = bool(params.get("stream"))
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
+        return _encode_json(body)
+
+    def _decode(self, body: bytes) -> WholeAnswer:
+        message = _read_completion(body)
+        choice = None if message is None else _find_choice(message)
+        text = None if choice is None else _find_text(choice, "message")
+        if message is None or text is None:
+            raise ValueError("there is no text in it")
+        return WholeAnswer(text, count_usage(message.get("usage")))
+
+    def _find_detail(self, body: bytes) -> str:
+        words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
+        return words or read_detail(body, self._scrub) or NO_DETAIL
+
+    def _open_reader(self) -> AnswerReader:
+        return _ChatReader()
+
+
+class OwnOpenAIModel(OpenAIModel):
+    """A model of the settings: an answer that it breaks off is a failure, and one may be as long as it likes."""
+
+    needs_end = True
+    max_stream_bytes = MAX_STREAM_BYTES
+
+
+@asynccontextmanager
+async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnOpenAIModel]:
+    """A model of the settings, its connections closed at the end. Who asks limits the time."""
+    token = settings.api_token_value.reveal() if settings.api_token_value is not None else None
+    endpoint = Endpoint(settings.url, settings.model, token=token)
+    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
+        yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
+
+
+class _ChatReader(AnswerReader):
+    """The pieces of the first choice of a streamed completion."""
+
+    __slots__ = ("_is_finished",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_finished = False
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the choice has its reason to end; some servers never say that the stream is done."""
+        return self.is_done or self._is_finished
+
+    def _read_event(self, event: SseEvent) -> Iterator[str]:
+        if event.data == DONE:
+            self.is_done = True
+            return
+        message = _read_completion(event.data)
+        if message is None:
+            self.failure = _find_words(event.data)
+            return
+        self.usage = count_usage(message.get("usage")) or self.usage
+        choice = _find_choice(message)
+        if choice is not None:
+            self._is_finished = self._is_finished or choice.get("finish_reason") is not None
+            self.is_cut = self.is_cut or choice.get("finish_reason") == _CUT
+            yield _find_text(choice, "delta") or ""
+
+
+def _read_completion(text: bytes | str) -> dict[str, Any] | None:
+    """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
+    try:
+        refuse_many(text)
+    except ValueError:
+        return None
+    return read_message(text)
+
+
+def _find_path(base: URL, path: str) -> URL:
+    return base.with_path(f"{base.raw_path.rstrip('/') or DEFAULT_BASE}{path}", encoded=True)
+
+
+def _find_choice(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first choice, which is not always the first in the list."""
+    for choice in message["choices"]:
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            return choice
+    return None
+
+
+def _find_text(choice: Mapping[str, Any], part: str) -> str | None:
+    said = choice.get(part)
+    text = said.get("content") if isinstance(said, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _find_words(text: bytes | str) -> str:
+    """What an error says, in any of the forms that such servers use; nothing where there is none."""
+    known = find_error(text)
+    if known is not None:
+        return known.message
+    try:
+        error = _decode_refusal(text).error
+    except (ValueError, RecursionError):
+        return ""
+    return error if isinstance(error, str) else error.message

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstreams: the sources and models that requests name, behind one pool of connections.
+
+Decides by the scheme of its address what an endpoint is, and who may be called: the address of every connection is
+judged when it is made, so that no name can lead elsewhere later. Refuses to know what is asked. Nothing here raises:
+an endpoint that cannot be used is one whose calls fail.
+"""
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from lockgate.backends.endpoints import MAX_BODY_BYTES, UnfitHeader, build_headers
+from lockgate.backends.http import AddressRefused, HttpCaller, open_session
+from lockgate.backends.openai import NAME as OPENAI
+from lockgate.backends.openai_model import OpenAIModel
+from lockgate.backends.spaces import NAME as SPACE
+from lockgate.backends.spaces import SpaceModel, SpaceSource
+from lockgate.config.addresses import AddressRules, read_host
+from lockgate.config.refs import HERE, OPENAI_PREFIX, check_form, check_slug
+from lockgate.errors import Unavailable
+from lockgate.gate.values import Document, Endpoint, Frame, Message
+from lockgate.index.hits import find_similarity
+from lockgate.interfaces import DataSource, Model
+
+MAX_CONNECTIONS = 4096
+MIN_CONNECTIONS = 64
+MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own time
+# Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
+# we sent, and nothing is sent twice: so we close first.
+KEEP_ALIVE_S = 4.0
+MAX_LOOKUPS = 32
+NAMES_KEPT_S = 10  # the addresses of a name, judged; then it is looked up and judged again
+
+LocalSources = Mapping[str, DataSource | Endpoint | None]
+LocalModels = Mapping[str, Model | Endpoint | None]
+
+_MAX_ID_CHARS = 100  # of a name that a request made up, in our words
+
+
+class _Unusable(Exception):
+    """Why an endpoint cannot be called."""
+
+
+class _Address(NamedTuple):
+    base: URL
+    is_openai: bool
+
+
+class Upstreams:
+    """Makes sources and models of the endpoints that requests name.
+
+    `sources` and `models` are those that this instance exposes: parts that run here, or endpoints elsewhere. The latter
+    have a pool of their own, in which nobody is refused: whoever wrote the settings chose them.
+    """
+
+    def __init__(self, named: "_Reach", own: "_Reach", sources: LocalSources, models: LocalModels) -> None:
+        self._named = named
+        self._own = own
+        self._sources = sources
+        self._models = models
+
+    def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
+        """The source at an endpoint; never raises."""
+        if endpoint.url.lower() != HERE:
+            return self._named.source(endpoint, correlation_id, threshold)
+        source = self._sources.get(endpoint.slug)
+        if source is None:
+            return _FailingSource(f"no data source `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
+        if isinstance(source, Endpoint):  # it is given the threshold, and keeps it
+            return _LocalSource(self._own.source(source, correlation_id, threshold), endpoint.path)
+        return _LocalSource(source, endpoint.path, threshold)
+
+    def own_source(self, endpoint: Endpoint, threshold: float = 0.0) -> DataSource:
+        """The source at an endpoint of the settings, which may be anywhere."""
+        return self._own.source(endpoint, "", threshold)
+
+    def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
+        """The model at an endpoint; never raises."""
+        if endpoint.url.lower() != HERE:
+            return self._named.model(endpoint, correlation_id)
+        model = self._models.get(endpoint.slug)
+        if model is None:
+            return _FailingModel(f"no model `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
+        return self._own.model(model, correlation_id) if isinstance(model, Endpoint) else model
+
+
+class _Reach:
+    """Endpoints behind one pool. Without rules any address may be called."""
+
+    def __init__(self, pooled: aiohttp.ClientSession, rules: AddressRules | None) -> None:
+        self._rules = rules
+        self._space_sources = HttpCaller(pooled, "source", SPACE, None, MAX_BODY_BYTES)
+        self._space_models = HttpCaller(pooled, "model", SPACE, None, MAX_BODY_BYTES)
+        self._openai_models = HttpCaller(pooled, "model", OPENAI, None, MAX_BODY_BYTES)
+
+    def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
+        try:
+            address = self._read(endpoint)
+            if address.is_openai:
+                raise _Unusable(f"an {OPENAI_PREFIX} address is a model, not a data source")
+            headers = build_headers(correlation_id, endpoint.token, endpoint.tenant)
+        except (_Unusable, UnfitHeader) as why:
+            return _FailingSource(str(why))
+        return SpaceSource(self._space_sources, _find_query(address, endpoint), headers, endpoint, threshold)
+
+    def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
+        try:
+            address = self._read(endpoint)
+            headers = build_headers(correlation_id, endpoint.token, None if address.is_openai else endpoint.tenant)
+        except (_Unusable, UnfitHeader) as why:
+            return _FailingModel(str(why))
+        if address.is_openai:
+            known_as = endpoint.slug if self._rules is None else OPENAI
+            return OpenAIModel(self._openai_models, address.base, headers, endpoint, known_as)
+        return SpaceModel(self._space_models, _find_query(address, endpoint), headers, endpoint)
+
+    def _read(self, endpoint: Endpoint) -> _Address:
+        if (fault := check_slug(endpoint.url, endpoint.slug)) is not None:
+            raise _Unusable(f"the slug {fault}")
+        is_openai = endpoint.url.lower().startswith(OPENAI_PREFIX)
+        base = _read_url(endpoint.url[len(OPENAI_PREFIX) :] if is_openai else endpoint.url)
+        host = base.raw_host or ""
+        try:
+            literal = read_host(host)
+        except ValueError as error:
+            raise _Unusable(f"the url cannot be used: {error}") from None
+        if literal is not None and self._rules is not None and not self._rules.permits(host, literal):
+            raise _Unusable("the address may not be called")  # the resolver is asked about names only
+        return _Address(base, is_openai)
+
+
+@asynccontextmanager
+async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: LocalModels) -> AsyncIterator[Upstreams]:
+    """The upstreams, their connections closed at the end; raises ValueError for an entry of `allow` that is none."""
+    rules = AddressRules(allow)
+    async with _open_pool(rules) as named, _open_pool(None) as own:
+        yield Upstreams(_Reach(named, rules), _Reach(own, None), sources, models)
+
+
+@asynccontextmanager
+async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
+    """Connections that nobody else uses; TLS is verified by the system's store, which the library has read already."""
+    resolver = _Resolver(rules)
+    connector = aiohttp.TCPConnector(
+        ssl=True,
+        resolver=resolver,
+        ttl_dns_cache=NAMES_KEPT_S,
+        limit=_count_connections(),
+        limit_per_host=MAX_PER_HOST,
+        keepalive_timeout=KEEP_ALIVE_S,
+    )
+    try:
+        async with open_session(connector, connect_timeout_s=None) as pooled:
+            yield pooled
+    finally:
+        await resolver.close()
+
+
+def _count_connections() -> int:
+    """As many as a quarter of the files that we may open: clients and other services need some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft // 4))
+
+
+class _Resolver(AbstractResolver):
+    """Looks names up, and gives only addresses that may be called.
+
+    It has threads of its own: the event loop has few, and anybody can name a host whose lookup takes long.
+    """
+
+    def __init__(self, rules: AddressRules | None) -> None:
+        self._rules = rules
+        self._threads = ThreadPoolExecutor(MAX_LOOKUPS, "lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name; raises AddressRefused if none may be called."""
+        look_up: Callable[[], Any] = partial(
+            socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+        )
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        results = [_to_result(host, port, entry) for entry in found]
+        rules = self._rules
+        permitted = results if rules is None else [one for one in results if rules.permits(host, one["host"])]
+        if results and not permitted:
+            raise AddressRefused
+        return permitted
+
+    async def close(self) -> None:
+        """No more lookups; those under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _LocalSource:
+    """A source of this instance; its documents are cited as the request names it.
+
+    Where it knows how near in meaning a document is, that is the document's score, so that those of several sources can
+    be compared, and what is not near enough is left out. Without a threshold, scores are as the source gives them.
+    """
+
+    def __init__(self, source: DataSource, path: str, threshold: float | None = None) -> None:
+        self._source = source
+        self._path = path
+        self._threshold = threshold
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """What the source finds."""
+        found = [one._replace(source=self._path) for one in await self._source.search(question, limit)]
+        return found if self._threshold is None else list(_keep_near(found, self._threshold))
+
+
+def _keep_near(found: Sequence[Document], threshold: float) -> Iterator[Document]:
+    """Those that are near enough; one of which that is not known stays, and so do all where nothing is asked for."""
+    for one in found:
+        similarity = find_similarity(one)
+        if similarity is None:
+            yield one
+        elif similarity >= threshold or threshold == 0:
+            yield one._replace(score=similarity)
+
+
+class _Failing:
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def _fail(self) -> None:
+        raise Unavailable("upstream", self._why)
+
+
+class _FailingSource(_Failing):
+    """A source that cannot be called."""
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """Says why not."""
+        self._fail()
+        return []
+
+
+class _FailingModel(_Failing):
+    """A model that cannot be called."""
+
+    async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+        """Says why not."""
+        self._fail()
+        yield Frame(0, "")
+
+
+def _read_url(text: str) -> URL:
+    """An absolute address without credentials, query and fragment; whatever else the library would mend is refused."""
+    if (fault := check_form(text)) is not None:
+        raise _Unusable(f"the url {fault}")
+    try:
+        url = URL(text)
+    except ValueError:
+        raise _Unusable("the url cannot be read") from None
+    if not url.raw_host or url.port == 0:
+        raise _Unusable("the url cannot be read")
+    return url
+
+
+def _find_query(address: _Address, endpoint: Endpoint) -> URL:
+    slug = quote(endpoint.slug, safe="")
+    path = f"{address.base.raw_path.rstrip('/')}/api/v1/endpoints/{slug}/query"
+    return address.base.with_path(path, encoded=True)
+
+
+def _to_result(host: str, port: int, entry: tuple[Any, ...]) -> ResolveResult:
+    family, _, proto, _, place = entry
+    zone = place[3] if family == socket.AF_INET6 else 0
+    numeric = f"{place[0]}%{zone}" if zone else place[0]
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=numeric, port=port, family=family, proto=proto, flags=flags)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentence machine: where a sentence ends, in many scripts, while the text still arrives.
+
+Decides in this order: marks that need no white space after them (CJK, Devanagari, Urdu and others); question and
+exclamation marks; full stops, for which nupunkt is asked when the word before is not an ordinary one; then blank
+lines and list items. Refuses to know grammar, the language of the text, and anything before the open sentence or
+more than a word after its end: in doubt two sentences stay together, and are never lost.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from typing import Protocol
+
+from nupunkt import load_default_model
+
+from lockgate.chunkers.machines import CuttingMachine, has_blank_line
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# How much of the next word a decision may see, and how far back it may look.
+_GUARD_CHARS = 8
+_TOKEN_CHARS = 40
+_QUOTE_CHARS = 200
+_REMEMBERED_ANSWERS = 4096
+
+_SPACED_MARKS = ".!?…‼⁇⁈⁉"
+_FREE_MARKS = "。｡．！？︒﹒﹖﹗।॥؟۔።፧፨։။។៕།༎᠃᠉"
+_MARKS = _SPACED_MARKS + _FREE_MARKS
+# Free marks that also stand inside numbers, verses and names.
+_MARKS_IN_NUMBERS = "．।॥۔։"
+# With the invisible signs that may follow a mark: direction marks, the emoji form of ‼.
+_FREE_CLOSERS = "」』）】》〉〕］｝”’»›)]}\"'\u200e\u200f\ufe0f"
+# “ and « close as well (German); * _ ` ~ close markdown.
+_CLOSERS = _FREE_CLOSERS + "“‘«‹*_`~"
+# What may stand alone between spaces and still close: « Bonjour. » Puis
+_LONE_CLOSERS = "\"'”’»›)]}"
+_OPENERS = "([{<\"'“‘„‚«»‹›*_`~¿¡「『（【《〈-–—"
+# 「…。」と言った: the sentence goes on after the quotation.
+_QUOTE_CONTINUERS = "とっを、，,"
+
+_CANDIDATE = re.compile(
+    rf"(?<=[{re.escape(_MARKS + _CLOSERS)}])\s"
+    rf"|(?<=[{re.escape(_FREE_MARKS + _FREE_CLOSERS)}])[^\s{re.escape(_MARKS + _FREE_CLOSERS)}]"
+    "|[\r\n\u2029]"
+)
+_WHITE = re.compile(r"\s")
+_LINE_END = re.compile("[\r\n\u2029]")
+_LIST_MARKER = re.compile(r"[-*+•‣◦▪●○–—]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\)|\d{1,3}\.|#{1,6}")
+_ENUMERATOR = re.compile(r"\(?(?:\d{1,3}|[A-Za-z]|[ivxlcIVXLC]{1,6})\)?\.")
+_ORDINAL = re.compile(r"\d{1,2}\.")
+_MONTHS = tuple(
+    _words("Januar Jänner Februar März April Mai Juni Juli August Septembe Oktober November Dezember Jahrhund Jahrtaus")
+)
+# A single capital before one of these is no initial of a name: "Plan B. The next day".
+_AFTER_NO_INITIAL = _words(
+    "The This That These Those It He She We They You But However There If When Then So After Because"
+)
+
+# nupunkt's table of abbreviations was learned from noisy text. Words that end sentences every day are taken out of
+# it, as is every long or non-Latin entry (Korean and Persian verbs among them) but those of `_LONG_ABBREVIATIONS`.
+_LONG_ABBREVIATIONS = _words("approx messrs incorp abstr subsec subpar subdiv distrib certif telecomm biochem")
+_ORDINARY_WORDS = _words("""
+    acres add ago ah aims all alike ails aloud am amen amok an andes ant arrow at auto awry axe aye backs bail bank barn
+    bat bed bee bets bin bien biome black bled bleak blip bold bond book bra brash bro broad bull bump bus bays call cam
+    can cap car cent chaos chase chest chip chit cliff climb coal cod code cold con cow crazy dan day decks den depot
+    des dig dill dull dumb dusk dud dyes enter equal et faded fairs farce fish fist flag flak flake flip foes found fray
+    free futur gages gall girt glob hall hand hard harp hay heave hemp hen hers highs horse how hum human hun hunts ill
+    ills ilk imp in info iowa jerky joke john johns just jugs keg knees la lab lack lazy lea lead leaps leg life lids
+    lit liter lock loot low luck luz mag mas mason mass me med mend mess met metro mien mills mis miss mites mod moll
+    month mum nary ness nope nor oils ok okay oooh or ore os ouch overt pah par para park pears pen penny pens per pet
+    phew pick pimp pin pop port pow pub putty que quart rad rand rash raw re rest rich rife rites rob roll rota rove row
+    ruin ruts sand sane saw scam se sent shade shrug sic sick sinks sir skid sleep so soar sol sou south spas spool
+    stake stars stein stew stock story sub sum sun sup super sur tabs tale talen tasks tax taxis temp ten thank tics
+    toil tread tuck un utah vain vase vena vet vi vibe vidas vodka wall walk wane waned ware wash wave weave webs week
+    west wheat wheel wig will win wings wool works wrath yap yard yea yep yer york yup daño dedos diari niñas otoño kg
+    mai
+    """)
+_MORE_ABBREVIATIONS = _words("""
+    aprox avda dcha dra dres dña ej excmo gral ilmo ing izq lic p.ej prof profa sra sras sres srta srtas tel uds ud
+    vd vds ee.uu
+    abb allg anm aufl ausg bd bspw bzgl bzw d.h dipl ehem einschl entspr evtl exkl frl ggf hr hrsg i.d.r inkl insb jh
+    jhd kap mio mrd nr o.ä s.o s.u sog std str stv tsd u.a u.ä usf usw v.a vgl z.b z.t zzgl
+    c.-à-d déc éd févr hab janv juil mlle mlles mme mmes n.b réf ste tél boul
+    capt cmdr gen lt maj sgt
+    sig sigg dott ecc pag bijv blz dhr enz mevr exmo
+    г гг др им млн млрд проф руб см стр т.д т.е т.п тыс ул
+    """)
+# nupunkt takes a word with vowel signs for no abbreviation; these never end a sentence.
+_CASELESS_ABBREVIATIONS = _words("डॉ प्रो पं सं रु कि.मी ई.पू")
+
+
+class Splitter(Protocol):
+    """The part of nupunkt's tokenizer that is used here."""
+
+    @property
+    def abbreviations(self) -> frozenset[str]:
+        """The abbreviations it knows, in lower case, without the last full stop."""
+
+    def span_tokenize(self, text: str) -> Iterable[tuple[int, int]]:
+        """Start and end of each sentence."""
+
+
+class StopJudge:
+    """Says whether a full stop or an ellipsis ends a sentence. What it remembers changes no answer."""
+
+    def __init__(self, splitter: Splitter) -> None:
+        self._splitter = splitter
+        self._abbreviations = splitter.abbreviations
+        self._ask = lru_cache(_REMEMBERED_ANSWERS)(self._ask_splitter)
+
+    def is_plain(self, word: str) -> bool:
+        """Whether a full stop after this word ends a sentence whatever follows."""
+        return len(word) > 1 and word.isalpha() and word.lower() not in self._abbreviations
+
+    def ends(self, token: str, word: str, following: str) -> bool:
+        """Whether `token`, which is `word` with its marks, ends a sentence before `following`."""
+        if word in _CASELESS_ABBREVIATIONS:
+            return False
+        if len(word) == 1 and word.isalpha() and (following[0].isalpha() or word.lower() == word.upper()):
+            # An initial; nupunkt says the same, but for a capital that the next word shows to be none.
+            return word.isupper() and following.rstrip(",:") in _AFTER_NO_INITIAL
+        if word.lower() == "no":
+            return not following[0].isdigit()
+        if "." in word.strip(".") and following[0].islower():
+            return False
+        if _ORDINAL.fullmatch(word + ".") and following.startswith(_MONTHS):
+            return False
+        return self._ask(token, following)
+
+    def _ask_splitter(self, token: str, following: str) -> bool:
+        # The word in front keeps nupunkt from taking the token for the number of a list item.
+        window = f"so {token} {following}"
+        at = len(window) - len(following)
+        return any(start == at for start, _ in self._splitter.span_tokenize(window))
+
+
+@cache
+def load_stop_judge() -> StopJudge:
+    """The judge over nupunkt's own model, loaded once; it never changes after that."""
+    splitter = load_default_model()
+    for abbreviation in splitter.abbreviations:
+        if _is_noise(abbreviation):
+            splitter.remove_abbreviation(abbreviation)
+    splitter.add_abbreviations(sorted(_MORE_ABBREVIATIONS))
+    judge = StopJudge(splitter)
+    judge.ends("etc.", "etc", "and")  # nupunkt compiles its patterns at the first question
+    return judge
+
+
+def _is_noise(abbreviation: str) -> bool:
+    if not abbreviation.isalpha() or abbreviation in _LONG_ABBREVIATIONS:
+        return False
+    return len(abbreviation) > 5 or abbreviation > "ɏ" or abbreviation in _ORDINARY_WORDS
+
+
+class SentenceMachine(CuttingMachine):
+    """A sentence ends after its mark, its closing quotes and brackets, and the white space that follows them."""
+
+    _candidate = _CANDIDATE
+    _guard_chars = _GUARD_CHARS
+
+    def __init__(self, max_chars: int, judge: StopJudge) -> None:
+        super().__init__(max_chars)
+        self._stops = judge
+
+    def _judge(self, text: str, begin: int, gap: int, at: int, is_final: bool) -> int | None:
+        if gap == at:
+            return self._judge_free_mark(text, begin, at)
+        white = text[gap:at]
+        has_line_end = _LINE_END.search(white) is not None
+        if has_line_end and has_blank_line(white):
+            return at
+        ends = self._ends_spaced(text, begin, gap, at, is_final)
+        if ends is False and has_line_end:
+            ends = _begins_item(text, at, is_final)
+        if ends is None:
+            return None
+        return at if ends else 0
+
+    def _judge_free_mark(self, text: str, begin: int, at: int) -> int:
+        """A mark that needs no white space, with the next sentence right behind it."""
+        tail = text[max(begin, at - _TOKEN_CHARS) : at]
+        core = tail.rstrip(_CLOSERS)
+        if not core or core[-1] not in _FREE_MARKS:
+            return 0
+        following = text[at]
+        if core[-1] in _MARKS_IN_NUMBERS and (following.isdigit() or following.upper() != following.lower()):
+            return 0
+        if core != tail and following in _QUOTE_CONTINUERS:
+            return 0
+        # A straight quote opens or closes: it opens the next sentence if it is an odd one.
+        if tail[-1] == '"' and text.count('"', max(begin, at - _QUOTE_CHARS), at) % 2:
+            return at - 1
+        return at
+
+    def _ends_spaced(self, text: str, begin: int, gap: int, at: int, is_final: bool) -> bool | None:
+        """Whether a mark before the white space ends a sentence; None: more of the next word is needed."""
+        if text[gap - 1].isspace():
+            return False
+        tail = text[max(begin, gap - _TOKEN_CHARS) : gap]
+        token = tail.split()[-1]
+        core = token.rstrip(_CLOSERS)
+        is_lone = not core
+        if is_lone:
+            core = tail[: -len(token)].rstrip()
+        if not core or core[-1] not in _MARKS or text[at] in _MARKS:
+            return False
+        closes = text[at] in _LONE_CLOSERS and _is_lone_closer(text, at, is_final)
+        if closes is not False:
+            return None if closes is None else False
+        # "Is it?" he asked.
+        if core != token and text[at].islower() and _LINE_END.search(text, gap, at) is None:
+            return False
+        if is_lone or core[-1] not in ".…":
+            return True
+        return self._ends_at_stop(text, tail, core, at, is_final)
+
+    def _ends_at_stop(self, text: str, tail: str, core: str, at: int, is_final: bool) -> bool | None:
+        word = core.lstrip(_OPENERS)[:-1]
+        if self._stops.is_plain(word):
+            return True
+        following = _next_word(text, at, is_final)
+        if following is None:
+            return None
+        token = tail.split()[-1]
+        before = tail[: len(tail) - len(token)].rstrip(" \t")
+        if _ENUMERATOR.fullmatch(core.lstrip(_OPENERS)) and (not before or before[-1] in "\r\n\u2029"):
+            return False
+        return self._stops.ends(token, word, following)
+
+
+def _is_lone_closer(text: str, at: int, is_final: bool) -> bool | None:
+    following = _next_word(text, at, is_final)
+    return None if following is None else not following.strip(_LONE_CLOSERS)
+
+
+def _begins_item(text: str, at: int, is_final: bool) -> bool | None:
+    following = _next_word(text, at, is_final)
+    if following is None:
+        return None
+    return _LIST_MARKER.fullmatch(following) is not None or following.startswith("```")
+
+
+def _next_word(text: str, at: int, is_final: bool) -> str | None:
+    """The word at `at`, or as much of it as a decision may see; None if that has not arrived."""
+    end = at + _GUARD_CHARS
+    white = _WHITE.search(text, at, end)
+    if white is not None:
+        return text[at : white.start()]
+    return text[at:end] if is_final or len(text) >= end else None

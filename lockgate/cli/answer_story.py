@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of a guarded answer: its events one by one, and what is told of each to whoever looks.
+
+Decides what is worth a line and in which words. Refuses to know where the events come from, and how lines look.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from lockgate.cli.answer_marks import Finding, Released, name_finding, place_marks
+from lockgate.cli.answer_view import Piece, View
+
+_DIGEST_CHARS = 12
+_OUTCOMES = {"prompt_blocked": "the question was not let through", "answer_blocked": "the answer was cut off"}
+_PLACES = {"input": "in the question", "output": "in the answer", "grounding": "in the answer"}
+
+Event = Mapping[str, Any]
+
+
+class End(Enum):
+    """How an answer ended, if it did."""
+
+    ANSWERED = "answered"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+
+
+def find_end(name: str, event: Any) -> End | None:
+    """How the answer has ended, if this is its last event."""
+    if name == "error":
+        return End.FAILED
+    if name != "done":
+        return None
+    outcome = event.get("outcome") if isinstance(event, dict) else None
+    return End.BLOCKED if outcome in _OUTCOMES else End.ANSWERED
+
+
+class Story:
+    """One answer. `end` is None until its last event."""
+
+    def __init__(self, view: View, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        self._clock = clock
+        self._began = clock()
+        self._held = ""  # the model's text from `_released` on
+        self._released = 0
+        self._is_blocked = False
+        self._open: list[Finding] = []  # that go on beyond what has been released
+        self._shown: set[tuple[Any, ...]] = set()
+        self._first_token_ms: float | None = None
+        self._first_release_ms: float | None = None
+        self.end: End | None = None
+
+    def tell(self, name: str, event: Event) -> None:
+        """One event."""
+        self.end = self.end or find_end(name, event)
+        match name:
+            case "trace":
+                self._trace(event)
+            case "source_complete":
+                self._view.note("source", _describe_source(event), is_grave=event["status"] != "success")
+            case "token":
+                self._say(event)
+            case "done":
+                self._finish(event)
+            case "error":
+                self._fail(str(event.get("message")))
+
+    def leave(self) -> None:
+        """No more events are heard."""
+        self._view.close()
+
+    # The answer.
+
+    def _trace(self, event: Event) -> None:
+        kind = event.get("kind")
+        if kind == "held" and not self._is_blocked:
+            if self._first_token_ms is None:
+                self._first_token_ms = event["at_ms"]
+            self._held = self._held[: event["start"] - self._released] + event["text"]
+            self._view.hold(self._held)
+        elif kind == "released":
+            self._is_blocked = self._is_blocked or event["outcome"] == "blocked"
+            if self._is_blocked:
+                self._view.hold("")
+            elif self._first_release_ms is None:
+                self._first_release_ms = event["at_ms"]
+
+    def _say(self, event: Event) -> None:
+        text = event["content"]
+        start = event.get("start_index", self._released)
+        end = event.get("processed_index", start + len(text))
+        if self._first_release_ms is None and text:
+            self._first_release_ms = (self._clock() - self._began) * 1000
+        skipped, length = start - self._released, end - start
+        original = self._held[skipped : skipped + length]
+        findings = [*self._open, *event.get("detections", ())]
+        released = Released(start, end, original if len(original) == length else None, self._is_blocked)
+        self._shown |= {_identify(one) for one in findings}
+        self._open = [one for one in findings if one["end"] > end]
+        self._held = "" if self._is_blocked else self._held[skipped + length :]
+        self._released = end
+        self._view.say(Piece(text, place_marks(text, released, findings)), self._held)
+
+    def _fail(self, message: str) -> None:
+        self._view.note("failed", message, is_grave=True)
+
+    # The end.
+
+    def _finish(self, event: Event) -> None:
+        self._view.close()
+        if self.end is End.BLOCKED:
+            self._view.note("blocked", _OUTCOMES[event["outcome"]], is_grave=True)
+        self._list_findings(event.get("detections", {}))
+        is_asked = event.get("outcome") != "prompt_blocked"
+        for source in event.get("retrieval_info", ()):
+            if is_asked and source.get("error_message"):
+                self._view.note("warning", f"source {source['path']}: {source['error_message']}")
+        for warning in event.get("warnings", ()):
+            if not str(warning.get("type")).startswith("UNSUITABLE_"):  # those were told as findings
+                self._view.note("warning", str(warning.get("message")))
+        for line in _describe_citations(event):
+            self._view.note("cited", line)
+        if event.get("receipt"):
+            self._view.note("receipt", _describe_receipt(event["receipt"]))
+        self._view.note("times", self._describe_times(event.get("metadata", {})))
+
+    def _list_findings(self, detections: Mapping[str, Sequence[Any]]) -> None:
+        for document in detections.get("documents", ()):
+            found = [*document.get("results", ()), *document.get("title_results", ())]
+            words = f"{', '.join(_list_names(found))} in “{document.get('title')}” of {document.get('path')}"
+            self._view.note("found", f"{words}: {document.get('outcome')}", is_grave=True)
+        for section, place in _PLACES.items():
+            for found in detections.get(section, ()):
+                if self._view.shows_marks and _identify(found) in self._shown:
+                    continue
+                span = f"characters {found['start']} to {found['end']}"
+                words = f"{name_finding(found)} {place}, {span}, score {found['score']:.2f}"
+                self._view.note("found", words, is_grave=True)
+
+    def _describe_times(self, metadata: Mapping[str, Any]) -> str:
+        times = {
+            "retrieval": metadata.get("retrieval_time_ms"),
+            "first token": self._first_token_ms,
+            "first release": self._first_release_ms,
+            "total": metadata.get("total_time_ms"),
+        }
+        return ", ".join([f"{name} {_describe_ms(ms)}" for name, ms in times.items() if ms is not None])
+
+
+def _describe_source(event: Event) -> str:
+    counts = [_count(event["documents"], "document")]
+    counts += [f"{event[name]} {name}" for name in ("dropped", "masked", "flagged") if event.get(name)]
+    failures = {"error": "failed", "timeout": "timed out"}
+    return f"{event['path']}: {failures.get(event['status'], ', '.join(counts))}"
+
+
+def _describe_citations(event: Event) -> list[str]:
+    """Each source that is cited, with the titles of its documents."""
+    titles: dict[str, list[str]] = {}
+    for title, document in event.get("sources", {}).items():
+        titles.setdefault(document.get("slug"), []).append(title)
+    cited = {one["path"]: one["is_retrieved"] for one in event.get("citations") or ()}
+    return [
+        f"[{path}] {'; '.join(titles.get(path, ()))}" if is_retrieved else f"[{path}] is no source of this answer"
+        for path, is_retrieved in cited.items()
+    ]
+
+
+def _describe_receipt(receipt: Mapping[str, Any]) -> str:
+    detectors = receipt["detectors"]
+    names = ", ".join([one["detector_id"] for one in detectors])
+    missing = ", ".join([one["detector_id"] for one in detectors if not one["covered"]])
+    covered = "all that left was read" if receipt["covered"] else f"NOT all that left was read: {missing}"
+    parts = [f"{receipt['outcome']}{' (shadow)' if receipt['mode'] == 'shadow' else ''}"]
+    parts += [f"policy {receipt['policy']}"] if receipt["policy"] else []
+    parts += [f"read by {names}" if names else "read by nobody", covered]
+    return ", ".join([*parts, f"digest {receipt['digest']['value'][:_DIGEST_CHARS]}"])
+
+
+def _describe_ms(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _list_names(found: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(map(name_finding, found)))
+
+
+def _identify(found: Finding) -> tuple[Any, ...]:
+    return found.get("detector_id"), found.get("detection"), found["start"], found["end"]

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate ask`: a question that is answered from documents, guarded, in the terminal.
+
+Decides what is asked and what the exit code is. The request is the one that the playground's page makes, to a server
+that runs or to one of our own (`ask_place`); what is shown of an answer is decided in `answer_story`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TYPE_CHECKING, Any
+
+from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK, AddSettings, Commands
+from lockgate.cli.ask_request import LOWEST_SCORE, build_request, read_detector
+from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
+
+if TYPE_CHECKING:
+    from lockgate.cli.answer_story import End
+    from lockgate.cli.ask_place import Offer, Place
+    from lockgate.config.settings import Settings
+
+_KEY, _TOKEN = "LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"
+_SECTIONS = ("input", "documents", "output", "grounding")
+_MAX_QUESTION_BYTES = 1024 * 1024
+_BY_SIGNAL = 128
+_PREPARING = "Looking through the library's papers …"
+_NO_MODEL = "no model may be asked: give one of `models` the line `expose: true`"
+_NO_MODEL_THERE = "the server does not tell its models (`server.playground` is off): use --model, and --source"
+_WORDS = (
+    "Ask a question that is answered from documents, and watch the answer pass the gate: on a terminal text is dim "
+    "while it is held and solid once every detector has read it. Without a config file the library of `lockgate demo` "
+    "is asked, right after `lockgate setup`. The answer goes to standard output; where that is no terminal, or "
+    "NO_COLOR is set, nothing else goes there: sources, findings, citations, receipt and times are on standard error."
+)
+_EPILOG = (
+    f"Variables: {_KEY} says who asks, where a server has callers; {_TOKEN} stands for --trace-token. "
+    "Exit codes: 0 answered, 1 the question or the answer was blocked, 2 wrong usage or settings, 3 failed."
+)
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """Adds `ask`."""
+    parser = commands.add_parser(
+        "ask",
+        help="ask a guarded question, and watch the answer pass the gate",
+        description=_WORDS,
+        epilog=_EPILOG,
+    )
+    parser.set_defaults(run=run_ask)
+    parser.add_argument("question", nargs="?", help="the question; without it, or with -, standard input is read")
+    parser.add_argument("--policy", metavar="NAME", help="who reads it; default: the first policy, unless -d is given")
+    parser.add_argument(
+        "-d",
+        "--detector",
+        action="append",
+        default=[],
+        metavar="SECTION:ID[=JSON]",
+        help="a detector for input, documents, output or grounding, and its parameters: -d output:pii",
+    )
+    parser.add_argument("--source", action="append", metavar="ID", help="a source of documents; default: all of them")
+    parser.add_argument("--model", metavar="ID", help="which model answers; default: the first")
+    parser.add_argument(
+        "--threshold",
+        type=_read_share,
+        default=LOWEST_SCORE,
+        metavar="X",
+        help=f"lowest score of a document, default {LOWEST_SCORE}",
+    )
+    parser.add_argument("--url", help="ask a server that runs, as http://127.0.0.1:8033, in place of one inside")
+    parser.add_argument("--trace-token", metavar="TOKEN", help="its trace token; a server with a page tells it itself")
+    parser.add_argument("--json", action="store_true", help='one JSON object per event: {"event": …, "data": …}')
+    parser.add_argument("--trace", action="store_true", help="with --json: also the events of the trace")
+    add_settings(parser)
+
+
+def run_ask(options: argparse.Namespace) -> int:
+    """Carries out `ask`."""
+    if options.trace and not options.json:
+        raise ConfigError("is for --json: without it the trace is what one sees", source="--trace")
+    detectors = _read_detectors(options.detector)
+    key, token = os.environ.get(_KEY, ""), os.environ.get(_TOKEN, "")
+    settings = None if options.url else _load(options)
+    question = _read_question(options.question)
+    return asyncio.run(
+        _run(options, question, detectors, _choose_place(options, settings, key, options.trace_token or token))
+    )
+
+
+def _choose_place(
+    options: argparse.Namespace, settings: "Settings | None", key: str, token: str
+) -> "AbstractAsyncContextManager[Place]":
+    from lockgate.cli.ask_place import open_here, open_there
+    from lockgate.config.refs import check_url
+    from lockgate.telemetry import set_up_logging
+
+    set_up_logging(style=None, level="INFO", is_quiet=True)  # standard output is for the answer
+    if settings is not None:
+        return open_here(settings)
+    if fault := check_url(options.url):
+        raise ConfigError(fault, source="--url")
+    return open_there(options.url, key, token)
+
+
+def _load(options: argparse.Namespace) -> "Settings":
+    """The settings; where there are none, those of the demo, its documents at hand."""
+    from lockgate.cli.answer_view import Waiting
+    from lockgate.cli.demo_library import load_demo_settings, prepare_demo
+    from lockgate.config.settings import EMBEDDED_DEFAULT
+
+    settings: Settings = options.load(options)
+    if settings.source != EMBEDDED_DEFAULT or settings.models:
+        return settings
+    given = {name: value for name, value in vars(options).items() if name.startswith("set:")}
+    settings = load_demo_settings(argparse.Namespace(**given))
+    waiting = Waiting(_PREPARING)
+    try:
+        prepare_demo(settings)
+    finally:
+        waiting.end()
+    return settings
+
+
+async def _run(
+    options: argparse.Namespace, question: str, detectors: dict[str, Any], opening: "AbstractAsyncContextManager[Place]"
+) -> int:
+    """The exit code. Other signals that end a command do it as Ctrl-C does: nothing is left running."""
+    task = asyncio.current_task()
+    assert task is not None
+    ended_by: list[int] = []
+
+    def end(number: int) -> None:
+        ended_by.append(number)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        async with opening as place:
+            body = _build_request(options, question, detectors, await place.look())
+            return await (_print_events if options.json else _show)(place, body, options)
+    except asyncio.CancelledError:
+        if ended_by:
+            return _BY_SIGNAL + ended_by[0]
+        raise
+
+
+def _build_request(
+    options: argparse.Namespace, question: str, detectors: dict[str, Any], offer: "Offer"
+) -> dict[str, Any]:
+    """What the page would send."""
+    model = options.model or next(iter(offer.models), None)
+    sources = offer.sources if options.source is None else options.source
+    policy = options.policy or (next(iter(offer.policies), None) if not detectors else None)
+    if model is None:
+        raise InvalidRequest(_NO_MODEL_THERE if options.url else _NO_MODEL)
+    _check_known("model", [model], offer.models)
+    _check_known("source", sources, offer.sources)
+    _check_known("policy", [policy] if policy else [], offer.policies)
+    guards = detectors | ({"policy": policy} if policy else {})
+    return build_request(question, model, sources, guards, options.threshold)
+
+
+def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """A server that tells nothing about itself is asked for anything."""
+    for name in names:
+        if known and name not in known:
+            raise InvalidRequest(f"there is no {kind} `{name}`; there are: {', '.join(known)}")
+
+
+async def _show(place: "Place", body: dict[str, Any], _: argparse.Namespace) -> int:
+    from lockgate.cli.answer_story import Story
+    from lockgate.cli.answer_view import flatten, open_view
+
+    story = Story(open_view())
+    try:
+        async with aclosing(place.ask(body)) as events:
+            async for name, event in events:
+                try:
+                    story.tell(name, event)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise BrokeProtocol(
+                        "server", f"the event `{flatten(name[:40])}` is not what it should be"
+                    ) from error
+    finally:
+        story.leave()
+    return _choose_exit(story.end)
+
+
+async def _print_events(place: "Place", body: dict[str, Any], options: argparse.Namespace) -> int:
+    from lockgate.cli.answer_story import find_end
+
+    end = None
+    async with aclosing(place.ask(body)) as events:
+        async for name, event in events:
+            end = end or find_end(name, event)
+            if name != "trace" or options.trace:
+                print(json.dumps({"event": name, "data": event}), flush=True)
+    return _choose_exit(end)
+
+
+def _choose_exit(end: "End | None") -> int:
+    from lockgate.cli.answer_story import End
+
+    if end is None:
+        raise BrokeProtocol("server", "the answer has no end: the connection was closed before")
+    return {End.ANSWERED: EXIT_OK, End.BLOCKED: EXIT_FOUND, End.FAILED: EXIT_FAILED}[end]
+
+
+# What is asked.
+
+
+def _read_question(given: str | None) -> str:
+    if given not in (None, "-"):
+        question = os.fsencode(given).decode("utf-8", "replace")
+    else:
+        if sys.stdin.isatty():
+            print("Your question, then Ctrl-D:", file=sys.stderr, flush=True)
+        raw = sys.stdin.buffer.read(_MAX_QUESTION_BYTES + 1)
+        if len(raw) > _MAX_QUESTION_BYTES:
+            raise ConfigError(f"is longer than {_MAX_QUESTION_BYTES} bytes", source="standard input")
+        question = raw.decode("utf-8", "replace")
+    if not question.strip():
+        raise ConfigError("is empty", source="the question")
+    return question.rstrip("\n")
+
+
+def _read_detectors(words: Sequence[str]) -> dict[str, Any]:
+    sections: dict[str, Any] = {}
+    for word in words:
+        place, params = read_detector(word, "-d")
+        section, _, name = place.partition(":")
+        if section not in _SECTIONS or not name:
+            raise ConfigError(f"write SECTION:ID, where SECTION is one of {', '.join(_SECTIONS)}", source=f"-d {word}")
+        sections.setdefault(section, {})[name] = params
+    return sections
+
+
+def _read_share(word: str) -> float:
+    try:
+        share = float(word)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {word!r}")
+    return share

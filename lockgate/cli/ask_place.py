@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a question is asked: at a server that runs, or at one of our own that nobody else can reach.
+
+Both are the ordinary server and get the ordinary request. Decides how it is reached and what its refusals mean. Refuses
+to know what is asked, and what the events of an answer say.
+"""
+
+import asyncio
+import json
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from lockgate.api.endpoints import ABOUT_PATH, TRACED_CHAT_PATH
+from lockgate.cli.answer_view import Waiting, flatten
+from lockgate.config.options import Secret
+from lockgate.config.refs import CHAT_STREAM_PATH
+from lockgate.config.settings import Settings
+from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Unavailable
+from lockgate.gate.sse import SseParser
+from lockgate.gateway import open_gateway
+from lockgate.server.accept import BACKLOG
+from lockgate.server.serving import PortServer, build_api_app
+
+_SERVICE = "server"
+_HERE = "http://127.0.0.1"
+_KEY, _TOKEN = "X-Lockgate-Key", "X-Lockgate-Trace"
+_MAX_BYTES = 4 * 1024 * 1024  # of an answer that is no stream
+_CONNECT_S = 10.0
+_LOOK_S = 10.0  # for what a server says about itself, connecting included
+_NO_WORDS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
+_LOADING = "Loading the model and the detectors …"
+
+
+class Offer(NamedTuple):
+    """What a server says about itself; a server without a playground says nothing."""
+
+    models: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    policies: Sequence[str] = ()
+    token: str = ""
+
+
+class Place:
+    """A server that can be asked. `token` opens its trace, `key` says who asks; both may be empty."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, key: str = "", token: str = "") -> None:
+        self._session = session
+        self._url = url
+        self._key = {_KEY: key} if key else {}
+        self._token = token
+
+    async def look(self) -> Offer:
+        """What there is to ask; from then on the trace is open if the server gave its token."""
+        limit = aiohttp.ClientTimeout(total=_LOOK_S, sock_connect=_CONNECT_S)
+        with _reaching(self._url):
+            call = self._session.get(self._url + ABOUT_PATH, headers=self._key, allow_redirects=False, timeout=limit)
+            async with call as response:
+                body = await _read_whole(response)
+        offer = _read_about(response.status, body)
+        self._token = self._token or offer.token
+        return offer
+
+    async def ask(self, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, Any], None]:
+        """The events of the answer as they come: name and content."""
+        headers = {**self._key, **({_TOKEN: self._token} if self._token else {})}
+        path = TRACED_CHAT_PATH if self._token else CHAT_STREAM_PATH
+        with _reaching(self._url):
+            call = self._session.post(self._url + path, json=body, headers=headers, allow_redirects=False)
+            async with call as response:
+                if response.status != 200:
+                    words = _find_words(await _read_whole(response))
+                    raise _refuse(response.status, words or _NO_WORDS.get((response.status, path), ""))
+                parser = SseParser(_SERVICE)
+                async for packet in response.content.iter_any():
+                    for event in parser.feed(packet):
+                        yield event.event, _read_json(event.data)
+
+
+@asynccontextmanager
+async def open_there(url: str, key: str, token: str) -> AsyncIterator[Place]:
+    """A server that runs already."""
+    async with aiohttp.ClientSession(timeout=_build_timeout()) as session:
+        yield Place(session, url.rstrip("/"), key=key, token=token)
+
+
+@asynccontextmanager
+async def open_here(settings: Settings) -> AsyncIterator[Place]:
+    """A server of our own for as long as this lasts, at a socket in a folder that only we can enter."""
+    token = secrets.token_urlsafe(32)
+    server = replace(settings.server, playground=True, trace=True)
+    settings = replace(settings, server=server, trace_token=Secret(token), agents={}, callers={})
+    with TemporaryDirectory(prefix="lockgate-") as folder:
+        path = str(Path(folder) / "api")
+        async with _serve(settings, path):
+            connector = aiohttp.UnixConnector(path)
+            async with aiohttp.ClientSession(timeout=_build_timeout(), connector=connector) as session:
+                yield Place(session, _HERE, token=token)
+
+
+@asynccontextmanager
+async def _serve(settings: Settings, path: str) -> AsyncIterator[None]:
+    waiting = Waiting(_LOADING)
+    try:
+        async with open_gateway(settings) as gateway:
+            with _listen(path) as listening:
+                server = PortServer(build_api_app(gateway), listening)
+                await server.start()
+                waiting.end()
+                serving = asyncio.create_task(server.serve(0.0))
+                try:
+                    yield
+                finally:
+                    server.cut()
+                    await serving
+    finally:
+        waiting.end()
+
+
+def _listen(path: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"{error}; TMPDIR can name another folder, with a short path", source=path) from error
+    listening.listen(BACKLOG)
+    listening.setblocking(False)
+    return listening
+
+
+def _build_timeout() -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server keeps the time of an answer
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    try:
+        yield
+    except aiohttp.ClientError as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        is_lost = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
+        raise Unavailable(_SERVICE, flatten(f"{'lost' if is_lost else 'cannot reach'} {url}: {why}")) from error
+    except TimeoutError as error:
+        raise Unavailable(_SERVICE, f"no answer from {url} within {_LOOK_S:g} seconds") from error
+
+
+async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_BYTES:
+            raise BrokeProtocol(_SERVICE, f"the server sent more than {_MAX_BYTES} bytes")
+    return b"".join(parts)
+
+
+def _read_about(status: int, body: bytes) -> Offer:
+    """Whoever has no playground is asked all the same; but who asks must be known, and may not be refused."""
+    if status == 200:
+        return _read_offer(body)
+    if status == 404:
+        return Offer()
+    if status == 401:
+        raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
+    raise _refuse(status, _find_words(body))
+
+
+def _read_offer(body: bytes) -> Offer:
+    about = _read_json(body)
+    try:
+        models, sources = [one["id"] for one in about["models"]], [one["id"] for one in about["sources"]]
+        return Offer(models, sources, [one["name"] for one in about["policies"]], about["trace"] or "")
+    except (KeyError, TypeError) as error:
+        raise BrokeProtocol(_SERVICE, f"{ABOUT_PATH} does not tell what it should") from error
+
+
+def _refuse(status: int, words: str) -> InvalidRequest | Unavailable:
+    """A refusal: of the request, or because the server cannot."""
+    words = words or f"the server refused with status {status}"
+    if status in (408, 429) or status >= 500:
+        return Unavailable(_SERVICE, words)
+    return InvalidRequest(words)
+
+
+def _find_words(body: bytes) -> str:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return ""
+    words = (told.get("message") or told.get("details")) if isinstance(told, dict) else None
+    return flatten(words) if isinstance(words, str) else ""
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BrokeProtocol(_SERVICE, "the server sent something that is not JSON") from error

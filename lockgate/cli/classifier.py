@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate classifier`: trains the classifier of questions from a labelled file, and shows what it makes of texts.
+
+Decides what is printed and when a trained model is not worth keeping. Refuses to know how one is trained and measured
+(`lockgate.agent.label_training`).
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockgate.cli import EXIT_FAILED, EXIT_OK, AddSettings, Commands
+from lockgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lockgate.agent.classifier import LabelModel
+    from lockgate.agent.label_training import Example, Figures, Trained
+    from lockgate.agent.labels import Guess
+    from lockgate.config.settings import Settings
+    from lockgate.interfaces import Embedder
+
+MAIN_LANGUAGE = "en"
+
+_TRAIN = (
+    "Train the classifier that chooses a route without asking a model. It reads a file of JSON lines, each with "
+    '"query", "label" and "language"; learns from four in five lines of each label and language; and measures on '
+    "the rest: precision is the share of labels that are right, coverage the share of questions that get one, "
+    "both among guesses with a confidence of at least 0.85. A language is used if it has 20 lines of each label "
+    "and a precision of at least 0.85; questions in any other are left to the model. Lines in other languages "
+    "help to tell these apart. Without that precision in English nothing is written. The same file and seed give "
+    "the same result."
+)
+_TRY = (
+    "Show which label texts would get before a model is asked, what the classifier makes of them, and whether they "
+    "point at the editor."
+)
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """Adds `classifier` and what follows it."""
+    about = "The classifier that chooses a route without asking a model."
+    parser = commands.add_parser("classifier", help="train and try the classifier of questions", description=about)
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    training = inner.add_parser("train", help="train it from a labelled file", description=_TRAIN)
+    training.set_defaults(run=run_train)
+    training.add_argument("--labels", type=Path, metavar="FILE", help="JSON lines (default: the file that we ship)")
+    training.add_argument("--out", type=Path, metavar="FILE", help="default: classifier.json in the data directory")
+    training.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the part that is held out (0)")
+    add_settings(training)
+    trying = inner.add_parser("try", help="what the layers before the model make of texts", description=_TRY)
+    trying.set_defaults(run=run_try)
+    trying.add_argument("texts", nargs="+", metavar="TEXT")
+    trying.add_argument("--platform", action="store_true", help="as an agent with `platform_route` would take them")
+    add_settings(trying)
+
+
+def run_train(options: argparse.Namespace) -> int:
+    """Carries out `classifier train`."""
+    from lockgate.agent.classifier import MODEL_NAME, write_model
+    from lockgate.agent.label_training import EXAMPLES, MIN_PRECISION, read_examples
+
+    settings = options.load(options)
+    examples = read_examples(options.labels or EXAMPLES)
+    if not examples:
+        raise ConfigError("the labelled file is empty", source=str(options.labels))
+    trained = asyncio.run(_train(settings, examples, options.seed))
+    _print_figures(trained)
+    if MAIN_LANGUAGE not in trained.model.languages:
+        _say(f"precision in English is below {MIN_PRECISION:g} or cannot be measured; nothing was written")
+        return EXIT_FAILED
+    out = options.out or settings.data_dir / MODEL_NAME
+    try:
+        write_whole(out, write_model(trained.model))
+    except OSError as error:
+        _say(f"cannot write {out}: {error.strerror}")
+        return EXIT_FAILED
+    print(f"\nwritten to {out}")
+    return EXIT_OK
+
+
+async def _train(settings: "Settings", examples: "Sequence[Example]", seed: int) -> "Trained":
+    import numpy as np
+
+    from lockgate.agent.label_training import Vectors, train
+
+    _say(f"embedding {len(examples)} questions")
+    async with _open_embedder(settings) as embedder:
+        rows = np.array(await embedder.embed([example.query for example in examples]))
+    _say("training")
+    return await asyncio.to_thread(train, Vectors(examples, rows), seed)
+
+
+@asynccontextmanager
+async def _open_embedder(settings: "Settings") -> AsyncIterator["Embedder"]:
+    """What embeds text here, whatever the sources use: the classifier knows no other vectors."""
+    from lockgate.opened_agents import open_own_embedder
+
+    async with open_own_embedder(settings) as embedder:
+        if embedder is None:
+            raise ConfigError("no weights of the embedder: run `lockgate setup`", source=str(settings.data_dir))
+        yield embedder
+
+
+def _print_figures(trained: "Trained") -> None:
+    model = trained.model
+    print(f"{model.examples} questions, one in five held out; guesses with a confidence of at least 0.85\n")
+    print(f"{'LANGUAGE':<10}{'HELD OUT':>9}{'PRECISION':>11}{'COVERAGE':>10}  USED")
+    for one in trained.figures:
+        print(_line(one, model))
+    print("\nLABEL BY PEOPLE -> BY THE CLASSIFIER, in the languages used")
+    for (people, ours), count in sorted(trained.confusion.items()):
+        print(f"{count:>5}  {people} -> {ours or '(left to the model)'}")
+
+
+def _line(one: "Figures", model: "LabelModel") -> str:
+    is_used = one.language in model.languages
+    precision = f"{one.precision:.3f}" if one.sure else "-"
+    return f"{one.language:<10}{one.examples:>9}{precision:>11}{one.coverage:>10.3f}  {'yes' if is_used else 'no'}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that nobody ever sees half of it; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, half = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(half).chmod(0o644)
+        Path(half).replace(path)
+    except BaseException:
+        Path(half).unlink(missing_ok=True)
+        raise
+
+
+def run_try(options: argparse.Namespace) -> int:
+    """Carries out `classifier try`."""
+    return asyncio.run(_try(options.load(options), options.texts, has_platform=options.platform))
+
+
+async def _try(settings: "Settings", texts: Sequence[str], *, has_platform: bool) -> int:
+    from lockgate.agent.classifier import Classifier, find_classifier, read_model
+    from lockgate.agent.labels import refers_to_editor
+    from lockgate.agent.routes import choose_routes
+
+    path = find_classifier(settings.classifier.model_path, settings.data_dir)
+    if path is None:
+        raise ConfigError("there is no such file", source=str(settings.classifier.model_path))
+    try:
+        model = read_model(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the classifier cannot be used: {error}", source=str(path)) from error
+    labels = [route.label for route in choose_routes(has_platform=has_platform)]
+    async with _open_embedder(settings) as embedder:
+        classifier = Classifier(model, embedder, settings.classifier.confidence_threshold)
+        for text in texts:
+            guess, sure = await classifier.weigh(text), await classifier.classify(text)
+            print(text)
+            print(f"  label       {_name_label(text, sure, labels)}")
+            print(f"  classifier  {_name_guess(guess, labels)}")
+            print(f"  editor      {'meant' if refers_to_editor(text) else 'not meant'}")
+    return EXIT_OK
+
+
+def _name_label(text: str, sure: "Guess | None", labels: Sequence[str]) -> str:
+    """What an agent with these labels would take, as far as no model is asked."""
+    from lockgate.agent.labels import decide_by_rules
+
+    ruled = decide_by_rules(text)
+    if ruled in labels:
+        return f"{ruled}, by the rules"
+    if sure is not None and sure.label in labels:
+        return f"{sure.label}, by the classifier"
+    return "left to the model"
+
+
+def _name_guess(guess: "Guess | None", labels: Sequence[str]) -> str:
+    if guess is None:
+        return "nothing"
+    foreign = "only with --platform" if guess.label else "another language"
+    return f"{guess.label if guess.label in labels else foreign}, {guess.confidence:.3f}"
+
+
+def _say(words: str) -> None:
+    print(f"lockgate: {words}", file=sys.stderr, flush=True)

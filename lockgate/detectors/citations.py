@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Citations that name no known source.
+
+This module decides which sources count as known: those of the options, of the request, and of the documents behind the
+answer, once they are told. What a citation is, is decided in `lockgate.gate.citations`. It refuses to know whether a
+source that is known says what the sentence claims.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lockgate.detectors.scanning import ScanReading, at_most
+from lockgate.gate.citations import MAX_MARK_CHARS, Citation, Sources
+from lockgate.gate.values import Detection, Excerpt
+from lockgate.interfaces import Headers
+from lockgate.params import Params
+
+KNOWN = ("sources",)
+MAX_COUNT = 64
+MAX_CONFIGURED = 1_000
+# Behind a forced cut any mark that the cut tore is seen whole.
+LOOKBEHIND_CHARS = MAX_MARK_CHARS + 1
+
+
+class CitationScan:
+    """Reports every citation that is not of the sources."""
+
+    weight = 4  # a text may be one mark after the other
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def may_find(self, text: str) -> bool:
+        return "]" in text
+
+    def __call__(self, text: str) -> list[Detection]:
+        return at_most(_hit(found) for found in self._sources.find(text) if not found.is_known)
+
+
+def _hit(found: Citation) -> Detection:
+    metadata = {"rule": "unknown_source"}
+    return Detection(found.start, found.end, found.path, "invented_citation", "citation", 1.0, metadata=metadata)
+
+
+class CitationReading(ScanReading):
+    """One request's reading; `with_sources` tells it more sources."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = tuple(paths)
+        super().__init__(CitationScan(Sources(self._paths)))
+
+    def with_sources(self, paths: Iterable[str]) -> "CitationReading":
+        """The same with these sources known as well."""
+        return CitationReading((*self._paths, *paths))
+
+    def _read_one(self, excerpt: Excerpt) -> list[Detection]:
+        """Looking back may begin inside a list whose later items are ours to report, so a bracket is put in front.
+
+        An item that begins just behind it is torn, and was read with the chunk before.
+        """
+        if len(excerpt.before) < LOOKBEHIND_CHARS:
+            return super()._read_one(excerpt)
+        shift = len(excerpt.before) + 1
+        found = self.scan(f"[{excerpt.before}{excerpt.text}")
+        return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found if hit.start > 1]
+
+
+class CitationsDetector:
+    """Knows the sources of the options."""
+
+    lookbehind_chars = LOOKBEHIND_CHARS
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = tuple(paths)
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> CitationReading:
+        return CitationReading((*self._paths, *_read_sources(Params.of_request(params, KNOWN), MAX_COUNT)))
+
+
+def _read_sources(params: Params, max_count: int) -> list[str]:
+    entries = params.items("sources", max_count)
+    return [params.text("sources", f"sources[{at}]", entry, MAX_MARK_CHARS) for at, entry in enumerate(entries)]
+
+
+@asynccontextmanager
+async def open_citations_detector(options: Mapping[str, Any]) -> AsyncIterator[CitationsDetector]:
+    """Reports citations of unknown sources. Options: `sources`."""
+    yield CitationsDetector(_read_sources(Params.of_options(options, KNOWN), MAX_CONFIGURED))

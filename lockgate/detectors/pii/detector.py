@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Personal data with a form of its own: e-mail addresses, bank accounts, phone numbers, and identifiers.
+
+This module decides what counts as a sighting: a form, then its check digits or its library's verdict, then its
+surroundings (a version number is no IP address). One set of patterns tells in a single pass which forms occur at
+all; the costly checks see only those. It refuses to know names of people: no model for them is at hand.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import phonenumbers
+from stdnum import iban
+
+from lockgate.detectors.pii.identifiers import (
+    FILE,
+    FORMS,
+    GLUED_AFTER,
+    GLUED_BEFORE,
+    ORDER_WORDS,
+    PHONE_WORDS,
+    Page,
+    find_form,
+    follows,
+    stands_alone,
+)
+from lockgate.detectors.scanning import (
+    LOOKBEHIND_CHARS,
+    Found,
+    PatternTable,
+    Scan,
+    ScanningDetector,
+    detections,
+    flatten,
+    keep_best,
+)
+from lockgate.gate.values import Detection
+from lockgate.params import Params
+
+KNOWN = ("entities", "regions")
+DEFAULT_REGIONS = ("US",)
+
+
+# --- E-mail ---------------------------------------------------------------------------------------------------
+
+_EMAIL = r"@"
+_LOCAL_CHARS = 64
+_DOMAIN_CHARS = 253
+_LOCAL = re.compile(r"\w(?:[\w+%&'~-]|\.(?!\.))*(?<!\.)\Z")
+_DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_](?:[^\W_]|-(?=[^\W_])){1,62}(?![\w@])")
+# `icon@2x.png` is a file; no such top-level domains exist.
+_FILE_ENDINGS = frozenset({"avif", "bmp", "css", "gif", "ico", "jpeg", "jpg", "js", "json", "png", "svg", "webp"})
+
+
+def _find_emails(page: Page) -> Iterator[Found]:
+    text = page.text
+    at = text.find("@")
+    while at >= 0:
+        local = _LOCAL.search(text, max(0, at - _LOCAL_CHARS), at)
+        domain = local and _DOMAIN.match(text, at + 1, at + 1 + _DOMAIN_CHARS)
+        if local and domain and _is_mailbox(text, local, domain):
+            yield Found(local.start(), domain.end(), "EmailAddress", 0.95, {"rule": "email"})
+        at = text.find("@", at + 1)
+
+
+def _is_mailbox(text: str, local: re.Match[str], domain: re.Match[str]) -> bool:
+    """Not a file name, not the password in a URL, not the user of a repository's address."""
+    start, end = local.start(), domain.end()
+    if text[start - 1 : start] == ":" and "://" in text[max(0, start - 80) : start].rsplit(maxsplit=1)[-1]:
+        return False
+    if local.group() == "git" and text[end : end + 1] == ":":
+        return False
+    return text[domain.start() : end].rsplit(".", 1)[-1].lower() not in _FILE_ENDINGS
+
+
+# --- IBAN -----------------------------------------------------------------------------------------------------
+
+_IBAN = r"(?i)\b[A-Z]{2}\d{2}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{3}"
+_IBAN_CHARS = {code: chars for chars, codes in FILE.iban_chars.items() for code in codes.split()}
+_LETTER_VALUES = {ord("A") + number: str(10 + number) for number in range(26)}
+
+
+def _find_ibans(number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+    data = page.data
+    ends: dict[int, int] = {}
+
+    def accept(start: int, _end: int) -> bool:
+        ends[start] = end = _iban_end(data, start)
+        return end > 0 and stands_alone(data, start, end)
+
+    for start, _ in table.spans(number, data, accept):
+        country = data[start : start + 2].decode().upper()
+        yield Found(start, ends[start], "IBAN", 0.99, {"rule": "iban", "country": country})
+
+
+def _iban_end(data: bytes, start: int) -> int:
+    """Where the IBAN that begins at `start` ends; 0 where none begins."""
+    wanted = _IBAN_CHARS.get(data[start : start + 2].decode("latin-1").upper(), 0)
+    value, end = "", start
+    while len(value) < wanted and end < len(data):
+        char = chr(data[end])
+        if char.isascii() and char.isalnum():
+            value += char.upper()
+        elif char not in " -" or not data[end - 1 : end].isalnum():
+            return 0
+        end += 1
+    if not wanted or len(value) < wanted:
+        return 0
+    return end if _has_mod97(value) and iban.is_valid(value) else 0
+
+
+def _has_mod97(value: str) -> bool:
+    """The cheap half of the library's check, which costs twenty times as much."""
+    return int((value[4:] + value[:4]).translate(_LETTER_VALUES)) % 97 == 1
+
+
+# --- Phone numbers --------------------------------------------------------------------------------------------
+
+
+class PhoneForm(NamedTuple):
+    """How a number may be written; `style` says in which regions (see `_style_of`), "" in all of them."""
+
+    rule: str
+    pattern: str
+    score: float
+    style: str = ""
+    is_cued: bool = False
+
+
+_GAP = r"[ ().\-/]{0,3}"
+_INTERNATIONAL = PhoneForm("phone-international", rf"(?:\+|\b00)[1-9]\d{{0,2}}(?:{_GAP}\d){{6,14}}", 0.95)
+PHONE_FORMS = (
+    _INTERNATIONAL,
+    PhoneForm("phone-3-3-4", r"(?:\b1[ .-])?(?:\(\d{3}\) ?|\b\d{3}[ .-])\d{3}[ .-]\d{4}\b", 0.85, "3-3-4"),
+    PhoneForm("phone-trunk", r"(?:\(0\d{1,4}\)|\b0\d{1,5})(?:[ ./-]{1,3}\d{2,8}){1,5}\b", 0.75, "trunk"),
+    PhoneForm("phone-groups", r"\b\d{2,4}(?:[ .-]\d{2,4}){2,4}\b", 0.7, "groups"),
+    PhoneForm("phone-cued", r"\b\d{9,13}\b", 0.8, is_cued=True),
+)
+# What stands before a national number must not be one more group; a `+` begins a number anyhow.
+_PHONE_GLUED_BEFORE = re.compile(rb"(?:[\w$#+=\xa3]|[\w/]-|\d[.,/: ])\Z")
+_NO_PHONE = re.compile(  # Dates and social security numbers.
+    r"\d{1,2}[./-]\d{1,2}[./-](?:\d{2}|\d{4})|(?:19|20)\d{2}[./-]\d{1,2}[./-]\d{1,2}.*|\d{3}-\d{2}-\d{4}"
+)
+_THOUSANDS = re.compile(r"\d{1,3}(?:\.\d{3})+")
+_MAX_GROUPS = 8
+_MAX_CUTS = 3
+
+
+def _style_of(region: str) -> str:
+    """How people of a region write: 3, 3 and 4 digits in North America, a 0 first in many countries, else groups."""
+    if phonenumbers.country_code_for_region(region) == 1:
+        return "3-3-4"
+    metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
+    return "trunk" if metadata and metadata.national_prefix == "0" else "groups"
+
+
+class PhoneFinder:
+    """Finds the numbers of some regions, and international ones."""
+
+    def __init__(self, regions: Sequence[str]) -> None:
+        self._regions = [(region, _style_of(region)) for region in regions]
+        self._styles = {style for _, style in self._regions}
+
+    def is_needed(self, form: PhoneForm) -> bool:
+        """Whether any of the regions writes numbers in this form."""
+        return form.style in self._styles if form.style else form is _INTERNATIONAL or bool(self._regions)
+
+    def find(self, form: PhoneForm, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+        """The numbers of one form that the library calls valid."""
+        data = page.data
+        known: dict[int, tuple[int, str]] = {}
+
+        def accept(start: int, end: int) -> bool:
+            glued = GLUED_BEFORE if data.startswith(b"+", start) else _PHONE_GLUED_BEFORE
+            if glued.search(data, max(0, start - 2), start) or follows(ORDER_WORDS, data, start):
+                return False
+            if form.is_cued and not follows(PHONE_WORDS, data, start):
+                return False
+            known[start] = _, region = self._recognise(data, start, end, form)
+            return region != ""
+
+        for start, _ in table.spans(number, data, accept):
+            end, region = known[start]
+            yield Found(start, end, "PhoneNumber", form.score, {"rule": form.rule, "region": region})
+
+    def _recognise(self, data: bytes, start: int, end: int, form: PhoneForm) -> tuple[int, str]:
+        """Where the number ends and whose it is; the pattern may have run into numbers that follow it."""
+        for _ in range(_MAX_CUTS):
+            value = data[start:end].decode("latin-1")
+            if GLUED_AFTER.match(data, end) is None and (region := self._region(value, form)):
+                return end, region
+            end = start + _last_gap(value)
+            if form.is_cued or end - start < 8:
+                break
+        return end, ""
+
+    def _region(self, value: str, form: PhoneForm) -> str:
+        if len(re.findall(r"\d+", value)) > _MAX_GROUPS:
+            return ""
+        if form is _INTERNATIONAL:
+            return _region_of("+" + value[2:] if value.startswith("00") else value, None)
+        if _NO_PHONE.fullmatch(value) or (_THOUSANDS.fullmatch(value) and not form.is_cued):
+            return ""
+        fitting = (region for region, style in self._regions if form.is_cued or style == form.style)
+        return next((region for region in fitting if _region_of(value, region)), "")
+
+
+def _last_gap(value: str) -> int:
+    """Where the last group of digits and the gap before it begin."""
+    return len(value.rstrip("0123456789").rstrip(" ().-/"))
+
+
+def _region_of(value: str, region: str | None) -> str:
+    """The region of a number that the library calls valid; empty for any other."""
+    try:
+        number = phonenumbers.parse(value, region)
+    except phonenumbers.NumberParseException:
+        return ""
+    found = region or phonenumbers.region_code_for_number(number)
+    return found if found and phonenumbers.is_valid_number_for_region(number, found) else ""
+
+
+# --- The detector ---------------------------------------------------------------------------------------------
+
+ENTITIES = tuple(dict.fromkeys(("EmailAddress", "PhoneNumber", "CreditCard", "IBAN", *(form.entity for form in FORMS))))
+_PATTERNS = (_EMAIL, _IBAN, *(form.pattern for form in PHONE_FORMS), *(form.pattern for form in FORMS))
+_FIRST_PHONE = 2
+_FIRST_FORM = _FIRST_PHONE + len(PHONE_FORMS)
+_PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORMS), *(form.entity for form in FORMS))
+
+
+class PiiScan:
+    """The scan of one request: which entities, and whose phone numbers."""
+
+    def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
+        self._table = table
+        self._phones = PhoneFinder(regions)
+        self._wanted = [entity in entities for entity in _PATTERN_ENTITIES]
+        for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE):
+            self._wanted[number] &= self._phones.is_needed(form)
+
+    def __call__(self, text: str) -> list[Detection]:
+        data = flatten(text)
+        numbers = [number for number in self._table.occurring(data) if self._wanted[number]]
+        if not numbers:
+            return []
+        page = Page(text, data)
+        found = [hit for number in numbers for hit in self._find(number, page)]
+        return detections(keep_best(found), text, "pii")
+
+    def may_find(self, text: str) -> bool:
+        """Whether any wanted form occurs."""
+        return any([self._wanted[number] for number in self._table.occurring(flatten(text))])  # noqa: C419 - mostly empty
+
+    def _find(self, number: int, page: Page) -> Iterator[Found]:
+        if number >= _FIRST_FORM:
+            return find_form(FORMS[number - _FIRST_FORM], number, self._table, page)
+        if number >= _FIRST_PHONE:
+            return self._phones.find(PHONE_FORMS[number - _FIRST_PHONE], number, self._table, page)
+        return _find_ibans(number, self._table, page) if number else _find_emails(page)
+
+
+def _read_regions(params: Params) -> tuple[str, ...] | None:
+    known = sorted(phonenumbers.SUPPORTED_REGIONS)
+    values = params.items("regions", len(known))
+    for value in values:
+        if not isinstance(value, str) or value not in phonenumbers.SUPPORTED_REGIONS:
+            given = f"`{value}`" if isinstance(value, str) else "a value that is no string"
+            raise params.fault("regions", f"`regions` has {given}, expected country codes such as `US` or `DE`")
+    return None if params.value("regions") is None else tuple(values)
+
+
+@asynccontextmanager
+async def open_pii_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports personal data. Options: `entities`, `regions`."""
+    given = Params.of_options(options, KNOWN)
+    entities = given.choices("entities", ENTITIES) or ENTITIES
+    regions = _read_regions(given)
+    if regions is None:
+        regions = DEFAULT_REGIONS
+    table = PatternTable(_PATTERNS)
+    for region in regions:  # The library reads its tables on first use: better now than in a request.
+        _region_of("0", region)
+
+    default = PiiScan(table, entities, regions)
+
+    def prepare(params: Params) -> Scan:
+        if params.is_empty:
+            return default
+        asked = _read_regions(params)
+        return PiiScan(table, params.choices("entities", ENTITIES) or entities, regions if asked is None else asked)
+
+    yield ScanningDetector(prepare, KNOWN, LOOKBEHIND_CHARS)

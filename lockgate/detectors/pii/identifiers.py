@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identifiers in fixed forms: cards, network addresses, national ids.
+
+The table `identifiers.toml` says how a value looks, what proves it, and which words it needs or must not have before
+it. This module checks all that in a text.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from stdnum.ca import sin
+from stdnum.es import dni
+from stdnum.in_ import aadhaar
+from stdnum.util import get_cc_module
+
+from lockgate.data_files import Table, fill_parts, fill_pattern, join_lines, read_table
+from lockgate.detectors.scanning import Found, PatternTable
+
+
+class Page(NamedTuple):
+    """A text, and the same text with one ASCII or Latin-1 byte per code point."""
+
+    text: str
+    data: bytes
+
+
+class Form(NamedTuple):
+    """One rule of the table: how a value looks, what proves it, and the word it needs or must not have before it.
+
+    `apart_from`: what before or behind it makes it a part of a longer row of groups.
+    """
+
+    rule: str
+    entity: str
+    pattern: str
+    check: Callable[[str], bool]
+    score: float
+    cue: re.Pattern[bytes] | None = None
+    not_after: re.Pattern[bytes] | None = None
+    apart_from: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None = None
+
+
+class FormEntry(Table, frozen=True):
+    """One form as the file has it; `check`, `not_after` and `apart_from` are names."""
+
+    rule: str
+    entity: str
+    pattern: str
+    check: str
+    score: float
+    cue: str = ""
+    not_after: str = ""
+    apart_from: str = ""
+
+
+class IdentifierFile(Table, frozen=True):
+    """The forms, the issuers of cards, and the lengths of IBANs."""
+
+    issuers: tuple[tuple[str, str, tuple[int, ...]], ...]
+    phone_cue: str
+    iban_chars: dict[int, str]
+    not_after: dict[str, str]
+    parts: dict[str, str]
+    forms: tuple[FormEntry, ...]
+
+
+FILE = read_table(Path(__file__).with_name("identifiers.toml"), IdentifierFile)
+
+# --- Surroundings ---------------------------------------------------------------------------------------------
+
+_CUE_CHARS = 32
+# A value glued to more letters or digits is a part of something else: `x12`, `1,234`, `a-12`, `$12`.
+GLUED_BEFORE = re.compile(rb"(?:[\w$\xa3]|\w-|\d[.,/])\Z")
+GLUED_AFTER = re.compile(rb"\w|-\w|[.,/]\d")
+_DIGIT_GROUPS = re.compile(rb"\d[ -]\Z"), re.compile(rb"[ -]\d{4}\b")
+_HEX_GROUPS = re.compile(rb"\b[0-9A-Fa-f]{1,4}:\Z"), re.compile(rb":[0-9A-Fa-f]")
+
+
+def stands_alone(data: bytes, start: int, end: int) -> bool:
+    """Whether no more letters or digits are glued to the value."""
+    return not (GLUED_AFTER.match(data, end) or GLUED_BEFORE.search(data, max(0, start - 2), start))
+
+
+def _is_part(groups: tuple[re.Pattern[bytes], re.Pattern[bytes]], data: bytes, start: int, end: int) -> bool:
+    before, after = groups
+    return bool(after.match(data, end) or before.search(data, max(0, start - 6), start))
+
+
+def follows(cue: re.Pattern[bytes], data: bytes, start: int) -> bool:
+    """Whether the cue stands shortly before the value."""
+    return cue.search(data, max(0, start - _CUE_CHARS), start) is not None
+
+
+def _cue(words: str) -> re.Pattern[bytes]:
+    """Words that announce a value; they may stand a few words before it."""
+    return re.compile(rb"(?i)(?:\b|_)(?:" + words.encode("latin-1") + rb")")
+
+
+def _just_before(words: str) -> re.Pattern[bytes]:
+    """Words that stand right before a value, with at most `no.`, a colon or a number sign between."""
+    return re.compile(rb"(?i)(?:" + words.encode("latin-1") + rb")[\s.:#]*(?:no|nr|n\xfam|num|id|n)?[\s.:#\xba]*\Z")
+
+
+_NOT_AFTER = {name: _just_before(join_lines(words)) for name, words in FILE.not_after.items()}
+_APART_FROM = {"digits": _DIGIT_GROUPS, "hex": _HEX_GROUPS}
+ORDER_WORDS = _NOT_AFTER["order"]
+PHONE_WORDS = _cue(join_lines(FILE.phone_cue))
+
+# --- Checks of our own ----------------------------------------------------------------------------------------
+
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+
+
+def _has_luhn(digits: str) -> bool:
+    return (sum(map(int, digits[-1::-2])) + sum(_DOUBLED[int(digit)] for digit in digits[-2::-2])) % 10 == 0
+
+
+def _is_card(value: str) -> bool:
+    digits = value.replace(" ", "").replace("-", "")
+    if " " in value and "-" in value:
+        return False
+    is_issued = any(low <= digits[: len(low)] <= high and len(digits) in sizes for low, high, sizes in FILE.issuers)
+    return is_issued and _has_luhn(digits)
+
+
+def _is_ipv4(value: str) -> bool:
+    try:
+        ipaddress.IPv4Address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv6(value: str) -> bool:
+    """Valid, and not `a::b`, which is more often a name in a program."""
+    groups = [group for group in value.split(":") if group]
+    if len(groups) < 3 and not any(char.isdigit() for char in value):
+        return False
+    try:
+        ipaddress.IPv6Address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_mac(value: str) -> bool:
+    """Six pairs, not a fingerprint of twenty; with `-` or `.` it needs a letter, or it may be just numbers."""
+    if value[2] == ":":
+        return len(value) == 17
+    return len(value) in (14, 17) and any(char.isalpha() for char in value)
+
+
+_NOT_ISSUED_NINO = frozenset({"BG", "GB", "KN", "NK", "NT", "TN", "ZZ"})
+
+
+def _is_nino(value: str) -> bool:
+    return value[:2] not in _NOT_ISSUED_NINO
+
+
+def _is_aadhaar(value: str) -> bool:
+    """Three groups of four; the pattern takes more, so that a part of a longer number is none."""
+    return len(value) <= 14 and bool(aadhaar.is_valid(value))
+
+
+def _is_dni(value: str) -> bool:
+    return bool(dni.is_valid(value.replace(".", "")))
+
+
+def _is_sin(value: str) -> bool:
+    return value[3] == value[7] and bool(sin.is_valid(value))
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "card": _is_card,
+    "ipv4": _is_ipv4,
+    "ipv6": _is_ipv6,
+    "mac": _is_mac,
+    "nino": _is_nino,
+    "aadhaar": _is_aadhaar,
+    "dni": _is_dni,
+    "sin": _is_sin,
+}
+
+
+def _find_check(name: str) -> Callable[[str], bool]:
+    """A check of this module, or of a module of python-stdnum, which is named by country and module."""
+    if name in _CHECKS:
+        return _CHECKS[name]
+    country, _, module = name.partition(".")
+    found = get_cc_module(country, module)
+    if found is None:
+        raise LookupError(f"python-stdnum has no module {name}")
+    return found.is_valid
+
+
+def _build_form(entry: FormEntry, parts: Mapping[str, str]) -> Form:
+    return Form(
+        entry.rule,
+        entry.entity,
+        fill_pattern(entry.pattern, parts),
+        _find_check(entry.check),
+        entry.score,
+        cue=_cue(entry.cue) if entry.cue else None,
+        not_after=_NOT_AFTER[entry.not_after] if entry.not_after else None,
+        apart_from=_APART_FROM[entry.apart_from] if entry.apart_from else None,
+    )
+
+
+def _build_forms() -> tuple[Form, ...]:
+    parts = fill_parts(FILE.parts.items())
+    return tuple(_build_form(entry, parts) for entry in FILE.forms)
+
+
+FORMS = _build_forms()
+
+
+def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+    """The values of one form that pass its checks."""
+    data = page.data
+
+    def accept(start: int, end: int) -> bool:
+        return (
+            stands_alone(data, start, end)
+            and not (form.apart_from and _is_part(form.apart_from, data, start, end))
+            and (form.cue is None or follows(form.cue, data, start))
+            and not (form.not_after and follows(form.not_after, data, start))
+            and form.check(data[start:end].decode("latin-1"))
+        )
+
+    for start, end in table.spans(number, data, accept):
+        yield Found(start, end, form.entity, form.score, {"rule": form.rule})

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text as pattern tables read it: small ASCII letters, whatever the text is dressed in.
+
+This module decides which letters are taken for the same: capitals, accents, wide and ornamental forms, letters of other
+alphabets that look like Latin ones, and nothing at all in place of what cannot be seen. It refuses to know what is
+looked for, and keeps no offsets.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from lockgate.data_files import Table, fill_parts, fill_pattern
+from lockgate.detectors.letters import Letters
+from lockgate.detectors.scanning import PatternTable
+
+_UNSEEN = frozenset({"Mn", "Cf", "Cc", "Cs"})
+_LOOKALIKES = str.maketrans(
+    "авекмнорстухіјѕԁαβεικνορτυχ",
+    "abekmhopctyxijsdabeiknoptux",
+)
+_SPELLED = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ı": "i"} | dict.fromkeys("‘’‛´`ʼ", "'")
+
+
+def _spell(letter: str) -> str:
+    if letter in "\t\n\r\f\v":
+        return " "
+    parts = [part for part in unicodedata.normalize("NFKD", letter) if unicodedata.category(part) not in _UNSEEN]
+    plain = "".join(_SPELLED.get(part, part) for part in "".join(parts).lower()).translate(_LOOKALIKES)
+    return "".join(" " if part.isspace() else part if part.isascii() else "?" for part in plain)
+
+
+class PlainText:
+    """Turns text into its plain form; keeps what it has learned of letters."""
+
+    def __init__(self) -> None:
+        self._letters = Letters(_spell)
+
+    def fold(self, text: str) -> bytes:
+        """The plain form; letters of other scripts are question marks."""
+        return text.translate(self._letters).encode("ascii")
+
+
+class Rule(NamedTuple):
+    """A pattern over plain text: what it is called, what it points to, and how sure it is of that."""
+
+    name: str
+    label: str
+    score: float
+    pattern: str
+
+
+class RuleEntry(Table, frozen=True):
+    """One rule of a file: a whole pattern, or alternatives that begin at a word boundary."""
+
+    name: str
+    label: str
+    score: float
+    pattern: str = ""
+    alternatives: tuple[str, ...] = ()
+
+
+class RuleFile(Table, frozen=True):
+    """A file of rules, and the parts that their patterns share."""
+
+    parts: dict[str, str]
+    rules: tuple[RuleEntry, ...]
+
+    def build(self) -> tuple[Rule, ...]:
+        """The rules with their whole patterns, in the order of the file."""
+        parts = fill_parts(self.parts.items())
+        return tuple(_build_rule(entry, parts) for entry in self.rules)
+
+
+def _build_rule(entry: RuleEntry, parts: Mapping[str, str]) -> Rule:
+    alternatives = [rf"\b(?:{fill_pattern(one, parts)})" for one in entry.alternatives]
+    pattern = fill_pattern(entry.pattern, parts) or "|".join(alternatives)
+    return Rule(entry.name, entry.label, entry.score, pattern)
+
+
+class RuleTable:
+    """Tells which rules a text meets, in one pass."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._table = PatternTable(rule.pattern for rule in self._rules)
+        self._plain = PlainText()
+
+    def meet(self, text: str) -> Sequence[Rule]:
+        """The rules that the text meets, the surest first."""
+        met = [self._rules[number] for number in self._table.occurring(self._plain.fold(text))]
+        return sorted(met, key=lambda rule: (-rule.score, rule.name))

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a plain function that scans a text to a detector.
+
+It turns excerpts into texts and findings into spans, and moves a long scan off the event loop. The scan itself decides
+what it finds and which findings in an overlap count.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import re2
+
+from lockgate.errors import InvalidRequest
+from lockgate.gate.values import Detection, Excerpt
+from lockgate.interfaces import Headers
+from lockgate.params import Params
+
+LOOKBEHIND_CHARS = 64
+INLINE_CHARS = 16_000
+"""More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
+
+MAX_FINDINGS = 10_000
+"""More findings than this in one request are refused: they help nobody, and a short request could ask for millions."""
+
+Scan = Callable[[str], list[Detection]]
+
+
+def too_many() -> InvalidRequest:
+    """The refusal of a text in which too much was found."""
+    return InvalidRequest(f"more than {MAX_FINDINGS} findings in one text, ask for less")
+
+
+def at_most(found: Iterable[Detection]) -> list[Detection]:
+    """The findings, unless they are too many; the search stops there."""
+    taken = list(islice(found, MAX_FINDINGS + 1))
+    if len(taken) > MAX_FINDINGS:
+        raise too_many()
+    return taken
+
+
+class ScanReading:
+    """One request's scan, applied to excerpts.
+
+    A scan may offer `may_find(text)`, which is cheap and false only if no part of the text has a finding. Then many
+    excerpts are asked about at once, and looked at one by one only if there is something to see. It may also state its
+    `weight`: how much dearer than usual it is, so that it leaves the event loop earlier.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+        self._may_find: Callable[[str], bool] | None = getattr(scan, "may_find", None)
+        self._inline_chars = INLINE_CHARS // getattr(scan, "weight", 1)
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
+        if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > self._inline_chars:
+            return await asyncio.to_thread(self._read_all, excerpts)
+        return self._read_all(excerpts)
+
+    def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
+        if len(excerpts) > 1 and self._may_find is not None:
+            # A line feed is no part of a word, so that a word begins and ends where it does in the excerpt alone.
+            together = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
+            if not self._may_find(together):
+                return [[] for _ in excerpts]
+        findings, count = [], 0
+        for excerpt in excerpts:
+            findings.append(self._read_one(excerpt))
+            count += len(findings[-1])
+            if count > MAX_FINDINGS:
+                raise too_many()
+        return findings
+
+    def _read_one(self, excerpt: Excerpt) -> list[Detection]:
+        if not excerpt.before:
+            return self.scan(excerpt.text)
+        shift = len(excerpt.before)
+        found = self.scan(excerpt.before + excerpt.text)
+        return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
+
+
+class ScanningDetector:
+    """A detector that is one function: `prepare` turns a request's parameters into the scan."""
+
+    def __init__(self, prepare: Callable[[Params], Scan], known: Sequence[str], lookbehind_chars: int) -> None:
+        self.lookbehind_chars = lookbehind_chars
+        self._prepare = prepare
+        self._known = known
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> ScanReading:
+        return ScanReading(self._prepare(Params.of_request(params, self._known)))
+
+
+# Spaces and dashes that people and typesetters put into numbers, each with the ASCII character read in its place.
+_PLAIN_FORMS = {
+    "\u00a0": " ",
+    "\u2007": " ",
+    "\u2009": " ",
+    "\u202f": " ",
+    "\u2010": "-",
+    "\u2011": "-",
+    "\u2012": "-",
+    "\u2013": "-",
+    "\u2212": "-",
+}
+
+
+def flatten(text: str) -> bytes:
+    """One byte per code point, so that offsets in the bytes are offsets in the text.
+
+    For tables whose patterns are ASCII: everything beyond Latin-1, a lone surrogate included, becomes `?`.
+    """
+    if not text.isascii():
+        for odd, plain in _PLAIN_FORMS.items():
+            text = text.replace(odd, plain)
+    return text.encode("latin-1", "replace")
+
+
+def latin1_options() -> re2.Options:
+    """How the fixed tables are compiled: bytes in, bytes out, and memory enough for every state of the set."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = 64 << 20
+    return options
+
+
+class PatternTable:
+    """Compiled patterns behind one set, which tells in one pass which of them occur at all."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        options = latin1_options()
+        encoded = [pattern.encode("latin-1") for pattern in patterns]
+        self._regexes = [re2.compile(pattern, options) for pattern in encoded]
+        self._groups = [min(regex.groups, 1) for regex in self._regexes]
+        self._set = re2.Set.SearchSet(options)
+        for pattern in encoded:
+            self._set.Add(pattern)
+        self._set.Compile()
+
+    def occurring(self, page: bytes) -> Sequence[int]:
+        """The numbers of the patterns that match somewhere."""
+        return self._set.Match(page) or ()
+
+    def spans(
+        self, number: int, page: bytes, accept: Callable[[int, int], bool], *, is_bounded: bool = True
+    ) -> Iterator[tuple[int, int]]:
+        """The accepted matches of one pattern, each the span of its group where it has one.
+
+        After a match that is not accepted the search goes on one character further where the pattern's matches
+        are bounded, and behind the match where they are not: either way the work stays linear.
+        """
+        regex = self._regexes[number]
+        group = self._groups[number]
+        pos = 0
+        while match := regex.search(page, pos):
+            start, end = match.span(group)
+            is_accepted = accept(start, end)
+            if is_accepted:
+                yield start, end
+            pos = match.start() + 1 if is_bounded and not is_accepted else match.end()
+
+
+class Found(NamedTuple):
+    """A finding before it has its text."""
+
+    start: int
+    end: int
+    detection: str
+    score: float
+    metadata: Mapping[str, Any]
+
+
+def keep_best(found: list[Found]) -> list[Found]:
+    """In order of their start, without those that lie inside a longer or surer one; half an overlap hides nothing."""
+    if len(found) < 2:
+        return found
+    kept: list[Found] = []
+    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
+        if not kept or hit.end > kept[-1].end:
+            kept.append(hit)
+    return kept
+
+
+def detections(found: list[Found], text: str, detection_type: str) -> list[Detection]:
+    """The findings with their text."""
+    return [
+        Detection(
+            hit.start,
+            hit.end,
+            text[hit.start : hit.end],
+            hit.detection,
+            detection_type,
+            hit.score,
+            metadata=hit.metadata,
+        )
+        for hit in found
+    ]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def encode_utf8(text: str) -> bytes:
+    """The text in UTF-8 with a lone surrogate as U+FFFD, which keeps the number of code points."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def first_surrogate(text: str) -> int:
+    """The place of the first lone surrogate; -1 where there is none."""
+    match = None if text.isascii() else _SURROGATE.search(text)
+    return match.start() if match else -1

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials that should not leave: tokens with a known prefix, keys, passwords in URLs and assignments.
+
+This module decides what looks enough like a secret to be reported: a form, and for the forms that prose may
+imitate the disorder of the characters. It refuses to know whether a credential is still valid.
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lockgate.data_files import Table, fill_parts, fill_pattern, read_table
+from lockgate.detectors.scanning import (
+    LOOKBEHIND_CHARS,
+    Found,
+    PatternTable,
+    Scan,
+    ScanningDetector,
+    detections,
+    flatten,
+    keep_best,
+)
+from lockgate.gate.values import Detection
+from lockgate.params import Params
+
+# --- Checks ---------------------------------------------------------------------------------------------------
+
+_PLACEHOLDER = re.compile(
+    r"(?i)^your|(?<![a-z])(?:my|some|example|sample|dummy|change[-_]?me|redacted|placeholder|insert|todo)(?![a-z])"
+    r"|x{3}|\*{3}|\.{3}|^<|\$\{|\{\{|%\(|^\$[a-z_]"
+)
+_WORD_LIKE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z]+)*\d{0,2}")
+_PROGRAM = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+|[\w.]*[(\[].*|[$%@{<&*].*|/[\w./-]*|\w+://.*")
+
+
+def _entropy(value: str) -> float:
+    """Bits per character of the value's own distribution (Shannon)."""
+    size = len(value)
+    return -sum(count / size * math.log2(count / size) for count in Counter(value).values())
+
+
+def _is_any(_value: str) -> bool:
+    return True
+
+
+def _is_random(value: str) -> bool:
+    """Digits and letters in disorder: not words joined by dashes, not a row of the same letter."""
+    has_both = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
+    return has_both and _entropy(value) >= 3.0 and not _WORD_LIKE.fullmatch(value) and not _PLACEHOLDER.search(value)
+
+
+def _is_token(value: str) -> bool:
+    """A token with its prefix: anything but a row of `x`."""
+    return _entropy(value) >= 3.0
+
+
+def _is_password(value: str) -> bool:
+    """What people choose: at least two kinds of characters, and not a piece of a program."""
+    if _PLACEHOLDER.search(value) or _PROGRAM.fullmatch(value):
+        return False
+    kinds = (str.isdigit, str.islower, str.isupper, lambda char: not char.isalnum())
+    return sum(any(map(kind, value)) for kind in kinds) >= 2 and _entropy(value) >= 2.0 and not value.isalpha()
+
+
+def _is_url_password(value: str) -> bool:
+    return not _PLACEHOLDER.search(value) and value.lower() not in {"password", "pass", "pwd", "secret", "token"}
+
+
+def _is_jwt(value: str) -> bool:
+    """The first part is a JSON object that names an algorithm."""
+    head = value.split(".", 1)[0]
+    try:
+        header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (ValueError, binascii.Error, RecursionError):
+        return False
+    return isinstance(header, dict) and "alg" in header
+
+
+# --- The table ------------------------------------------------------------------------------------------------
+
+
+class SecretForm(NamedTuple):
+    """One rule: its name, what it finds, how it looks (group 1 is the secret, else all), what proves it."""
+
+    rule: str
+    detection: str
+    pattern: str
+    check: Callable[[str], bool]
+    score: float
+
+
+class SecretEntry(Table, frozen=True):
+    """One form as the file has it; `check` is a name."""
+
+    rule: str
+    detection: str
+    pattern: str
+    check: str = "token"
+    score: float = 0.95
+
+
+class SecretFile(Table, frozen=True):
+    """The forms, and the parts that their patterns share."""
+
+    parts: dict[str, str]
+    forms: tuple[SecretEntry, ...]
+
+
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "any": _is_any,
+    "random": _is_random,
+    "token": _is_token,
+    "password": _is_password,
+    "url_password": _is_url_password,
+    "jwt": _is_jwt,
+}
+
+
+def _read_forms() -> tuple[SecretForm, ...]:
+    file = read_table(Path(__file__).with_name("secrets.toml"), SecretFile)
+    parts = fill_parts(file.parts.items())
+    return tuple(
+        SecretForm(one.rule, one.detection, fill_pattern(one.pattern, parts), _CHECKS[one.check], one.score)
+        for one in file.forms
+    )
+
+
+FORMS = _read_forms()
+
+# --- The detector ---------------------------------------------------------------------------------------------
+
+
+class SecretScan:
+    """The scan: one set for the whole table, then the forms that occur."""
+
+    def __init__(self) -> None:
+        self._table = PatternTable(form.pattern for form in FORMS)
+
+    def __call__(self, text: str) -> list[Detection]:
+        page = flatten(text)
+        found = [hit for number in self._table.occurring(page) for hit in self._find(number, page)]
+        return detections(keep_best(found), text, "secret")
+
+    def may_find(self, text: str) -> bool:
+        """Whether any form occurs."""
+        return bool(self._table.occurring(flatten(text)))
+
+    def _find(self, number: int, page: bytes) -> Iterator[Found]:
+        form = FORMS[number]
+
+        def accept(start: int, end: int) -> bool:
+            return form.check(page[start:end].decode("latin-1"))
+
+        for start, end in self._table.spans(number, page, accept, is_bounded=False):
+            yield Found(start, end, form.detection, form.score, {"rule": form.rule})
+
+
+@asynccontextmanager
+async def open_secrets_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
+    """Reports credentials. No options."""
+    Params.of_options(options, ())
+    scan = SecretScan()
+
+    def prepare(_params: Params) -> Scan:
+        return scan
+
+    yield ScanningDetector(prepare, (), LOOKBEHIND_CHARS)

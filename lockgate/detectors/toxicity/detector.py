@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Insults, threats, obscenity and hatred.
+
+This module decides how toxic a piece of text is, and in which way. Two tiers speak: a small classifier of English
+comments (the weights of toxic-comment-classifier), where a text is English enough, and our table of phrases, in Spanish
+and German above all; for each label the surer one counts. It refuses to know whether a text means what it says, quotes
+it, or tells of it.
+
+Windows of all streams run together; every text has the same length for the model, so that its score does not depend on
+its neighbours. The classifier knows 19,999 words of English comments. Of other languages it sees only words that look
+English, and German `die` then reads as a curse: it is not given texts that are not English enough.
+"""
+
+import asyncio
+import re
+import unicodedata
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockgate.data_files import read_table
+from lockgate.detectors.letters import make_plain
+from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
+from lockgate.detectors.pooling import ModelPool, open_pool
+from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
+from lockgate.gate.values import Detection
+from lockgate.interfaces import Headers, House, in_house
+from lockgate.models.onnx_session import load_model, open_session, read_graph
+from lockgate.models.weights import TOXICITY
+from lockgate.params import Params
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+KNOWN = ("labels", "patterns")
+LABELS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
+FILE_NAME, SIGNATURE = "model.weights.h5", b"\x89HDF\r\n\x1a\n"
+WORDS = 20_000
+NAME, TOXIC = "toxicity", "toxic"
+MODEL_WORDS = 100  # what the model reads, always; before a shorter text stands nothing
+WINDOW_WORDS, OVERLAP_WORDS = 60, 15
+BATCH_WINDOWS = 32
+MIN_SCORE = 0.5
+"""What is less likely than not is not reported at all."""
+
+Scores = Mapping[str, float]
+NO_SCORES: Scores = dict.fromkeys(LABELS, 0.0)
+
+UNKNOWN = 0
+MIN_KNOWN = 0.75
+"""So large a share of known words makes a text readable; or half of them, where small English words are among them."""
+MIN_KNOWN_AMONG_ENGLISH, MIN_ENGLISH = 0.5, 0.2
+
+# Letters, digits and apostrophes inside a word: nearly what the tokenizer had with which the model was trained.
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
+_LONG_RUN = re.compile(r"(.)\1{2,}")
+_APOSTROPHES = str.maketrans(dict.fromkeys("‘’‛´`ʼ", "'"))
+_DIGITS_AS_LETTERS = str.maketrans("013457", "oieast")
+_MARKS_AS_LETTERS = str.maketrans("@$!", "asi")
+_MARKS = re.compile("[@$!]")
+_MASKED = re.compile(r"[^\W_]+[@$!][^\W_]+")
+_HIDDEN = {"a": "[4@*#]", "e": "[3*#]", "i": "[1!*#]", "o": "[0*#]", "u": "[*#]"}
+
+
+class ToxicityFile(RuleFile, frozen=True):
+    """The word lists and rules of the detector."""
+
+    masked: str
+    english: str
+    foreign: str
+
+
+def _build_masked(words: str) -> Rule:
+    """Words in which a vowel is hidden behind a mark or a digit, or whose letters stand apart."""
+    forms = []
+    for word in words.split():
+        at = [place for place, letter in enumerate(word) if letter in _HIDDEN]
+        loose = [f"(?:{letter}|{_HIDDEN[letter]})" if letter in _HIDDEN else letter for letter in word]
+        forms += ["".join([*loose[:place], _HIDDEN[word[place]], *loose[place + 1 :]]) for place in at]
+        forms += [re.escape(mark).join(word) for mark in " .-_*"]
+    return Rule("masked", "obscene", 0.8, rf"(?:^|\W)(?:{'|'.join(forms)})(?:$|\W|s\b|e[rns]?\b)")
+
+
+_FILE = read_table(Path(__file__).with_name("toxicity.toml"), ToxicityFile)
+RULES = (_build_masked(_FILE.masked), *_FILE.build())
+
+
+class KnownWords:
+    """The numbers of the words that the classifier knows."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._ids = {word: number for number, word in enumerate(words, 1)}
+        self._english = self._numbers(_FILE.english)
+        self._foreign = self._numbers(_FILE.foreign)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def tokenize(self, text: str) -> list[int]:
+        """A number per word; 0 for one that is not known."""
+        if not text.isascii():
+            text = make_plain(text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
+            text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+        if _MARKS.search(text):
+            text = _MASKED.sub(lambda match: self._unmask(match[0]), text)
+        return [self._find(match[0]) for match in _WORD.finditer(text.lower())]
+
+    def is_readable(self, tokens: Sequence[int]) -> bool:
+        """Whether so much of a text is known, and is English, that the classifier's answer means something."""
+        known = sum(1 for token in tokens if token != UNKNOWN and token not in self._foreign)
+        if not known:
+            return False
+        if known >= MIN_KNOWN * len(tokens):
+            return True
+        english = sum(1 for token in tokens if token in self._english)
+        return known >= MIN_KNOWN_AMONG_ENGLISH * len(tokens) and english >= MIN_ENGLISH * len(tokens)
+
+    def _numbers(self, words: str) -> frozenset[int]:
+        return frozenset(self._ids[word] for word in words.split() if word in self._ids)
+
+    def _unmask(self, word: str) -> str:
+        plain = word.lower().translate(_MARKS_AS_LETTERS)
+        return plain if plain in self._ids else word
+
+    def _find(self, word: str) -> int:
+        number = self._ids.get(word)
+        if number is not None:
+            return number
+        return next((self._ids[one] for one in _respell(word) if one in self._ids), UNKNOWN)
+
+
+def _respell(word: str) -> Iterator[str]:
+    """What an unknown word may stand for: `stuuupid`, `1diot`, `somebody's`."""
+    if _LONG_RUN.search(word):
+        yield _LONG_RUN.sub(r"\1\1", word)
+        yield _LONG_RUN.sub(r"\1", word)
+    if not word.isalpha() and not word.isdigit():
+        yield word.translate(_DIGITS_AS_LETTERS)
+        yield word.partition("'")[0]
+
+
+def load_words(path: Path) -> KnownWords:
+    """The words of a file, one per line; raises OSError or ValueError."""
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        return KnownWords([line.rstrip("\n") for line in lines])
+
+
+class Heard(NamedTuple):
+    """What the two tiers say of one window: the classifier's scores, and the phrases that were met."""
+
+    model: Scores
+    rules: Sequence[Rule]
+
+
+class ToxicityModel:
+    """The classifier and the table, for one thread at a time."""
+
+    def __init__(self, words: KnownWords, session: "InferenceSession") -> None:
+        self._words = words
+        self._session = session
+        self._rules = RuleTable(RULES)
+        self.cutter = Cutter(words.tokenize, WINDOW_WORDS, OVERLAP_WORDS)
+
+    def run(self, windows: Sequence[Window]) -> list[Heard]:
+        """What is heard of each window."""
+        rows = [self._read(window) for window in windows]
+        scores = iter(self._classify([row for row in rows if row]))
+        return [
+            Heard(next(scores) if row else NO_SCORES, self._rules.meet(window.text))
+            for window, row in zip(windows, rows, strict=True)
+        ]
+
+    def _read(self, window: Window) -> list[int]:
+        """The words that the model knows of a window; none if it cannot read it."""
+        return [token for token in window.tokens if token] if self._words.is_readable(window.tokens) else []
+
+    def _classify(self, rows: Sequence[Sequence[int]]) -> list[Scores]:
+        import numpy as np
+
+        if not rows:
+            return []
+        ids = np.zeros((MODEL_WORDS, len(rows)), np.int64)
+        for at, row in enumerate(rows):
+            ids[MODEL_WORDS - len(row) :, at] = row
+        (scores,) = self._session.run(["scores"], {"ids": ids})
+        return [dict(zip(LABELS, row, strict=True)) for row in scores.tolist()]
+
+
+def load_toxicity_model(weights: Path) -> ToxicityModel:
+    """Reads the weight files of a folder."""
+    with (weights / FILE_NAME).open("rb") as file:
+        if file.read(len(SIGNATURE)) != SIGNATURE:
+            raise ValueError(f"{FILE_NAME} is no HDF5 file")
+    words = load_words(weights / "words.txt")
+    if len(words) != WORDS - 1:
+        raise ValueError(f"{len(words)} words, expected {WORDS - 1}")
+    return ToxicityModel(words, open_session(read_graph("toxicity.onnx"), weights))
+
+
+class Asked(NamedTuple):
+    """What a request wants to hear of."""
+
+    labels: tuple[str, ...]
+    uses_rules: bool
+
+    def tell(self, window: Window, heard: Heard) -> Detection | None:
+        """The strongest label of a window, and all others beside it."""
+        rules = heard.rules if self.uses_rules else ()
+        scores = dict(heard.model)
+        for rule in rules:
+            for label in (rule.label, TOXIC):  # whatever a phrase is, it is toxic
+                scores[label] = max(scores[label], rule.score)
+        telling_first = sorted(self.labels, key=TOXIC.__eq__)
+        label = max(telling_first, key=scores.__getitem__)  # of equals the first
+        if scores[label] < MIN_SCORE:
+            return None
+        met = next((rule.name for rule in rules if label in (rule.label, TOXIC)), "")
+        metadata: dict[str, Any] = {"tier": "patterns" if scores[label] > heard.model[label] else "model"}
+        metadata |= {"rule": met} if met else {}
+        metadata["scores"] = {name: round(score, 4) for name, score in scores.items()}
+        score = metadata["scores"][label]
+        return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
+
+
+class ToxicityDetector:
+    """Reads for toxic text. `labels` says which kinds are reported, `patterns` false leaves the classifier alone."""
+
+    lookbehind_chars = LOOKBEHIND_CHARS
+
+    def __init__(self, cutter: Cutter, pool: ModelPool[Window, Heard], default: Asked) -> None:
+        self._cutter = cutter
+        self._pool = pool
+        self._default = default
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> WindowReading[Heard]:
+        asked = _read_asked(Params.of_request(params, KNOWN), self._default)
+        return WindowReading(self._cutter, self._pool, asked.tell)
+
+
+def _read_asked(params: Params, default: Asked) -> Asked:
+    return Asked(params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules))
+
+
+@in_house
+@asynccontextmanager
+async def open_toxicity_detector(options: Mapping[str, Any], house: House) -> AsyncIterator[ToxicityDetector]:
+    """Reports toxic text. Options: `labels`, `patterns`."""
+    default = _read_asked(Params.of_options(options, KNOWN), Asked(LABELS, uses_rules=True))
+    model = await asyncio.to_thread(load_model, house.data_dir, TOXICITY.name, load_toxicity_model)
+    async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
+        yield ToxicityDetector(model.cutter, pool, default)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ReleaseGate: what may leave now. The promise of the product.
+
+The gate keeps one frontier per holding detector: how far that detector has read. No character leaves before every
+holding detector has cleared it, so detectors may use chunks of any size. Two strategies decide where a release ends:
+
+FRONTIER             up to the smallest frontier, as soon as it moves.
+MAX_PROCESSED_INDEX  wait for one answer of every detector; the largest chunk end among the first answers is the
+                     reference; when every detector has reached it, release up to it. The releases do not depend on
+                     the order in which the answers came.
+
+A finding leaves once, with the first released text that overlaps it. A trailing detector holds nothing; its findings
+leave with the final release. What a frame carried beside its text leaves with its last character.
+
+Whatever affects when text leaves lives in this file. It refuses to know where frames and answers come from.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from lockgate.gate.frames import FrameLog
+from lockgate.gate.values import Detection, Frame, Span
+
+
+class Strategy(Enum):
+    """Where a release ends."""
+
+    FRONTIER = "frontier"
+    MAX_PROCESSED_INDEX = "max_processed_index"
+
+
+class Release(NamedTuple):
+    """Text that may leave, with its findings and the frames that it completes. `is_final`: nothing follows.
+
+    `inputs` are the numbers of the first and the last frame that it was made of, as the chunkers tell them, else as
+    the text lies. `told` is the place that a chunker that is trusted tells of it, where that is another.
+    """
+
+    start: int
+    end: int
+    text: str
+    detections: tuple[Detection, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    choice: int = 0
+    is_final: bool = False
+    inputs: tuple[int, int] = (0, 0)
+    told: Span | None = None
+
+
+class ReleaseGate:
+    """One gate per text: frames and progress in, releases out."""
+
+    __slots__ = (
+        "_choice", "_ends", "_frontiers", "_lowest", "_order", "_pending", "_reference", "_seen", "_trailing", "log",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        holding: Iterable[str],
+        trailing: Iterable[str] = (),
+        *,
+        strategy: Strategy = Strategy.FRONTIER,
+        choice: int = 0,
+    ) -> None:
+        self._frontiers = dict.fromkeys(holding, 0)
+        self._trailing: dict[str, list[Detection]] = {name: [] for name in trailing}
+        self._order = {name: place for place, name in enumerate([*self._frontiers, *self._trailing])}
+        self._ends: dict[str, deque[int]] | None = None
+        if strategy is Strategy.MAX_PROCESSED_INDEX and len(self._frontiers) > 1:
+            self._ends = {name: deque() for name in self._frontiers}
+        self._reference = -1
+        self._lowest = 0
+        self.log = FrameLog()
+        self._pending: list[tuple[int, int, int, Detection]] = []
+        self._seen = 0
+        self._choice = choice
+
+    @property
+    def received(self) -> int:
+        """Characters that came in."""
+        return self.log.received
+
+    @property
+    def released(self) -> int:
+        """Characters that have left."""
+        return self.log.released
+
+    @property
+    def held_chars(self) -> int:
+        """Characters that wait here."""
+        return self.log.received - self.log.released
+
+    def lowest(self) -> list[str]:
+        """The holding detectors that have read least."""
+        return [name for name, upto in self._frontiers.items() if upto == self._lowest]
+
+    def receive(self, frame: Frame) -> list[Release]:
+        """A frame of the model: it waits, unless nobody holds text or it adds no text to what has left."""
+        log = self.log
+        log.append(frame)
+        if log.received == log.released or not self._frontiers:
+            return [self._release(log.received)]
+        return []
+
+    def clear(self, detector: str, upto: int, detections: Sequence[Detection] = ()) -> list[Release]:
+        """The detector has read everything up to `upto` and found these."""
+        before = self._frontiers.get(detector)
+        if before is None:
+            self._trailing[detector].extend(detections)
+            return []
+        if not before <= upto <= self.log.received:
+            raise RuntimeError(f"{detector} cannot clear {upto}: it was at {before} of {self.log.received}")
+        if detections:
+            self._keep(detector, before, upto, detections)
+        if upto == before:
+            return []
+        self._frontiers[detector] = upto
+        if before == self._lowest:
+            self._lowest = min(self._frontiers.values())
+        if self._ends is None:
+            return [self._release(self._lowest)] if self._lowest > self.log.released else []
+        self._ends[detector].append(upto)
+        return self._release_references(self._ends)
+
+    def finish(self) -> list[Release]:
+        """Every holding detector has read everything and every trailing one has answered: the final release."""
+        if self._frontiers and self._lowest < self.log.received:
+            raise RuntimeError(f"{self.lowest()} read only {self._lowest} of {self.log.received} characters")
+        last = self._release(self.log.received, is_final=True)
+        trailing = [found for of_detector in self._trailing.values() for found in of_detector]
+        return [last._replace(detections=(*last.detections, *trailing))]
+
+    def _keep(self, detector: str, before: int, upto: int, detections: Sequence[Detection]) -> None:
+        """Queue findings by the character with which they leave: their first, or the nearest one just cleared."""
+        place = self._order[detector]
+        for found in detections:
+            at = min(max(found.start, before), max(upto - 1, before))
+            heapq.heappush(self._pending, (at, place, self._seen, found))
+            self._seen += 1
+
+    def _release_references(self, ends: dict[str, deque[int]]) -> list[Release]:
+        releases: list[Release] = []
+        while True:
+            if self._reference < 0:
+                if not all(ends.values()):
+                    return releases
+                self._reference = max(queue[0] for queue in ends.values())
+            if self._lowest < self._reference:
+                return releases
+            releases.append(self._release(self._reference))
+            for queue in ends.values():
+                while queue and queue[0] <= self._reference:
+                    queue.popleft()
+            self._reference = -1
+
+    def _release(self, upto: int, *, is_final: bool = False) -> Release:
+        start = self.log.released
+        text, frames = self.log.release(upto)
+        found = self._take_pending(upto, is_final=is_final) if self._pending else ()
+        return Release(start, upto, text, found, frames, self._choice, is_final, (self.log.first, self.log.last))
+
+    def _take_pending(self, upto: int, *, is_final: bool) -> tuple[Detection, ...]:
+        taken = []
+        while self._pending and (is_final or self._pending[0][0] < upto):
+            taken.append(heapq.heappop(self._pending)[1:])
+        return tuple(found for _, _, found in sorted(taken, key=lambda one: one[:2]))

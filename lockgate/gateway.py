@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""open_gateway(settings): the one place where parts are chosen, opened and closed.
+
+Parts that run here come from plugins, services from clients; what the settings do not name is not imported.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockgate.agent.evaluate import Bench
+from lockgate.agent.turn_types import Speaker
+from lockgate.compat import find_rules
+from lockgate.config.endpoint_rules import EndpointRules
+from lockgate.config.policies import SECTION_TYPES
+from lockgate.config.settings import (
+    ChunkerSettings,
+    DetectorSettings,
+    GenerationSettings,
+    Settings,
+)
+from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
+from lockgate.gate.release import Strategy
+from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
+from lockgate.guard.account import Chunking
+from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
+from lockgate.interfaces import Backend, Chunker, Headers, Probe
+from lockgate.opened_agents import Exposed, Guards, SharedHouse, Staff, StaffOpener, build_bench, build_speaker
+from lockgate.plugins import open_plugin, place_fault
+from lockgate.sessions.turns import DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    from lockgate.backends.upstreams import Upstreams
+
+_RUNS_HERE = Health("HEALTHY")
+_SENTENCES = "sentence"  # what cuts for detectors that compare an answer with documents
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The open parts of a process."""
+
+    settings: Settings
+    guarding: Guards
+    upstreams: "Upstreams"
+    staff: Staff
+    rules: EndpointRules
+    generation: Backend | None = None
+    openai: Backend | None = None
+    probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
+
+    async def probe(self, headers: Headers = ()) -> dict[str, Health]:
+        """How every part is now; all services are asked at once, what runs here is well."""
+        asked = {name: probe.probe(headers) for name, probe in self.probes.items() if probe is not None}
+        answered = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+        return {name: answered.get(name, _RUNS_HERE) for name in self.probes}
+
+    @property
+    def guards(self) -> Mapping[str, Guard]:
+        """The detectors by id."""
+        return self.guarding.all
+
+    @property
+    def sentences(self) -> Chunking:
+        """What cuts text for detectors that compare."""
+        return self.guarding.chunking
+
+    @property
+    def agents(self) -> Mapping[str, Speaker]:
+        """The agents by name."""
+        return self.staff.agents
+
+    @property
+    def default_agent(self) -> str:
+        """The agent of whoever names none: the one called `default`, else the first."""
+        return DEFAULT_AGENT if DEFAULT_AGENT in self.staff.agents else next(iter(self.staff.agents))
+
+    def find_model(self, name: str, policy: str | None) -> Speaker:
+        """A configured model, under the policy that is named, else its own; raises KeyError for what there is not."""
+        policy = policy if policy is not None else self.settings.models[name].policy
+        chosen = self.settings.policies[policy] if policy is not None else None
+        return build_speaker(self.staff.models[name], self.guarding, chosen)
+
+    def find_agent(self, name: str, policy: str | None) -> Speaker:
+        """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""
+        agent, own = self.staff.agents[name], self.settings.agents[name].policy
+        if policy is None or policy == own:
+            return agent
+        if own is not None:
+            message = f"agent `{name}` has policy `{own}`: a request cannot name another"
+            raise InvalidRequest(message, status=400)
+        return replace(agent, guarding=partial(self.guarding.guarding, self.settings.policies[policy]))
+
+    def evaluation(self, agent: str | None = None) -> Bench:
+        """What evaluating an agent needs."""
+        return build_bench(self.settings, self.staff, agent or self.default_agent)
+
+    def strategy(self, default: Strategy) -> Strategy:
+        """Where releases end: the one rule or setting for all, else the endpoint's own."""
+        if self.rules.strategy is not None:
+            return self.rules.strategy
+        chosen = self.settings.release_strategy
+        return default if chosen is None else Strategy(chosen)
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+    """Opens every part that the settings name; closes them in reverse order."""
+    from lockgate.backends.upstreams import open_upstreams
+
+    async with AsyncExitStack() as stack:
+        opener = _Opener(settings, stack)
+        generation = await opener.open_generation()
+        openai = await opener.open_openai()
+        chunkers = [name for name, part in settings.chunkers.items() if part.service is not None]
+        used = [part.chunker_id for part in settings.detectors.values()]
+        for name in dict.fromkeys([*chunkers, *used]):
+            await opener.open_chunker(name)
+        if _SENTENCES not in opener.chunkers:
+            await opener.open_chunker(_SENTENCES)
+            opener.probes.pop(_SENTENCES, None)  # no detector names it, so nobody asks how it is
+        guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
+        kept = {guard.id: guard for guard in guards if guard is not None}
+        opener.try_policies(kept)
+        sentences = opener.chunkers[_SENTENCES]
+        if opener.faults or sentences is None:
+            raise ConfigFaults(tuple(opener.faults))
+        guarding = Guards(settings, kept, Chunking(_SENTENCES, sentences))
+        exposed = Exposed({}, {})
+        upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
+        try:
+            staff = await StaffOpener(guarding, stack, opener.open_part, upstreams, opener.house).open(exposed)
+        except ConfigError as error:
+            if opener.faults:
+                raise ConfigFaults((*opener.faults, error)) from error
+            raise
+        if opener.faults:
+            raise ConfigFaults(tuple(opener.faults))
+        probes = {**opener.probes, **staff.probes}
+        yield Gateway(settings, guarding, upstreams, staff, opener.rules, generation, openai, probes)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts that run here, open, for others to use."""
+
+    settings: Settings
+    guards: Mapping[str, Guard]
+    chunkers: Mapping[str, Chunker]
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """Opens the detectors and chunkers that the settings name and that run here; closes them in reverse order.
+
+    A detector comes without its chunker: others cut for it. The chunker of whole texts stays here: all have their own.
+    """
+    names = [name for name, one in settings.chunkers.items() if one.embedded and name != WHOLE_TEXT_CHUNKER]
+    detectors = {name: one for name, one in settings.detectors.items() if one.embedded}
+    async with AsyncExitStack() as stack:
+        opener = _Opener(settings, stack)
+        for name in (*names, WHOLE_TEXT_CHUNKER):
+            await opener.open_chunker(name)
+        guards = [
+            await opener.open_guard(name, replace(one, chunker_id=WHOLE_TEXT_CHUNKER))
+            for name, one in detectors.items()
+        ]
+        if opener.faults:
+            raise ConfigFaults(tuple(opener.faults))
+        chunkers = {name: one for name in names if (one := opener.chunkers[name]) is not None}
+        yield Parts(settings, {guard.id: guard for guard in guards if guard is not None}, chunkers)
+
+
+class _Opener:
+    """Opens parts one by one and collects what is wrong with their options."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self.rules = find_rules(settings)
+        self.house = SharedHouse(settings, stack)
+        self.chunkers: dict[str, Chunker | None] = {}
+        self.probes: dict[str, Probe | None] = {}
+        self.faults: list[ConfigError] = []
+
+    async def open_generation(self) -> Backend | None:
+        chosen = self._settings.generation
+        if chosen is None:
+            return None
+        backend: Backend | None = await self._call("generation", _open_generation(chosen), "generation.service")
+        return backend
+
+    async def open_openai(self) -> Backend | None:
+        chosen = self._settings.openai
+        if chosen is None:
+            return None
+        from lockgate.backends.openai import open_openai_client
+
+        backend: Backend | None = await self._call("openai", open_openai_client(chosen), "openai.service")
+        return backend
+
+    async def open_chunker(self, name: str) -> None:
+        chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
+        if chosen is not None and chosen.service is not None:
+            self.chunkers[name] = await self._call(name, _open_chunker(name, chosen), f"chunkers.{name}.service")
+            return
+        embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
+        options = {} if chosen is None else chosen.options
+        self.chunkers[name] = await self.open_part("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        if chosen is not None:
+            self.probes[name] = None
+
+    async def open_guard(self, name: str, detector: DetectorSettings) -> Guard | None:
+        chunker = self.chunkers.get(detector.chunker_id)
+        if detector.embedded is None:
+            from lockgate.backends.detector import open_detector_client
+
+            if self.rules.batch_contents is not None:
+                detector = replace(detector, batch_contents=self.rules.batch_contents)
+            opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
+        else:
+            opened = await self.open_part(
+                "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
+            )
+            self.probes[name] = None
+            opened = self._fit(name, detector, opened)
+        if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
+            return None
+        return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+
+    def _fit(self, name: str, detector: DetectorSettings, opened: Any) -> Any:
+        """The detector in the place that its type gives it; None if it cannot be of that type, which is noted."""
+        types = getattr(opened, "types", (TEXT_CONTENTS,))
+        if opened is None or detector.type in types:
+            return opened
+        if TEXT_CONTENTS in types:
+            return ReadAsReview(opened)
+        message = f"`{detector.embedded}` cannot be of type {detector.type}: write {' or '.join(types)}"
+        self.faults.append(ConfigError(message, source=self._settings.source, key=f"detectors.{name}.type"))
+        return None
+
+    def try_policies(self, guards: Mapping[str, Guard]) -> None:
+        """The parameters that policies give to detectors are tried once, now."""
+        for policy in self._settings.policies.values():
+            for section in SECTION_TYPES:
+                for name, params in getattr(policy, section).items():
+                    try:
+                        if name in guards:
+                            choose(guards, {name: params}, Rules(types=(guards[name].type,)))
+                    except RequestError as error:
+                        key = f"policies.{policy.name}.{section}.{name}"
+                        words = error.message.removeprefix(f"detector request failed for `{name}`: ")
+                        words += "; besides, a policy gives a detector `threshold`, `on_finding`, `on_detector_failure`"
+                        self.faults.append(ConfigError(words, source=self._settings.source, key=key))
+
+    async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:
+        """A client of a service, opened; it is also asked for the service's health."""
+        try:
+            client = await self._stack.enter_async_context(opening)
+        except ConfigError as error:
+            self.faults.append(ConfigError(error.message, source=self._settings.source, key=key))
+            return None
+        self.probes[name] = client
+        return client
+
+    async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:
+        """A part that runs here, opened; None if it cannot be, which is noted."""
+        try:
+            return await self._stack.enter_async_context(open_plugin(group, name, options, self.house))
+        except ConfigError as error:
+            self.faults.append(place_fault(error, self._settings.source, key))
+            return None
+
+
+def _open_generation(chosen: GenerationSettings) -> AbstractAsyncContextManager[Any]:
+    if chosen.provider == "tgis":
+        from lockgate.backends.tgis import open_tgis_client
+
+        return open_tgis_client(chosen.service)
+    from lockgate.backends.caikit_nlp import open_caikit_nlp_client
+
+    return open_caikit_nlp_client(chosen.service)
+
+
+def _open_chunker(name: str, chosen: ChunkerSettings) -> AbstractAsyncContextManager[Any]:
+    from lockgate.backends.chunker import open_chunker_client
+
+    assert chosen.service is not None
+    return open_chunker_client(name, chosen.service)
+
+
+def open_once(settings: Settings) -> None:
+    """Open every part and close it again; raises what is wrong. Nothing is called."""
+
+    async def open_and_close() -> None:
+        async with open_gateway(settings):
+            pass
+
+    asyncio.run(open_and_close())
+
+
+def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) -> ConfigError | None:
+    """Open a part and close it again: what is wrong with it, if anything."""
+
+    async def open_once() -> None:
+        async with AsyncExitStack() as stack:
+            house = SharedHouse(Settings(data_dir=data_dir), stack)
+            async with open_plugin(group, name, options, house):
+                pass
+
+    try:
+        asyncio.run(open_once())
+    except ConfigError as error:
+        return error
+    return None

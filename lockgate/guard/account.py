@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detectors whose work is noted on a request's receipt, and which are told what an answer rests on.
+
+Knows how a detector at work is wrapped; decides nothing about what it finds.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
+from lockgate.gate.masks import Pseudonyms
+from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
+from lockgate.gate.verdicts import Measures
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
+from lockgate.interfaces import Chunker, Reading, Review
+from lockgate.task_groups import run_together
+from lockgate.telemetry import Event, count_detections, log_event, name_causes, observe_policy
+
+_DOCS = "docs"
+
+
+class Chunking(NamedTuple):
+    """What cuts text for detectors that have no chunker of their own."""
+
+    id: str
+    chunker: Chunker
+
+
+class Basis(NamedTuple):
+    """What an answer is compared with, by what it is cut for that, and how many comparisons may be open at once."""
+
+    documents: Sequence[str]
+    chunking: Chunking
+    max_open: int = 5
+
+
+class Meter:
+    """The account of one request: what detectors read, who failed and was excused, which names were made up.
+
+    In shadow nobody holds text, and no failure ends anything.
+    """
+
+    is_on = True
+
+    def __init__(
+        self,
+        policy: str = "",
+        *,
+        is_shadow: bool = False,
+        lanes: Sequence[str] = ("content",),
+        own: frozenset[str] = frozenset(),
+    ) -> None:
+        self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
+        self.names = Pseudonyms()
+        self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
+        self._is_shadow = is_shadow
+        self._own = own  # detectors that the policy names: the caller is not to blame for what they refuse
+        self._found_in_answer: dict[str, int] = {}
+
+    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
+        """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
+        return tuple([self._watch(one, part) for one in guards])
+
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+        """The same for reviewers."""
+        return tuple([self._watch_review(one, part) for one in reviews])
+
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+        """What was found is counted, on the receipt and in the metrics; and what it calls for."""
+        count_detections(found)
+        for one in found:
+            self.receipt.note_finding(one.detector_id)
+            self.receipt.note_action(measures.of(one.detector_id), part)
+
+    def note_released(self, part: Part, text: str) -> None:
+        """The text goes on: to a source, the model or the client."""
+        self.receipt.note_released(part, text)
+
+    def note_failure(self, detector_id: str) -> None:
+        """The detector failed, and that ends the request."""
+        self.receipt.note_failure(detector_id, ends=True)
+
+    def withdraw_answer(self) -> None:
+        """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
+        self.receipt.take_back(Part.ANSWER)
+        for name, count in self._found_in_answer.items():
+            for _ in range(count):
+                self.receipt.note_finding(name)
+
+    def observe(self) -> None:
+        """The request is over: metrics and the log get its figures."""
+        observe_policy(self.receipt)
+
+    def _watch(self, one: ActiveGuard, part: Part) -> ActiveGuard:
+        self.receipt.expect(one.guard.id, part)
+        seen = self._found_in_answer if part is Part.ANSWER else {}
+        reading: Reading = _Metered(
+            one.guard.id, one.reading, part, self.receipt, one.threshold, seen, one.guard.id in self._own
+        )
+        excuse = self._excuse(one) if one.passes or self._is_shadow else None
+        if excuse is not None:
+            reading = _Excused(reading, excuse)
+        return replace(one, reading=reading, holds=one.holds and not self._is_shadow, excuse=excuse)
+
+    def _watch_review(self, one: ActiveReview, part: Part) -> ActiveReview:
+        self.receipt.expect(one.guard.id, part)
+        review: Review = _MeteredReview(one.guard.id, one.review, part, self.receipt, one.guard.id in self._own)
+        if one.passes or self._is_shadow:
+            review = _ExcusedReview(review, self._excuse(one))
+        return replace(one, review=review)
+
+    def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
+        """Takes a failure; whether the text goes on all the same."""
+
+        def excuse(error: LockgateError) -> bool:
+            if not (self._is_shadow or isinstance(error, UpstreamError)):
+                return False
+            name, ends = one.guard.id, not one.passes
+            if name not in self.excused:
+                reason = name_causes(error) if isinstance(error, UpstreamError) else type(error).__name__
+                log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
+            self.excused[name] = self.excused.get(name, False) or ends
+            self.receipt.note_failure(name, ends=ends)
+            return True
+
+        return excuse
+
+
+class Unmetered(Meter):
+    """The account of a request that has no policy and wants no receipt: findings are counted in the metrics alone."""
+
+    is_on = False
+
+    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
+        """The same detectors."""
+        return tuple(guards)
+
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+        """The same reviewers."""
+        return tuple(reviews)
+
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+        """What was found is counted."""
+        if found:
+            count_detections(found)
+
+    def note_released(self, part: Part, text: str) -> None:
+        """Not counted."""
+
+    def note_failure(self, detector_id: str) -> None:
+        """Not counted."""
+
+    def withdraw_answer(self) -> None:
+        """Not counted."""
+
+    def observe(self) -> None:
+        """There are no figures."""
+
+
+def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
+    """The same detectors; those that want to know are told where the documents behind the answer came from."""
+    return tuple(_tell(one, paths) for one in guards)
+
+
+def ground(reviews: Sequence[ActiveReview], basis: Basis, *, holds: bool) -> tuple[ActiveGuard, ...]:
+    """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents."""
+    return tuple(_ground(one, basis, holds) for one in reviews)
+
+
+def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
+    with_sources: Callable[[Collection[str]], Reading] | None = getattr(one.reading, "with_sources", None)
+    if with_sources is None:
+        return one
+    return replace(one, reading=with_sources(paths))
+
+
+def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
+    own = one.guard
+    has_own = own.chunker is not None and not own.reads_whole_text
+    cutter = Chunking(own.chunker_id, own.chunker) if has_own and own.chunker is not None else basis.chunking
+    guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
+    return ActiveGuard(
+        guard, _Grounding(own.id, one.review, tuple(basis.documents), basis.max_open), one.threshold, holds, one.passes
+    )
+
+
+@contextmanager
+def _naming(detector_id: str, *, is_own: bool) -> Iterator[None]:
+    """A failure is that of the detector as the settings call it. What one of the policy's own refuses is a failure."""
+    try:
+        yield
+    except RequestError as error:
+        if not is_own:
+            raise
+        raise Rejected(detector_id, f"detector `{detector_id}` refused the text", status=502) from error
+    except UpstreamError as error:
+        error.service = detector_id
+        raise
+
+
+class _Metered(NamedTuple):
+    detector_id: str
+    reading: Reading
+    part: Part
+    receipt: Receipt
+    threshold: float
+    seen: dict[str, int]  # findings, by detector
+    is_own: bool
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        started = perf_counter()
+        with _naming(self.detector_id, is_own=self.is_own):
+            found = await self.reading.read(excerpts)
+            if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
+                raise BrokeProtocol(self.detector_id, f"detector `{self.detector_id}`: too few answers")
+        texts = [excerpt.text for excerpt in excerpts]
+        self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
+        count = sum([one.score >= self.threshold for of_text in found for one in of_text])
+        if count:
+            self.seen[self.detector_id] = self.seen.get(self.detector_id, 0) + count
+        return found
+
+
+class _MeteredReview(NamedTuple):
+    detector_id: str
+    inner: Review
+    part: Part
+    receipt: Receipt
+    is_own: bool
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        started = perf_counter()
+        with _naming(self.detector_id, is_own=self.is_own):
+            found = await self.inner.review(subject)
+        self.receipt.note_read(self.detector_id, self.part, [last_text(subject)], perf_counter() - started)
+        return found
+
+
+class _Excused(NamedTuple):
+    inner: Reading
+    excuse: Excuse
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        try:
+            return await self.inner.read(excerpts)
+        except LockgateError as error:
+            if not self.excuse(error):
+                raise
+            return ()
+
+
+class _ExcusedReview(NamedTuple):
+    inner: Review
+    excuse: Excuse
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        try:
+            return await self.inner.review(subject)
+        except LockgateError as error:
+            if not self.excuse(error):
+                raise
+            return ()
+
+
+class _Grounding(NamedTuple):
+    detector_id: str
+    review: Review
+    documents: tuple[str, ...]
+    max_open: int
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        found: list[Sequence[Detection]] = []
+        for start in range(0, len(excerpts), self.max_open):  # a whole answer may have very many
+            window = excerpts[start : start + self.max_open]
+            found += await run_together([partial(self._compare, one.text) for one in window], self.max_open)
+        return found
+
+    async def _compare(self, text: str) -> Sequence[Detection]:
+        """What is found about a claim covers all of it."""
+        claim = text.strip()
+        if not claim:
+            return ()
+        try:
+            found = await self.review.review(Claim(claim, _DOCS, self.documents))
+        except RequestError as error:
+            raise refuse(self.detector_id, error) from error
+        start = text.index(claim)
+        return [one._replace(start=start, end=start + len(claim), text=claim) for one in found]

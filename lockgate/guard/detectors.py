@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which detectors guard a text: the configured ones, and those that one request has chosen.
+
+Decides what a request may ask for: known detectors, of a type that the endpoint serves, with a threshold that is a
+number and parameters that the detector accepts. Knows no wire shape.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
+from lockgate.gate.batching import Reader
+from lockgate.gate.messages import text_of
+from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
+from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
+
+Excuse = Callable[[LockgateError], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A configured detector. One that reads contents has a chunker; a reviewer reads the whole and needs none."""
+
+    id: str
+    type: str
+    detector: Detector | Reviewer
+    chunker_id: str
+    chunker: Chunker | None
+    default_threshold: float
+
+    @property
+    def reads_whole_text(self) -> bool:
+        """Whether its one chunk is the text."""
+        return self.chunker_id == WHOLE_TEXT_CHUNKER
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an endpoint allows, and how it answers what it does not."""
+
+    types: tuple[str, ...] = (TEXT_CONTENTS,)
+    unsuitable_status: int = 400
+    allows_whole_text: bool = True
+    whole_text_holds: bool = True
+    checks_threshold: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveGuard:
+    """A guard at work for one request. `passes`: if it fails, text leaves that it has not read.
+
+    `excuse` takes the failure of its chunker: whether text goes on all the same.
+    """
+
+    guard: Guard
+    reading: Reading
+    threshold: float
+    holds: bool
+    passes: bool = False
+    excuse: Excuse | None = None
+    reader: Reader = field(init=False)
+
+    def __post_init__(self) -> None:
+        guard = self.guard
+        look = getattr(guard.detector, "lookbehind_chars", 0)
+        object.__setattr__(self, "reader", Reader(guard.id, guard.chunker_id, self.threshold, look, self.holds))
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveReview:
+    """A reviewer at work for one request. `passes`: if it fails, the text goes on all the same."""
+
+    guard: Guard
+    review: Review
+    threshold: float
+    passes: bool = False
+
+
+class Chosen(NamedTuple):
+    """The detectors of a request: those that read contents, and reviewers."""
+
+    contents: tuple[ActiveGuard, ...] = ()
+    reviews: tuple[ActiveReview, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody reads anything."""
+        return not (self.contents or self.reviews)
+
+
+def choose(
+    guards: Mapping[str, Guard],
+    requested: Mapping[str, Mapping[str, Any]],
+    rules: Rules,
+    headers: Headers = (),
+) -> Chosen:
+    """The detectors that a request asks for, in its order. Each is checked before any reads a parameter."""
+    if rules.checks_threshold:
+        check_thresholds(requested)
+    chosen = [_find(guards, name, rules) for name in requested]
+    contents: list[ActiveGuard] = []
+    reviews: list[ActiveReview] = []
+    for guard in chosen:
+        accepted, threshold = _accept(guard, requested[guard.id], headers)
+        if guard.type == TEXT_CONTENTS:
+            holds = not guard.reads_whole_text or rules.whole_text_holds
+            contents.append(ActiveGuard(guard, accepted, threshold, holds))
+        else:
+            reviews.append(ActiveReview(guard, accepted, threshold))
+    return Chosen(tuple(contents), tuple(reviews))
+
+
+def choose_guards(
+    guards: Mapping[str, Guard],
+    requested: Mapping[str, Mapping[str, Any]],
+    rules: Rules,
+    headers: Headers = (),
+) -> tuple[ActiveGuard, ...]:
+    """The same where only contents are read."""
+    return choose(guards, requested, rules, headers).contents
+
+
+class ReadAsReview(NamedTuple):
+    """A detector of contents in the place of a reviewer: it reads the text that was said last."""
+
+    detector: Detector
+
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> Review:
+        """What the detector accepts."""
+        return _ReadReview(self.detector.accept(params, headers))
+
+
+class _ReadReview(NamedTuple):
+    reading: Reading
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        found = await self.reading.read([Excerpt(last_text(subject))])
+        return [one for part in found for one in part]
+
+
+def last_text(subject: Subject) -> str:
+    """What was said last."""
+    if isinstance(subject, Conversation):
+        return text_of(subject.messages[-1])
+    return subject.text if isinstance(subject, Generated) else subject.content
+
+
+def excuse(chosen: Chosen, passes: Callable[[str], bool]) -> Chosen:
+    """The same detectors, and of each whether its failure lets text pass."""
+    return Chosen(
+        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.contents]),
+        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.reviews]),
+    )
+
+
+def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:
+    """A threshold, where given, is a number."""
+    for name, params in requested.items():
+        if "threshold" in params and not _is_number(params["threshold"]):
+            raise InvalidRequest(f"`threshold` parameter specified for model `{name}` must be a number")
+
+
+def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
+    guard = guards.get(name)
+    if guard is None:
+        raise UnknownDetector(name)
+    if guard.type not in rules.types:
+        raise UnsuitableDetector(f"detector `{name}` is not supported by this endpoint", status=rules.unsuitable_status)
+    if guard.reads_whole_text and not rules.allows_whole_text:
+        raise InvalidRequest(
+            f"detector `{name}` uses chunker `{WHOLE_TEXT_CHUNKER}`, which is not supported by this endpoint"
+        )
+    return guard
+
+
+def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> tuple[Any, float]:
+    """What has accepted the parameters, a Reading or a Review, and the threshold."""
+    threshold = params.get("threshold")
+    rest = {name: params[name] for name in sorted(params) if name != "threshold"}
+    try:
+        accepted = guard.detector.accept(rest, headers)
+    except RequestError as error:
+        raise refuse(guard.id, error) from error
+    is_given = threshold is not None and _is_number(threshold)
+    return accepted, float(threshold) if is_given else guard.default_threshold  # type: ignore[arg-type]
+
+
+def refuse(detector: str, error: RequestError) -> InvalidRequest:
+    """What a detector says against a request, as the caller reads it."""
+    return InvalidRequest(f"detector request failed for `{detector}`: {error.message}", status=error.status)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source -> chunkers -> detectors -> gate -> reader. The heart; read it first.
+
+Moves what the lanes (lockgate.gate.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
+and brings chunks back (a chunker that never waits is fed in place), workers carry requests to detectors, and the
+reader takes releases. Nothing here decides what may leave. Every wait is on one of them, every buffer is bounded: by
+the lanes for held text and for chunks that wait, by a fixed number of releases that the reader has not taken: then
+neither is the source read nor a detector asked.
+
+An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
+behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from time import perf_counter
+from typing import Any, Self, TypeVarTuple
+
+from lockgate.errors import BrokeProtocol, LockgateError, RequestError
+from lockgate.gate.batching import Ask
+from lockgate.gate.lanes import Lane, LanePlan, Lanes, Opened, Outcome
+from lockgate.gate.release import Release, Strategy
+from lockgate.gate.values import Chunk, Detection, Frame
+from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
+from lockgate.interfaces import ChunkMachine
+from lockgate.task_groups import raise_first, run_together
+from lockgate.telemetry import observe_held
+
+Watch = Callable[[Lanes], object]
+Source = AsyncGenerator[Frame | list[Frame], None]  # frames, or lists of frames that came at once
+Args = TypeVarTuple("Args")
+
+_MAX_WAITING = 64  # releases that the reader has not taken
+_SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose source has failed
+_TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
+
+
+def plan_lanes(
+    guards: Sequence[ActiveGuard],
+    *,
+    strategy: Strategy = Strategy.FRONTIER,
+    max_open: int = 4,
+    max_held_chars: int | None = 1_048_576,
+    is_whole: bool = False,
+    feeds_empty: bool = False,
+    trusts_chunks: bool = False,
+    reads_empty: bool = False,
+    max_cuts: int = 5,
+) -> LanePlan:
+    """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
+    readers = tuple(guard.reader for guard in guards)
+    return LanePlan(
+        readers,
+        strategy,
+        max_open,
+        max_held_chars=max_held_chars,
+        is_whole=is_whole,
+        feeds_empty=feeds_empty,
+        trusts_chunks=trusts_chunks,
+        reads_empty=reads_empty,
+        max_cuts=max_cuts,
+    )
+
+
+@asynccontextmanager
+async def open_guarded_stream(
+    source: Source,
+    guards: Sequence[ActiveGuard],
+    plan: LanePlan,
+    watch: Watch | None = None,
+) -> AsyncIterator[AsyncIterator[Release]]:
+    """The releases of the source's text. Leaving the context stops everything behind it. `watch` sees every step."""
+    if not plan.readers and watch is None:
+        async with aclosing(source), aclosing(_pass_on(source)) as releases:
+            yield releases
+        return
+    failure: LockgateError | GeneratorExit | None = None
+    try:
+        async with aclosing(source), asyncio.TaskGroup() as group:
+            stream = _GuardedStream(group, guards, plan, watch)
+            stream.start(source)
+            try:
+                yield stream
+            except (LockgateError, GeneratorExit) as error:  # else the task group would wrap it
+                failure = error
+            finally:
+                stream.stop()
+    except ExceptionGroup as failures:
+        raise_first(failures)
+    if failure is not None:
+        raise failure
+
+
+async def _pass_on(source: Source) -> AsyncGenerator[Release, None]:
+    """What nobody reads is released as it comes."""
+    positions: dict[int, int] = {}
+    async for burst in source:
+        for frame in burst if isinstance(burst, list) else (burst,):
+            number, text, choice = frame.number, frame.text, frame.choice
+            start = positions.get(choice, 0)
+            end = positions[choice] = start + len(text)
+            yield Release(start, end, text, (), (frame,), choice, frame.is_last, (number, number))
+
+
+class _GuardedStream:
+    """One stream at work. Its events are plain wake-ups: whoever waits looks again at the lanes."""
+
+    def __init__(
+        self, group: asyncio.TaskGroup, guards: Sequence[ActiveGuard], plan: LanePlan, watch: Watch | None
+    ) -> None:
+        self._group = group
+        self._watch = watch
+        self._plan = plan
+        self._lanes = Lanes(plan)
+        self._readings = {active.guard.id: active.reading for active in guards}
+        self._excuses: dict[str, list[Excuse | None]] = {}
+        for active in guards:
+            self._excuses.setdefault(active.guard.chunker_id, []).append(active.excuse)
+        self._chunkers = {
+            active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
+        }
+        self._asks: dict[str, deque[tuple[Ask, float]]] = {name: deque() for name in self._readings}
+        self._workers = dict.fromkeys(self._readings, 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._outbox: deque[Release] = deque()
+        self._failure: LockgateError | None = None
+        self._late_failure: LockgateError | None = None
+        self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.readers if not one.holds}
+        self._busy_chunkers = 0
+        self._has_streamed = False
+        self._cutters: list[_Cutter] = []
+        self._is_behind = False  # a chunker waits until detectors have caught up
+        # Of a whole text each detector is asked once: only many detectors have to take turns.
+        is_many = plan.is_whole and len(plan.readers) > plan.max_open
+        self._permits = asyncio.Semaphore(plan.max_open) if is_many else None
+        self._reader_wakes = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._chunkers_wake = asyncio.Event()
+
+    def start(self, source: Source) -> None:
+        self._launch(self._read_source, source)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Release:
+        await self._run_launched()
+        while not self._outbox:
+            if self._failure is not None:
+                raise self._failure
+            if self._lanes.is_finished:
+                if self._late_failure is not None:
+                    raise self._late_failure
+                raise StopAsyncIteration
+            self._reader_wakes.clear()
+            await self._reader_wakes.wait()
+        self._moved.set()
+        return self._outbox.popleft()
+
+    # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
+
+    async def _read_source(self, source: Source) -> None:
+        receive = self._lanes.receive
+        while True:
+            try:
+                burst = await anext(source)
+            except StopAsyncIteration:
+                break
+            except LockgateError:
+                if not self._plan.is_whole:
+                    await self._settle()
+                raise
+            for frame in burst if isinstance(burst, list) else (burst,):
+                outcomes = receive(frame)
+                if outcomes or self._watch is not None:
+                    self._carry_out(outcomes)
+            await self._cut_on()
+            while not self._may_read():
+                await self._wait()
+        self._carry_out(self._lanes.end())
+        await self._cut_on()
+        self._reader_wakes.set()
+        await self._run_launched()
+
+    async def _settle(self) -> None:
+        """Let what has come be cut and read, as far as it goes.
+
+        A chunker that is streamed does not say whether a chunk is on its way: it is given a moment of silence.
+        """
+        while True:
+            while self._busy_chunkers or self._lanes.can_go_on():
+                await self._wait()
+            if not self._has_streamed or not self._lanes.has_unplaced():
+                return
+            try:
+                async with asyncio.timeout(_SILENCE_S):
+                    await self._wait()
+            except TimeoutError:
+                return
+
+    async def _cut(self, lane: Lane, name: str) -> None:
+        try:
+            if self._plan.is_whole:
+                self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.take_feed(name))))
+            else:
+                await self._cut_stream(lane, name)
+        except LockgateError as error:
+            excuses = [one for one in self._excuses[name] if one is not None]
+            if len(excuses) < len(self._excuses[name]) or not all(excuse(error) for excuse in excuses):
+                raise
+            await self._pass_over(lane, name)
+        self._busy_chunkers -= 1
+        self._carry_out(lane.end_chunker(name))
+        await self._run_launched()
+
+    async def _cut_stream(self, lane: Lane, name: str) -> None:
+        frames = self._feed(lane, name)
+        async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
+            async for chunk in chunks:
+                self._carry_out(lane.place(name, chunk))
+                while not lane.may_cut(name):
+                    await self._wait()
+        if lane.is_source_open:
+            raise BrokeProtocol(name, f"chunker `{name}`: ended before its text")
+
+    async def _pass_over(self, lane: Lane, name: str) -> None:
+        """The chunker has failed, and whoever needs it is excused: what comes goes on unread."""
+        while True:
+            self._carry_out(lane.pass_over(name))
+            if not lane.is_source_open:
+                return
+            await self._await_text()
+
+    async def _await_text(self) -> None:
+        """A chunker has nothing to do until text comes."""
+        self._busy_chunkers -= 1
+        self._moved.set()
+        self._chunkers_wake.clear()
+        try:
+            await self._chunkers_wake.wait()
+        finally:
+            self._busy_chunkers += 1
+
+    async def _cut_whole(self, name: str, frames: Sequence[Frame]) -> Sequence[Chunk]:
+        """The chunks of a whole text; if it has several frames, each is cut on its own."""
+        cut = self._chunkers[name].cut
+        if len(frames) == 1:
+            return await cut(frames[0].text)
+        parts = await run_together([partial(cut, frame.text) for frame in frames], self._plan.max_cuts)
+        chunks: list[Chunk] = []
+        start = 0
+        for frame, found in zip(frames, parts, strict=True):
+            chunks += [chunk._replace(start=chunk.start + start, end=chunk.end + start) for chunk in found]
+            start += len(frame.text)
+        return chunks
+
+    async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
+        while True:
+            frames = lane.take_feed(name)
+            for frame in frames:
+                yield frame
+            if not frames and not lane.is_source_open:
+                return
+            if not frames:
+                await self._await_text()
+
+    async def _cut_on(self) -> None:
+        """Text has come, or its end, or a detector has caught up: chunkers take it."""
+        if self._has_streamed:
+            self._chunkers_wake.set()
+        has_ended = False
+        for cutter in self._cutters:
+            if not cutter.is_busy:
+                cutter.is_busy = True
+                await self._feed_in_place(cutter)
+                cutter.is_busy = False
+                has_ended |= cutter.is_done
+        if has_ended:
+            self._cutters = [cutter for cutter in self._cutters if not cutter.is_done]
+
+    async def _feed_in_place(self, cutter: "_Cutter") -> None:
+        lane, name, machine = cutter.lane, cutter.name, cutter.machine
+        if not lane.may_cut(name):
+            self._is_behind = True
+            return
+        frames = lane.take_feed(name)
+        while frames:
+            text = frames[0].text if len(frames) == 1 else "".join([frame.text for frame in frames])
+            frames = []
+            if len(text) <= _TURN_CHARS:  # as nearly always
+                self._place(cutter, machine.feed(text))
+            else:
+                for start in range(0, len(text), _TURN_CHARS):
+                    self._place(cutter, machine.feed(text[start : start + _TURN_CHARS]))
+                    await asyncio.sleep(0)
+                frames = lane.take_feed(name)
+        if not lane.is_source_open:
+            cutter.is_done = True
+            self._place(cutter, machine.finish())
+            self._carry_out(lane.end_chunker(name))
+
+    def _place(self, cutter: "_Cutter", chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._carry_out(cutter.lane.place(cutter.name, chunk))
+
+    async def _read(self, name: str) -> None:
+        asks, read_chars = self._asks[name], 0
+        while asks:
+            if len(self._outbox) >= _MAX_WAITING and not self._plan.is_whole:
+                await self._wait()
+                continue  # another worker may have taken the request
+            ask, since = asks.popleft()
+            findings: Sequence[Sequence[Detection]] = ()
+            try:
+                findings = await self._ask(name, ask)
+            except LockgateError as error:
+                failure = refuse(name, error) if isinstance(error, RequestError) else error
+                if name not in self._trailing:
+                    raise failure  # noqa: B904 - its cause is told by itself
+                self._late_failure = self._late_failure or failure  # what others have cleared leaves first
+            observe_held(name, perf_counter() - since)
+            self._carry_out(self._lanes.answer(ask, findings))
+            if self._is_behind:
+                self._is_behind = False
+                await self._cut_on()
+            read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
+            if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams
+                read_chars = 0
+                await asyncio.sleep(0)
+        self._workers[name] -= 1
+
+    async def _ask(self, name: str, ask: Ask) -> Sequence[Sequence[Detection]]:
+        if self._permits is None:
+            return await self._readings[name].read(ask.excerpts)
+        async with self._permits:
+            return await self._readings[name].read(ask.excerpts)
+
+    # What the lanes decided, carried out.
+
+    def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Release):
+                self._outbox.append(outcome)
+                self._reader_wakes.set()
+            elif isinstance(outcome, Ask):
+                self._asks[outcome.detector].append((outcome, perf_counter()))
+                if self._workers[outcome.detector] < self._plan.max_open:
+                    self._workers[outcome.detector] += 1
+                    self._launch(self._read, outcome.detector)
+            else:
+                self._open_lane(outcome)
+        self._moved.set()
+        if self._watch is not None:
+            self._watch(self._lanes)
+
+    def _open_lane(self, opened: Opened) -> None:
+        lane = self._lanes[opened.choice]
+        for name, chunker in self._chunkers.items():
+            build_machine = None if self._plan.is_whole else getattr(chunker, "build_machine", None)
+            if build_machine is not None:
+                self._cutters.append(_Cutter(lane, name, build_machine()))
+            else:
+                self._has_streamed = True
+                self._busy_chunkers += 1
+                self._launch(self._cut, lane, name)
+
+    def _may_read(self) -> bool:
+        return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
+
+    async def _wait(self) -> None:
+        """Until something has moved: a release was taken, an answer or a chunk came, a chunker took text."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    # A stream's pumps are tasks. Of a whole text nothing can leave before all is read, so there the reader itself runs
+    # a pump where there is only one to run; several are tasks again. The same pumps, fewer tasks.
+
+    def _launch(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+        if self._plan.is_whole:
+            self._launched.append(partial(self._report, pump, *args))
+        else:
+            self._spawn(pump, *args)
+
+    async def _run_launched(self) -> None:
+        while self._launched and self._failure is None:
+            launched, self._launched = self._launched, []
+            if len(launched) == 1:
+                await launched[0]()
+            else:
+                for one in launched:
+                    self._spawn(one)
+
+    def _spawn(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+        task = self._group.create_task(self._report(pump, *args))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _report(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+        try:
+            await pump(*args)
+        except LockgateError as error:
+            if self._failure is None:
+                self._failure = error
+                self._reader_wakes.set()
+                self.stop()
+
+
+class _Cutter:
+    """A chunker that never waits, at work on one lane."""
+
+    __slots__ = ("is_busy", "is_done", "lane", "machine", "name")
+
+    def __init__(self, lane: Lane, name: str, machine: ChunkMachine) -> None:
+        self.lane = lane
+        self.name = name
+        self.machine = machine
+        self.is_busy = self.is_done = False

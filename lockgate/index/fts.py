@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FtsDataSource: the embedded index, searched by words (SQLite full text) and by meaning (vectors) at once.
+
+Decides what a search by words looks for, which vectors count, and that a search which fails does not take the other's
+passages away. Everything that touches the file runs in threads of its own. What others put into the file is found at
+the next search. Refuses to know how ranks become one order (lockgate.index.fusion) and where passages come from.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from lockgate.errors import Unavailable
+from lockgate.gate.values import Document, Health
+from lockgate.index.fusion import LEG_LIMIT, Query
+from lockgate.index.hits import FoundByWords, name_model
+from lockgate.index.hybrid_search import (
+    LEG_TIMEOUT_S,
+    NO_VECTORS,
+    DoubleSearch,
+    FoundByMeaning,
+    NothingToCompare,
+    find_vector,
+)
+from lockgate.index.index_file import IndexFile, open_index_file
+from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
+from lockgate.index.search_words import find_search_words
+from lockgate.index.vector_table import Nearness, VectorTable, check_library, pack_vectors
+from lockgate.interfaces import Embedder, Headers
+from lockgate.store_tasks import look
+from lockgate.telemetry import Event, log_event
+
+THREADS = 4
+NO_FILE = "the index has no documents yet: run `lockgate index add`"
+T = TypeVar("T")
+
+
+class FtsDataSource:
+    """One index file. A file that does not exist is an index without documents."""
+
+    def __init__(self, files: "_Connections", embedder: Embedder | None, leg_timeout_s: float = LEG_TIMEOUT_S) -> None:
+        self._files = files
+        self._embedder = embedder
+        self._double = DoubleSearch(files.name, leg_timeout_s)
+        self._vectors = VectorTable(name_model(embedder))
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """The best passages for a question whose words are its keywords."""
+        return await self.search_both(Query(question, question), limit)
+
+    async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
+        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        if not self._files.exists():
+            return []
+        words = find_search_words(query.keywords or query.question)
+        by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
+        return await self._double.run(partial(self._search_words, words), by_meaning, limit)
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the file can be read; one that does not exist can. Never raises."""
+        return await look(self._files.run(IndexFile.read_edition)) if self._files.exists() else Health("HEALTHY")
+
+    def tell_state(self) -> None:
+        """Say in the log what is missing."""
+        if self._embedder is None:
+            self._double.tell_no_embedder()
+        if not self._files.exists():
+            log_event(Event.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
+
+    async def knows(self, document: IndexedDocument) -> bool:
+        """Whether the document is here as it is, with vectors of its model if it has one."""
+        return self._files.exists() and await self._files.run(lambda file: file.knows(document))
+
+    async def add_document(
+        self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
+    ) -> None:
+        """Put a document in, whole, in place of what came from the same source before."""
+        packed = pack_vectors(vectors) if vectors else []
+        await self._files.run(lambda file: file.add(document, passages, packed))
+
+    async def list_documents(self) -> Sequence[DocumentEntry]:
+        """All documents, by source."""
+        return await self._files.run(IndexFile.list_documents) if self._files.exists() else []
+
+    async def remove_documents(self, sources: Sequence[str]) -> int:
+        """Take documents out; how many were there."""
+        return await self._files.run(lambda file: file.remove(sources)) if self._files.exists() else 0
+
+    async def _search_words(self, words: Sequence[str]) -> FoundByWords:
+        if not words:
+            return FoundByWords([])
+        return await self._files.run(lambda file: file.find_words(words, LEG_LIMIT))
+
+    async def _search_meaning(self, embedder: Embedder, query: Query) -> FoundByMeaning:
+        vector = await find_vector(query, embedder)
+        return await self._files.run(lambda file: self._compare(file, vector))
+
+    def _compare(self, file: IndexFile, vector: Sequence[float]) -> FoundByMeaning:
+        nearness = self._vectors.compare(file, vector)
+        if not len(nearness.keys):
+            raise NothingToCompare(self._files.name, NO_VECTORS)
+        return FoundByMeaning(file.read_hits(nearness.find_best(LEG_LIMIT)), partial(_look_up, nearness))
+
+
+async def _look_up(nearness: Nearness, keys: Collection[int]) -> Mapping[int, float]:
+    return nearness.look_up(keys)
+
+
+class _Connections:
+    """A connection to the file for each thread; new ones when another file lies at its place."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        self.name = name
+        self._file = file
+        self._threads = ThreadPoolExecutor(THREADS, "lockgate-index")
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[tuple[int, int], IndexFile]] = {}
+
+    def exists(self) -> bool:
+        """Whether there is a file; one that we may not see is there, and fails when it is used."""
+        try:
+            self._file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    async def run(self, work: Callable[[IndexFile], T]) -> T:
+        """The work's result, done in a thread with a connection of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work)
+
+    def _work(self, work: Callable[[IndexFile], T]) -> T:
+        try:
+            return work(self._connect())
+        except (sqlite3.Error, OSError) as error:
+            raise Unavailable(self.name, "the index file cannot be used") from error
+
+    def _connect(self) -> IndexFile:
+        thread = threading.get_ident()
+        held = self._open.get(thread)
+        if held is not None:
+            if held[0] == _identify(self._file):
+                return held[1]
+            held[1].close()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        opened = open_index_file(self._file, self.name)
+        with self._lock:
+            self._open[thread] = (_identify(self._file), opened)
+        return opened
+
+    def close(self) -> None:
+        """Wait for work that runs, then let go of the file."""
+        self._threads.shutdown(cancel_futures=True)
+        for _, opened in self._open.values():
+            opened.close()
+
+
+def _identify(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (status.st_dev, status.st_ino)
+
+
+@contextlib.asynccontextmanager
+async def open_index(
+    file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
+) -> AsyncIterator[FtsDataSource]:
+    """The index in a file, to be searched; without an embedder by words only. Says in the log what is missing."""
+    async with open_index_quietly(file, embedder, name, leg_timeout_s) as source:
+        source.tell_state()
+        yield source
+
+
+@contextlib.asynccontextmanager
+async def open_index_quietly(
+    file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
+) -> AsyncIterator[FtsDataSource]:
+    """The same for those who fill it: that it is empty is no news to them."""
+    if embedder is not None:
+        check_library()
+    files = _Connections(file, name)
+    try:
+        yield FtsDataSource(files, embedder, leg_timeout_s)
+    finally:
+        await asyncio.to_thread(files.close)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One search made of two, by words and by meaning, as every index of ours does it.
+
+Decides that both run at once, how long each may take, and that one which fails does not take the other's passages
+away; of that the log is told once, until the search works again. Refuses to know how anything is found.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from lockgate.errors import TimedOut, Unavailable, UpstreamError
+from lockgate.gate.values import Document
+from lockgate.index.fusion import Query
+from lockgate.index.hits import (
+    MEANING,
+    WORDS,
+    FoundByWords,
+    Hit,
+    build_document,
+    leave_out_chance,
+    rank_hits,
+)
+from lockgate.interfaces import Embedder
+from lockgate.telemetry import Event, log_event, name_causes
+
+LEG_TIMEOUT_S = 10.0
+NO_EMBEDDER = "there is no embedder: run `lockgate setup`"
+NO_VECTORS = "no passage has a vector of this embedder: run `lockgate index add` again"
+_FAILED = "Search failed: "
+T = TypeVar("T")
+W = TypeVar("W")
+M = TypeVar("M")
+
+
+class NothingToCompare(Unavailable):
+    """A search by meaning is not possible. The words are ours, fit for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundByMeaning:
+    """The hits of the search by meaning, nearest first, and how to learn how near other passages are."""
+
+    hits: Sequence[Hit]
+    look_up: Callable[[Collection[int]], Awaitable[Mapping[int, float]]]
+
+
+async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
+    """The question's vector, which may be under way already."""
+    if query.vector is not None:
+        return await query.vector
+    [vector] = await embedder.embed([query.question])
+    return vector
+
+
+class DoubleSearch:
+    """Searches one index, whose name errors and the log carry."""
+
+    def __init__(self, name: str, leg_timeout_s: float = LEG_TIMEOUT_S) -> None:
+        self._name = name
+        self._leg_timeout_s = leg_timeout_s
+        self._told: dict[str, str] = {}
+
+    def tell_no_embedder(self) -> None:
+        """Say at start that there will be one search only."""
+        self._tell(MEANING, NO_EMBEDDER)
+
+    async def run(
+        self,
+        by_words: Callable[[], Awaitable[FoundByWords]],
+        by_meaning: Callable[[], Awaitable[FoundByMeaning]] | None,
+        limit: int,
+    ) -> list[Document]:
+        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        words, near = await self.ask_both(by_words, by_meaning)
+        return await self._put_together(words, near, limit)
+
+    async def ask_both(
+        self, by_words: Callable[[], Awaitable[W]], by_meaning: Callable[[], Awaitable[M]] | None
+    ) -> tuple[W | None, M | None]:
+        """What each search found, None where it did not come to its end; raises UpstreamError if none did."""
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(self._try(WORDS, by_words))
+            second = group.create_task(self._try(MEANING, by_meaning)) if by_meaning is not None else None
+        words, near = first.result(), second.result() if second is not None else None
+        if isinstance(words, UpstreamError) and (near is None or isinstance(near, UpstreamError)):
+            raise words
+        return self._take_found(WORDS, words), self._take_found(MEANING, near)
+
+    def _take_found(self, leg: str, result: T | UpstreamError) -> T | None:
+        if not isinstance(result, UpstreamError):
+            return result
+        self._tell(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
+        return None
+
+    async def _put_together(
+        self, words: FoundByWords | None, near: FoundByMeaning | None, limit: int
+    ) -> list[Document]:
+        rankings: list[Sequence[Hit]] = []
+        if words is not None:
+            rankings.append(words.hits if near is None else leave_out_chance(words))
+        if near is not None:
+            rankings.append(near.hits)
+        best = rank_hits(rankings, limit)
+        cosines: Mapping[int, float] = {}
+        if near is not None and best:
+            cosines = await self._look_up(near, [hit.key for hit, _ in best])
+        return [build_document(hit, score, cosines.get(hit.key)) for hit, score in best]
+
+    async def _look_up(self, near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
+        try:
+            async with asyncio.timeout(self._leg_timeout_s):
+                return await near.look_up(keys)
+        except (TimeoutError, UpstreamError):
+            return {}  # how near a passage is can be missed, the passage not
+
+    async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
+        """What a search finds in its time, or why it did not."""
+        try:
+            async with asyncio.timeout(self._leg_timeout_s):
+                found = await search()
+        except TimeoutError:
+            return TimedOut(self._name, f"{_FAILED}no answer in time")
+        except UpstreamError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - an embedder is somebody else's code; the other search goes on
+            failure = Unavailable(self._name, f"{_FAILED}the {leg} search failed")
+            failure.__cause__ = error
+            return failure
+        self._told.pop(leg, None)
+        return found
+
+    def _tell(self, leg: str, reason: str) -> None:
+        if self._told.get(leg) != reason:
+            self._told[leg] = reason
+            log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)

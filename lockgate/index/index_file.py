@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of the embedded index: its tables, and everything that is read from and written to them.
+
+Decides how documents, passages, words and vectors lie in one SQLite file. A document is put in, replaced or taken out
+in one transaction. Refuses to know how a search ranks, who makes vectors, and threads: a connection has one user.
+
+Numbers of documents only ever rise, so a reader can tell what is new by its number, and what is gone by its absence;
+the edition tells whether there is anything to look for.
+"""
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lockgate.backends.sqlite import connect, look_at, read_kind
+from lockgate.errors import Unavailable
+from lockgate.index.hits import FoundByWords, Hit, Spread
+from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
+
+BUSY_TIMEOUT_S: Final = 10.0
+_APPLICATION: Final = 0x4C4B4958  # "LKIX": the file is an index of ours
+_VERSION: Final = 1
+_TABLES: Final = """
+CREATE TABLE edition (file TEXT NOT NULL, number INTEGER NOT NULL, passages INTEGER NOT NULL);
+CREATE TABLE documents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    source TEXT NOT NULL UNIQUE,
+    digest TEXT NOT NULL,
+    name TEXT NOT NULL,
+    title TEXT NOT NULL,
+    model TEXT NOT NULL,
+    added_at_s REAL NOT NULL
+);
+CREATE TABLE passages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    document INTEGER NOT NULL REFERENCES documents (id),
+    number INTEGER NOT NULL,
+    title TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX passages_of_document ON passages (document);
+CREATE TABLE vectors (
+    passage INTEGER PRIMARY KEY REFERENCES passages (id),
+    document INTEGER NOT NULL REFERENCES documents (id),
+    vector BLOB NOT NULL
+);
+CREATE INDEX vectors_of_document ON vectors (document);
+CREATE VIRTUAL TABLE words USING fts5 (
+    title, text, content = 'passages', content_rowid = 'id', tokenize = 'porter unicode61 remove_diacritics 2'
+);
+CREATE TRIGGER words_in AFTER INSERT ON passages BEGIN
+    INSERT INTO words (rowid, title, text) VALUES (new.id, new.title, new.text);
+END;
+CREATE TRIGGER words_out AFTER DELETE ON passages BEGIN
+    INSERT INTO words (words, rowid, title, text) VALUES ('delete', old.id, old.title, old.text);
+END;
+"""
+_HIT = "passages.id, documents.name, passages.number, passages.title, passages.text"
+_JOINED = "passages JOIN documents ON documents.id = passages.document"
+_FIND_WORDS = f"""
+WITH found AS MATERIALIZED (
+    SELECT rowid AS key, rank AS distance FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?
+)
+SELECT {_HIT} FROM found JOIN passages ON passages.id = found.key JOIN documents ON documents.id = passages.document
+ORDER BY found.distance, found.key
+"""
+_NEXT_EDITION = "UPDATE edition SET number = number + 1, passages = (SELECT count(*) FROM passages)"
+
+
+class Edition(NamedTuple):
+    """Which file, how often it was written to, and how many passages it has."""
+
+    file: str
+    number: int
+    passages: int = 0
+
+
+class StoredVectors(NamedTuple):
+    """Vectors as they lie in the file, those of lower passages first."""
+
+    passages: list[int]
+    documents: list[int]
+    blobs: list[bytes]
+
+
+class IndexFile:
+    """One connection to an index."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def knows(self, document: IndexedDocument) -> bool:
+        """Whether the document is here as it is, with vectors of its model if it has one."""
+        sql = "SELECT digest, model FROM documents WHERE source = ?"
+        found = self._connection.execute(sql, (document.source,)).fetchone()
+        return found is not None and found[0] == document.digest and document.model in ("", found[1])
+
+    def add(self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[bytes]) -> None:
+        """Put a document in, in place of the one that lies at the same source."""
+        with self._writing() as connection:
+            _remove(connection, document.source)
+            sql = "INSERT INTO documents (source, digest, name, title, model, added_at_s) VALUES (?, ?, ?, ?, ?, ?)"
+            key = connection.execute(sql, (*document, time.time())).lastrowid
+            sql = "INSERT INTO passages (document, number, title, text) VALUES (?, ?, ?, ?)"
+            keys = [connection.execute(sql, (key, *passage)).lastrowid for passage in passages]
+            if vectors:
+                rows = [(passage, key, vector) for passage, vector in zip(keys, vectors, strict=True)]
+                connection.executemany("INSERT INTO vectors (passage, document, vector) VALUES (?, ?, ?)", rows)
+
+    def remove(self, sources: Sequence[str]) -> int:
+        """Take documents out; how many were there."""
+        with self._writing() as connection:
+            return sum(_remove(connection, source) for source in sources)
+
+    def list_documents(self) -> list[DocumentEntry]:
+        """All documents, by source."""
+        sql = """SELECT source, digest, name, documents.title, model, count(passages.id), added_at_s
+            FROM documents LEFT JOIN passages ON passages.document = documents.id
+            GROUP BY documents.id ORDER BY source"""
+        return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in self._connection.execute(sql)]
+
+    def read_edition(self) -> Edition:
+        """What tells one state of the index from all others."""
+        return Edition(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
+
+    def list_models(self) -> dict[int, str]:
+        """Who made the vectors of each document."""
+        return dict(self._connection.execute("SELECT id, model FROM documents"))
+
+    def find_words(self, words: Sequence[str], limit: int) -> FoundByWords:
+        """The passages that have the words, those that match best first."""
+        quoted = [f'"{word}"' for word in words]  # quoted, a word is never an order to the search
+        with self.reading():
+            hits = [Hit(*row) for row in self._connection.execute(_FIND_WORDS, (" OR ".join(quoted), limit))]
+            keys = [hit.key for hit in hits]
+            spreads = [self._find_spread(word, keys) for word in quoted]
+            return FoundByWords(hits, self.read_edition().passages, spreads)
+
+    def _find_spread(self, word: str, keys: Sequence[int]) -> Spread:
+        marks = ", ".join("?" * len(keys))
+        sql = f"""SELECT count(*), group_concat(CASE WHEN rowid IN ({marks}) THEN rowid END)
+            FROM words WHERE words MATCH ?"""
+        passages, found = self._connection.execute(sql, (*keys, word)).fetchone()
+        return Spread(passages, frozenset(map(int, found.split(","))) if found else frozenset())
+
+    def read_hits(self, passages: Sequence[int]) -> list[Hit]:
+        """Passages by their keys, in the same order; those that are gone are left out."""
+        marks = ", ".join("?" * len(passages))
+        sql = f"SELECT {_HIT} FROM {_JOINED} WHERE passages.id IN ({marks})"
+        found = {row[0]: Hit(*row) for row in self._connection.execute(sql, tuple(passages))}
+        return [found[key] for key in passages if key in found]
+
+    def read_vectors(self, after: int) -> StoredVectors:
+        """The vectors of all documents whose number is higher."""
+        sql = "SELECT passage, document, vector FROM vectors WHERE document > ? ORDER BY passage"
+        rows = self._connection.execute(sql, (after,)).fetchall()
+        return StoredVectors([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Everything that the body reads is of one moment."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.rollback()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute(_NEXT_EDITION)
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+
+def _remove(connection: sqlite3.Connection, source: str) -> int:
+    found = connection.execute("SELECT id FROM documents WHERE source = ?", (source,)).fetchone()
+    if found is None:
+        return 0
+    for sql in (
+        "DELETE FROM vectors WHERE document = ?",
+        "DELETE FROM passages WHERE document = ?",
+        "DELETE FROM documents WHERE id = ?",
+    ):
+        connection.execute(sql, found)
+    return 1
+
+
+def open_index_file(file: Path, name: str) -> IndexFile:
+    """A connection to an index, which is made if it does not exist; raises Unavailable if the file is no such thing."""
+    if look_at(file, BUSY_TIMEOUT_S).is_foreign(_APPLICATION):
+        raise _refuse_foreign(file, name)
+    connection = connect(file, BUSY_TIMEOUT_S)
+    try:
+        _prepare(connection, file, name)
+    except BaseException:
+        connection.close()
+        raise
+    return IndexFile(connection)
+
+
+def _prepare(connection: sqlite3.Connection, file: Path, name: str) -> None:
+    if read_kind(connection).application != _APPLICATION:
+        connection.execute("BEGIN IMMEDIATE")
+        _make_tables(connection, file, name)
+        connection.commit()
+    version = read_kind(connection).version
+    if version != _VERSION:
+        raise Unavailable(name, f"{file.name} is an index of another version ({version}): remove it and add again")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _refuse_foreign(file: Path, name: str) -> Unavailable:
+    return Unavailable(name, f"{file.name} is no index of ours")
+
+
+def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
+    kind = read_kind(connection)
+    if kind.is_foreign(_APPLICATION):  # since we looked
+        raise _refuse_foreign(file, name)
+    if kind.application == _APPLICATION:
+        return  # somebody else was quicker
+    for statement in _statements(_TABLES):
+        connection.execute(statement)
+    connection.execute("INSERT INTO edition VALUES (?, 0, 0)", (secrets.token_hex(8),))
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one after another: all at once would end the transaction."""
+    held = ""
+    for line in script.splitlines():
+        held += line + "\n"
+        if sqlite3.complete_statement(held):
+            yield held
+            held = ""

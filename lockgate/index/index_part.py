@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded index as a part that settings name.
+
+Decides where its file lies: that is its one option, `index.db` unless given. Refuses to know how anything is found.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from lockgate.errors import ConfigError
+from lockgate.index.fts import FtsDataSource, open_index
+
+NAME = "index"
+_DEFAULT_FILE = "index.db"
+
+
+def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
+    """Where the index lies: in the data directory unless the option is absolute; raises ConfigError."""
+    for key in options:
+        if key != "file":
+            raise ConfigError("no such option; the index has only `file`", source="options", key=key)
+    file = options.get("file", _DEFAULT_FILE)
+    if not isinstance(file, str) or not file or "\0" in file:
+        raise ConfigError("must be the name of a file", source="options", key="file")
+    return data_dir / file
+
+
+@asynccontextmanager
+async def open_index_part(options: Mapping[str, Any]) -> AsyncIterator[FtsDataSource]:
+    """The index as a plugin like any other: it lies in the working directory and is searched by words."""
+    async with open_index(find_index_file(options, Path()), None, NAME) as source:
+        yield source

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index in a PostgreSQL database: full text and pgvector, searched at once.
+
+Decides what is asked when. Without the extension `vector` there is the search by words alone. Tables are made by
+whoever adds the first document; one who only searches needs no right to make any. Refuses to know how ranks become one
+order (lockgate.index.fusion).
+
+Vectors are compared one by one: exact, and quick enough for some hundred thousand passages.
+"""
+
+import re
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from lockgate.backends.postgres import PostgresPool, open_postgres
+from lockgate.errors import ConfigError, Unavailable, UpstreamError
+from lockgate.gate.values import Document, Health
+from lockgate.index.fusion import LEG_LIMIT, Query
+from lockgate.index.hits import FoundByWords, Hit, Spread, name_model
+from lockgate.index.hybrid_search import (
+    LEG_TIMEOUT_S,
+    NO_VECTORS,
+    DoubleSearch,
+    FoundByMeaning,
+    NothingToCompare,
+    find_vector,
+)
+from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
+from lockgate.index.postgres_sql import build_statements
+from lockgate.index.search_words import find_search_words
+from lockgate.interfaces import Embedder, Headers
+from lockgate.store_tasks import look
+
+NO_EXTENSION = "the database has no extension `vector` (pgvector)"
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
+_WRITE_LOCK = 0x6C6B6978  # one at a time writes
+
+
+class _State(NamedTuple):
+    """Which of our things the database has."""
+
+    has_tables: bool
+    has_documents: bool
+    has_vectors: bool
+
+
+class PostgresIndex:
+    """One index. A table that does not exist is an index without documents."""
+
+    def __init__(self, pool: PostgresPool, table: str, embedder: Embedder | None, leg_timeout_s: float) -> None:
+        self._pool = pool
+        self._table = table
+        self._sql = build_statements(table)
+        self._embedder = embedder
+        self._model = name_model(embedder)
+        self._double = DoubleSearch(pool.name, leg_timeout_s)
+        self._known: _State | None = None  # asked again until it has everything
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """The best passages for a question whose words are its keywords."""
+        return await self.search_both(Query(question, question), limit)
+
+    async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
+        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        words = find_search_words(query.keywords or query.question)
+        by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
+        return await self._double.run(partial(self._search_words, words), by_meaning, limit)
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the database answers; never raises."""
+        return await look(self._pool.fetch("SELECT 1"))
+
+    def tell_state(self) -> None:
+        """Say in the log what is missing."""
+        if self._embedder is None:
+            self._double.tell_no_embedder()
+
+    async def knows(self, document: IndexedDocument) -> bool:
+        """Whether the document is here as it is, with vectors of its model if it has one."""
+        state = await self._look()
+        if not state.has_tables:
+            return False
+        rows = await self._pool.fetch(self._sql.known, document.source)
+        wanted = document.model if state.has_vectors else ""
+        return bool(rows) and rows[0]["digest"] == document.digest and wanted in ("", rows[0]["model"])
+
+    async def add_document(
+        self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
+    ) -> None:
+        """Put a document in, whole, in place of what came from the same source before."""
+        state = await self._set_up()
+        packed = [_pack(vector) for vector in vectors] if state.has_vectors else []
+        stored = document if packed else document._replace(model="")
+        columns = [[passage[at] for passage in passages] for at in range(len(Passage._fields))]
+        async with self._pool.transaction() as connection:
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _WRITE_LOCK)
+            await connection.execute(self._sql.remove, [document.source])
+            key = await connection.fetchval(self._sql.add_document, *stored)
+            if packed:
+                await connection.execute(self._sql.add_with_vectors, key, *columns, packed)
+            else:
+                await connection.execute(self._sql.add, key, *columns)
+
+    async def list_documents(self) -> Sequence[DocumentEntry]:
+        """All documents, by source."""
+        if not (await self._look()).has_tables:
+            return []
+        rows = await self._pool.fetch(self._sql.list)
+        return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in map(tuple, rows)]
+
+    async def remove_documents(self, sources: Sequence[str]) -> int:
+        """Take documents out; how many were there."""
+        if not (await self._look()).has_tables:
+            return 0
+        return int((await self._pool.execute(self._sql.remove, list(sources))).split()[-1])
+
+    async def _search_words(self, words: Sequence[str]) -> FoundByWords:
+        if not words or not (await self._look()).has_tables:
+            return FoundByWords([])
+        rows = await self._pool.fetch(self._sql.find_words, [f"'{word}'" for word in words], LEG_LIMIT)
+        if not rows:
+            return FoundByWords([])
+        spread = dict(zip(rows[0]["places"], rows[0]["spread"], strict=True))
+        spreads = [
+            Spread(count, {row["id"] for row in rows if place in row["matched"]}) for place, count in spread.items()
+        ]
+        return FoundByWords([_read_hit(row) for row in rows], rows[0]["total"], spreads)
+
+    async def _search_meaning(self, embedder: Embedder, query: Query) -> FoundByMeaning:
+        state = await self._look()
+        if not state.has_tables:
+            return FoundByMeaning([], partial(self._look_up, "", 0))
+        if not state.has_vectors:
+            raise NothingToCompare(self._pool.name, NO_EXTENSION)
+        vector = await find_vector(query, embedder)
+        rows = await self._pool.fetch(self._sql.find_near, _pack(vector), self._model, len(vector), LEG_LIMIT)
+        if not rows:
+            raise NothingToCompare(self._pool.name, NO_VECTORS)
+        return FoundByMeaning([_read_hit(row) for row in rows], partial(self._look_up, _pack(vector), len(vector)))
+
+    async def _look_up(self, vector: str, length: int, keys: Collection[int]) -> Mapping[int, float]:
+        rows = await self._pool.fetch(self._sql.look_up, vector, self._model, length, list(keys))
+        return {row["id"]: row["cosine"] for row in rows}
+
+    async def _look(self) -> _State:
+        """What the database has, asked until it has everything."""
+        if self._known is None or not all(self._known):
+            async with self._pool.borrow() as connection:
+                self._known = await self._read_state(connection)
+        return self._known
+
+    async def _read_state(self, connection: Any) -> _State:
+        state = _State(*await connection.fetchrow(self._sql.look, self._table, f"{self._table}_documents"))
+        if state.has_tables and not state.has_documents:
+            raise Unavailable(self._pool.name, f"the table `{self._table}` is not an index of ours")
+        return state
+
+    async def _set_up(self) -> _State:
+        """The tables, once; and the column of vectors as soon as the extension is there."""
+        state = await self._look()
+        if all(state):
+            return state
+        await self._make_extension()
+        async with self._pool.transaction() as connection:
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _WRITE_LOCK)
+            if not (await self._read_state(connection)).has_tables:
+                for statement in self._sql.tables:
+                    await connection.execute(statement)
+            if await connection.fetchval("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"):
+                await connection.execute(self._sql.add_column)
+        return await self._look()
+
+    async def _make_extension(self) -> None:
+        """Where it is installed and we may; where not, words alone are searched."""
+        try:
+            await self._pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except UpstreamError:
+            return
+
+
+def _read_hit(row: Any) -> Hit:
+    return Hit(row["id"], row["name"], row["number"], row["title"], row["text"])
+
+
+def _pack(vector: Sequence[float]) -> str:
+    return f"[{','.join(map(repr, map(float, vector)))}]"
+
+
+@asynccontextmanager
+async def open_postgres_index(
+    dsn: str, table: str, embedder: Embedder | None, name: str, *, leg_timeout_s: float = LEG_TIMEOUT_S
+) -> AsyncIterator[PostgresIndex]:
+    """The index in a table, to be searched; without an embedder by words only. Says in the log what is missing."""
+    async with open_postgres_index_quietly(dsn, table, embedder, name, leg_timeout_s=leg_timeout_s) as index:
+        index.tell_state()
+        yield index
+
+
+@asynccontextmanager
+async def open_postgres_index_quietly(
+    dsn: str, table: str, embedder: Embedder | None, name: str, *, leg_timeout_s: float = LEG_TIMEOUT_S
+) -> AsyncIterator[PostgresIndex]:
+    """The same for those who fill it. Nothing is connected before it is used."""
+    if not _IDENTIFIER.fullmatch(table):
+        words = "a table is called by at most 48 lower-case letters, digits and _, and not by a digit first"
+        raise ConfigError(words, source=name, key="table")
+    async with open_postgres(dsn, name) as pool:
+        yield PostgresIndex(pool, table, embedder, leg_timeout_s)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The head of a GGUF file: whether it is one, and which pieces of text its model takes for marks of its own.
+
+A mark, such as the one that ends a message, means what it means wherever it stands in a prompt: text of others must not
+hold any. This module decides which tokens are such marks, and how a text is freed of them. It refuses to know what they
+mean, and reads no weights.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+MAGIC = b"GGUF"
+MAX_COUNT = 1 << 24  # of entries or bytes that one value of the head may have; more is no model's
+_TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+_CONTROL, _USER_DEFINED = 3, 4
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", _BOOL: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_BRACKETED = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")  # of tokens that users added, those that look like marks
+_ROUNDS = 4
+
+Clean = Callable[[str], str]
+
+
+def check_gguf(path: Path) -> str:
+    """What is wrong with a model's file as far as its first bytes tell, in words; nothing if all is well."""
+    try:
+        with path.open("rb") as file:
+            return "" if file.read(len(MAGIC)) == MAGIC else "it is no GGUF file"
+    except FileNotFoundError:
+        return "there is no such file"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+
+
+def read_marks(path: Path) -> list[str]:
+    """The tokens of a model that are marks; raises ValueError for what is no GGUF file, and OSError."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ValueError("it is no GGUF file")
+        try:
+            head = _read_head(file)
+        except (struct.error, UnicodeDecodeError, KeyError) as error:
+            raise ValueError("its head is damaged") from error
+    tokens, types = head.get(_TOKENS, ()), head.get(_TYPES, ())
+    return [token for token, kind in zip(tokens, types, strict=False) if _is_mark(token, kind)]
+
+
+def build_cleaner(marks: Iterable[str]) -> Clean:
+    """A function that breaks every mark in a text with a space, so that it reads as the characters that it is."""
+    longest_first = sorted(filter(None, marks), key=len, reverse=True)
+    if not longest_first:
+        return str
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def clean(text: str) -> str:
+        for _ in range(_ROUNDS):  # what is broken could, in theory, make another one
+            if not pattern.search(text):
+                return text
+            text = pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else " ", text)
+        return pattern.sub(" ", text)
+
+    return clean
+
+
+def _is_mark(token: str, kind: int) -> bool:
+    return kind == _CONTROL or (kind == _USER_DEFINED and bool(_BRACKETED.fullmatch(token)))
+
+
+def _read_head(file: IO[bytes]) -> dict[str, Any]:
+    _version, _tensors, count = _take(file, "<IQQ")
+    head = {}
+    for _ in range(_check(count)):
+        key = _read_string(file)
+        (kind,) = _take(file, "<I")
+        head[key] = _read_value(file, kind)
+        if _TOKENS in head and _TYPES in head:
+            break
+    return head
+
+
+def _read_value(file: IO[bytes], kind: int) -> Any:
+    if kind == _STRING:
+        return _read_string(file)
+    if kind != _ARRAY:
+        return _take(file, _NUMBERS[kind])[0]
+    of, count = _take(file, "<IQ")
+    if of in (_STRING, _ARRAY):
+        return [_read_value(file, of) for _ in range(_check(count))]
+    return _take(file, f"<{_check(count)}{_NUMBERS[of][1]}")
+
+
+def _read_string(file: IO[bytes]) -> str:
+    (size,) = _take(file, "<Q")
+    return file.read(_check(size)).decode("utf-8", "replace")
+
+
+def _take(file: IO[bytes], form: str) -> tuple[Any, ...]:
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _check(count: int) -> int:
+    if count > MAX_COUNT:
+        raise ValueError("its head is damaged")
+    return count

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of the child process in which llama.cpp runs: `python -m lockgate.models.llama_child`.
+
+Lines of JSON come in and go out. The first says which model to load, and is answered by `ready` or `failed`; then each
+`ask` is answered by pieces of text and an `end`, and `stop` ends it early. Decides how llama.cpp is set up, and that
+the same question gets the same answer whatever was asked before. Refuses to know what the prompts say, who asks and
+who waits (lockgate.models.llamacpp). It ends when its input does. Nothing it reads or writes is kept.
+"""
+
+import ctypes
+import json
+import os
+import queue
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from lockgate.models.gguf import Clean, build_cleaner, read_marks
+
+BATCH_TOKENS = 8  # of a prompt that are read at once: between two batches it can be stopped
+SEED = 1
+BEAT_S = 1.0
+_BATCHES_AFTER_STOP = 2  # the one under way, and one that may begin before llama.cpp hears of the stop
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+Said = Mapping[str, Any]
+Messages = Sequence[Mapping[str, str]]
+
+
+class Stopped(Exception):
+    """The parent wants no more."""
+
+
+class Refused(Exception):
+    """llama.cpp cannot answer this, and says why."""
+
+
+class Orders:
+    """What the parent says, read in a thread of its own: a stop is heard while text is made."""
+
+    def __init__(self, lines: IO[bytes]) -> None:
+        self._lines = lines
+        self._asks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._stopped = 0
+
+    def listen(self) -> None:
+        """Reads to the end of the input, which is the end of this process."""
+        with suppress(ValueError, OSError):
+            for line in self._lines:
+                order = json.loads(line)
+                if "stop" in order:
+                    self._stopped = order["stop"]
+                else:
+                    self._asks.put(order)
+        os._exit(0)
+
+    def next(self) -> dict[str, Any]:
+        """The next question."""
+        return self._asks.get()
+
+    def is_stopped(self, number: int) -> bool:
+        """Whether the answer to this question, or to a later one, is not wanted any more."""
+        return self._stopped >= number
+
+
+class Beat:
+    """Tells now and then that work goes on, though nothing is said yet: a long prompt takes its time."""
+
+    def __init__(self, tell: Callable[[Said], None], number: int) -> None:
+        self._tell = tell
+        self._number = number
+        self._given_at = time.monotonic()
+
+    def give(self) -> None:
+        """Called for each batch and each token."""
+        now = time.monotonic()
+        if now - self._given_at > BEAT_S:
+            self._given_at = now
+            self._tell({"id": self._number, "beat": True})
+
+
+class Engine:
+    """A loaded model. What all questions of a kind begin with is kept read, and never anything else."""
+
+    def __init__(self, server: Any, clean: Clean) -> None:
+        self._server = server
+        self._clean = clean
+        self._opening: Messages | None = None  # what the model has read and remembers
+
+    def answer(self, ask: Mapping[str, Any], take: Callable[[str], None], is_stopped: Callable[[], bool]) -> Said:
+        """Says the answer piece by piece; how it ended. Raises Stopped or Refused."""
+        messages = [{"role": one["role"], "content": self._clean(one["content"])} for one in ask["messages"]]
+        opening = messages[: ask.get("opening", 0)]
+        self.open(opening, is_stopped)
+        end: dict[str, Any] = {"end": "stop"}
+
+        def hear(event: Mapping[str, Any]) -> None:
+            for choice in event.get("choices", ()):
+                if text := choice["delta"].get("content"):
+                    take(text)
+                end["end"] = choice["finish_reason"] or end["end"]
+            if usage := event.get("usage"):
+                end["usage"] = {name: usage[name] for name in _COUNTERS}
+
+        self._run({"messages": messages, "cache_prompt": bool(opening), **ask["options"]}, hear, is_stopped)
+        return end
+
+    def open(self, opening: Messages, is_stopped: Callable[[], bool]) -> None:
+        """Has the model read the beginning, and forget whatever it read behind it.
+
+        What is read in other batches gives other roundings, and they may give another word. So the beginning is always
+        read in the same steps: from its first token to the last, and then the last one again.
+        """
+        known, self._opening = self._opening, None
+        if not opening:
+            return
+        body: dict[str, Any] = {"messages": opening, "add_generation_prompt": False, "max_tokens": 1}
+        if known != opening:
+            self._run({**body, "cache_prompt": False}, _ignore, is_stopped)
+        self._run({**body, "cache_prompt": True}, _ignore, is_stopped)
+        self._opening = opening
+
+    def _run(
+        self, body: Mapping[str, Any], hear: Callable[[Mapping[str, Any]], None], is_stopped: Callable[[], bool]
+    ) -> None:
+        """One request. llama.cpp calls back for each batch of the prompt and for each token."""
+        refusal = ""
+
+        def watch(said: str) -> bool:
+            nonlocal refusal
+            if is_stopped():
+                return True
+            event = json.loads(said)
+            if "error" in event:
+                refusal = str(event["error"].get("message") or "no reason given")
+            else:
+                hear(event)
+            return False
+
+        whole = {"temperature": 0.0, "top_k": 1, "seed": SEED, **body}
+        whole |= {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
+        self._server.handle_chat_completions(json.dumps(whole), watch)
+        if is_stopped():
+            for _ in range(_BATCHES_AFTER_STOP):
+                self._server.handle_metrics()  # is answered between two batches
+            raise Stopped
+        if refusal:
+            raise Refused(refusal)
+
+
+def load_engine(plan: Mapping[str, Any]) -> Engine:
+    """Loads the model; raises whatever llama.cpp raises."""
+    path = Path(plan["path"])
+    clean = build_cleaner(read_marks(path))
+    try:
+        import xllamacpp
+    except ImportError as error:
+        hint = " (on Debian: apt-get install libgomp1)" if "libgomp" in str(error) else ""
+        raise ImportError(f"{error}{hint}") from error
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = plan["context_tokens"]
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.n_parallel = 1
+    params.cpuparams_batch.n_threads = plan["threads"]
+    params.cpuparams.n_threads = max(1, plan["threads"] - 1)  # one is left for those who read while text is made
+    params.cpuparams.poll = params.cpuparams_batch.poll = 0
+    params.cache_ram_mib = params.n_ctx_checkpoints = 0  # nothing of a question is kept
+    params.fit_params = params.warmup = params.ui = params.endpoint_slots = False
+    params.endpoint_metrics = True  # that is how one knows that it is idle
+    params.verbosity = -1
+    params.n_threads_http = 1
+    with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
+        # It insists on listening; here nobody finds it, and nobody has the key.
+        params.hostnames = [f"{folder}/llama.sock"]
+        params.api_keys = [secrets.token_hex()]
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError:  # its words are about parameters, whatever it was
+            raise ValueError("llama.cpp cannot use it") from None
+    engine = Engine(server, clean)
+    engine.open([{"role": one["role"], "content": clean(one["content"])} for one in plan["opening"]], lambda: False)
+    return engine
+
+
+def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
+    """Answers question after question; ends with the process."""
+    while True:
+        ask = orders.next()
+        number = ask["ask"]
+
+        def take(text: str, number: int = number) -> None:
+            tell({"id": number, "text": text})
+
+        beat = Beat(tell, number)
+
+        def is_stopped(number: int = number, beat: Beat = beat) -> bool:
+            beat.give()
+            return orders.is_stopped(number)
+
+        try:
+            end = engine.answer(ask, take, is_stopped)
+        except Stopped:
+            end = {"end": "stopped"}
+        except Refused as refusal:
+            end = {"refused": str(refusal)}
+        tell({"id": number, **end})
+
+
+def main() -> int:
+    """Runs the program."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
+    _die_with_parent()
+    out = _take_output()
+
+    def tell(said: Said) -> None:
+        out.write(json.dumps(said).encode() + b"\n")
+        out.flush()
+
+    lines = sys.stdin.buffer
+    first = lines.readline()
+    if not first:
+        return 0
+    orders = Orders(lines)
+    threading.Thread(target=orders.listen, daemon=True).start()
+    try:
+        engine = load_engine(json.loads(first))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent wants to know
+        tell({"failed": f"{error}" or type(error).__name__})
+        return 1
+    tell({"ready": True})
+    serve(engine, orders, tell)
+    return 0
+
+
+def _take_output() -> IO[bytes]:
+    """The standard output for lines of ours alone: what libraries print goes nowhere."""
+    out = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    return out
+
+
+def _die_with_parent() -> None:
+    """Only Linux can do this; elsewhere the end of the input has to do."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _ignore(_event: Mapping[str, Any]) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A language model that runs here: llama.cpp in a child process.
+
+Decides what the settings mean, which prompt the model gets, and how it chooses its words: the likeliest one always, so
+that the same question gets the same answer. Refuses to know how llama.cpp is called (lockgate.models.llama_child) and
+how its process is kept alive (lockgate.models.llama_process); never imports it.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lockgate.errors import ConfigError
+from lockgate.gate.prompt import Grounds, make_sendable
+from lockgate.gate.values import Frame, Health, Message
+from lockgate.interfaces import Headers, House, in_house
+from lockgate.models.gguf import check_gguf
+from lockgate.models.llama_process import NAME, NOT_RUNNING, End, Keeper, LoadFailed, open_keeper
+from lockgate.models.short_prompt import OPENING, build_citing_grammar, build_short_prompt
+from lockgate.models.weights import SMOLLM2, find_weights
+from lockgate.params import Params, shown
+
+OPTIONS = (
+    "path",
+    "threads",
+    "context_tokens",
+    "max_tokens",
+    "max_waiting",
+    "cites",
+    "answers_short",
+    "greedy",
+)
+LIBRARY = "xllamacpp"
+THREADS, MAX_THREADS = 2, 256
+CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS = 4096, 512, 1 << 20
+SHORT_TOKENS, LONG_TOKENS = 96, 1024  # of an answer, with the short prompt and without
+MAX_WAITING = 8
+
+
+class Manner(NamedTuple):
+    """What the settings say about a model."""
+
+    path: Path
+    threads: int
+    context_tokens: int
+    max_tokens: int
+    max_waiting: int
+    cites: bool
+    answers_short: bool
+    greedy: bool
+
+
+class LlamaModel:
+    """A model that answers prompts as they are. `known_as` is its name for people and telemetry."""
+
+    note = "runs here, in llama.cpp"
+
+    def __init__(self, keeper: Keeper, manner: Manner) -> None:
+        self._keeper = keeper
+        self._manner = manner
+        self.known_as = manner.path.stem
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process that the model runs in, while there is one."""
+        return self._keeper.pid
+
+    async def generate(
+        self, messages: Sequence[Message], params: Mapping[str, Any]
+    ) -> AsyncGenerator[Frame | list[Frame], None]:
+        """The answer's frames, those that came at once together; closing the iterator stops the model."""
+        options: dict[str, Any] = {}
+        if not self._manner.greedy and (warmth := params.get("temperature")):
+            options = {"temperature": warmth, "top_k": 40}
+        async with aclosing(self._speak({"messages": _write(messages)}, options, params)) as frames:
+            async for burst in frames:
+                yield burst
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether the model is loaded; never raises."""
+        return Health("HEALTHY") if self._keeper.is_ready else Health("UNHEALTHY", 503, NOT_RUNNING)
+
+    async def _speak(
+        self, ask: Mapping[str, Any], options: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> AsyncGenerator[Frame | list[Frame], None]:
+        wanted = params.get("max_tokens") or self._manner.max_tokens
+        chosen = {"max_tokens": max(1, min(wanted, self._manner.max_tokens)), **options}
+        is_stream, said, number = bool(params.get("stream")), "", 0
+        async with aclosing(self._keeper.ask({**ask, "options": chosen})) as events:
+            async for event in events:
+                if isinstance(event, End):
+                    fields = _tell_end(event)
+                    yield [Frame(number, "", fields=fields)] if is_stream else Frame(0, said, fields=fields)
+                elif is_stream:
+                    yield [Frame(at, piece) for at, piece in enumerate(event, number)]
+                    number += len(event)
+                else:
+                    said += "".join(event)
+
+
+class ShortLlamaModel(LlamaModel):
+    """A small model, which answers from documents with a prompt of its own: short, with two worked turns."""
+
+    note = "runs here, in llama.cpp; small, and mistaken at times"
+
+    def __init__(self, keeper: Keeper, manner: Manner) -> None:
+        super().__init__(keeper, manner)
+        if manner.cites:
+            self.note += (
+                "; a grammar holds an answer from documents to the words of one passage and ends it with its source"
+            )
+
+    async def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
+        """The answer to a question that is to rest on documents; else as `generate`."""
+        prompt = build_short_prompt(grounds)
+        ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}
+        options = {"grammar": build_citing_grammar(prompt.lines)} if self._manner.cites else {}
+        async with aclosing(self._speak(ask, options, params)) as frames:
+            async for burst in frames:
+                yield burst
+
+
+@in_house
+@asynccontextmanager
+async def open_llamacpp_model(options: Mapping[str, Any], house: House) -> AsyncIterator[LlamaModel]:
+    """A model in a process of its own, loaded; the process ends with this."""
+    manner = read_manner(options, house)
+    if find_spec(LIBRARY) is None:
+        raise ConfigError(
+            f"the model `{NAME}` needs {LIBRARY}: pip install 'lockgate[llamacpp]'", source="plugins", key=NAME
+        )
+    plan = {
+        "path": str(manner.path),
+        "threads": manner.threads,
+        "context_tokens": manner.context_tokens,
+        "opening": _write(OPENING) if manner.answers_short else [],
+    }
+    try:
+        async with open_keeper(plan, manner.max_waiting) as keeper:
+            yield ShortLlamaModel(keeper, manner) if manner.answers_short else LlamaModel(keeper, manner)
+    except LoadFailed as error:
+        raise ConfigError(f"{manner.path} cannot be loaded: {error}", source="options", key="path") from error
+
+
+def read_manner(options: Mapping[str, Any], house: House) -> Manner:
+    """What the options mean; raises ConfigError."""
+    given = Params.of_options(options, OPTIONS)
+    path = _find_file(given, house)
+    answers_short = given.flag("answers_short", given.value("path") is None)
+    context_tokens = _read_count(given, "context_tokens", CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS)
+    max_tokens = SHORT_TOKENS if answers_short else min(LONG_TOKENS, context_tokens // 2)
+    return Manner(
+        path=path,
+        threads=_read_count(given, "threads", THREADS, 1, MAX_THREADS),
+        context_tokens=context_tokens,
+        max_tokens=_read_count(given, "max_tokens", max_tokens, 1, context_tokens),
+        max_waiting=_read_count(given, "max_waiting", MAX_WAITING, 0, 10_000),
+        cites=given.flag("cites", True),
+        answers_short=answers_short,
+        greedy=given.flag("greedy", True),
+    )
+
+
+def _find_file(given: Params, house: House) -> Path:
+    value = given.value("path")
+    if value is None:
+        folder = find_weights(house.data_dir, SMOLLM2.name)
+        if folder is None:
+            message = f"no weights of `{SMOLLM2.name}` in {house.data_dir}: run `lockgate setup`, or set `path`"
+            raise ConfigError(message, source=str(house.data_dir))
+        return folder / SMOLLM2.files[0].name
+    if not isinstance(value, str) or not value:
+        raise given.fault("path", f"`path` must be the path of a GGUF file, not {shown(value)}")
+    path = Path(value).expanduser().absolute()
+    if fault := check_gguf(path):
+        raise given.fault("path", f"{path} is not the file of a model: {fault}")
+    return path
+
+
+def _read_count(given: Params, name: str, default: int, least: int, most: int) -> int:
+    value = given.value(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise given.fault(name, f"`{name}` must be a whole number from {least} to {most}, not {shown(value)}")
+    return value
+
+
+def _write(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": one.role, "content": make_sendable(one.text)} for one in messages]
+
+
+def _tell_end(end: End) -> dict[str, Any] | None:
+    fields: dict[str, Any] = {"usage": dict(end.usage)} if end.usage is not None else {}
+    if end.is_cut:
+        fields["is_cut"] = True
+    return fields or None

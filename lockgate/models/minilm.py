@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedder that runs here: all-MiniLM-L6-v2 on onnxruntime.
+
+This module decides how texts become batches and whose batch runs next. It runs in a thread of its own, never on the
+event loop. Calls take turns batch by batch, and a batch is small, so that a question never waits for a whole indexing
+job. It refuses to know where the weight files come from and what the vectors are used for.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockgate.errors import ConfigError, Unavailable
+from lockgate.models.onnx_session import open_session, read_graph
+from lockgate.models.wordpiece import WordPieces, load_vocabulary
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+DIMENSIONS = 384
+MAX_TOKENS = 256
+MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; nobody's megabyte is looked at
+WINDOW_TEXTS = 256  # cut into pieces and sorted by length at once
+BATCH_TEXTS, BATCH_TOKENS = 32, 256  # about 0.1 s on one core; larger batches are not faster per text
+MAX_CALLS = 256  # that wait or run
+RECENT, RECENT_CHARS = 64, 4096  # questions whose vectors are kept: one is often asked for twice within a turn
+
+SERVICE = "embedder"
+WEIGHTS_NAME, VOCABULARY_NAME = "model.safetensors", "vocab.txt"
+HEADER_BYTES, HEADER_SHA256 = 11_416, "2291ac9b8d5083595cd6a1787e01d694a893af92bc706faf1511231affe822e8"
+"""Of the weight file: where each tensor lies. The graph has these places in it."""
+
+Numbers = list[int]
+Vector = list[float]
+
+
+class Minilm:
+    """An Embedder. Vectors have 384 numbers; of a long text the first 256 tokens count."""
+
+    model = "all-MiniLM-L6-v2"
+
+    def __init__(self, pieces: WordPieces, session: "InferenceSession", thread: ThreadPoolExecutor) -> None:
+        self._pieces = pieces
+        self._session = session
+        self._thread = thread
+        self._calls = 0
+        self._recent: dict[str, Vector] = {}
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """One vector per text, each of length 1; raises Unavailable while too many calls wait."""
+        if len(texts) != 1:
+            return await self._take_turn(texts)
+        known = self._recent.get(texts[0])
+        return [known] if known is not None else self._keep(texts[0], await self._take_turn(texts))
+
+    def _keep(self, text: str, vectors: list[Vector]) -> list[Vector]:
+        if len(text) <= RECENT_CHARS:
+            self._recent[text] = vectors[0]
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
+        return vectors
+
+    async def _take_turn(self, texts: Sequence[str]) -> list[Vector]:
+        if self._calls >= MAX_CALLS:
+            raise Unavailable(SERVICE, f"the embedder is busy: {MAX_CALLS} calls wait for it")
+        self._calls += 1
+        try:
+            return await self._embed(texts)
+        finally:
+            self._calls -= 1
+
+    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        vectors: list[Vector] = []
+        for start in range(0, len(texts), WINDOW_TEXTS):
+            vectors.extend(await self._embed_window(texts[start : start + WINDOW_TEXTS]))
+        return vectors
+
+    async def _embed_window(self, texts: Sequence[str]) -> list[Vector]:
+        """One turn per batch; the first is the turn that cuts the texts into pieces, so a question takes only one."""
+        loop = asyncio.get_running_loop()
+        rows, (batch, *batches), several = await loop.run_in_executor(self._thread, self._begin, texts)
+        found = dict(zip(batch, several, strict=True))
+        for batch in batches:
+            several = await loop.run_in_executor(self._thread, self._run, [rows[at] for at in batch])
+            found.update(zip(batch, several, strict=True))
+        return [found[at] for at in range(len(texts))]
+
+    def _begin(self, texts: Sequence[str]) -> tuple[list[Numbers], list[list[int]], list[Vector]]:
+        rows = self._encode(texts)
+        batches = list(cut_batches([len(row) for row in rows]))
+        return rows, batches, self._run([rows[at] for at in batches[0]])
+
+    def _encode(self, texts: Sequence[str]) -> list[Numbers]:
+        return [self._pieces.encode(text[:MAX_TEXT_CHARS], MAX_TOKENS) for text in texts]
+
+    def _run(self, rows: Sequence[Numbers]) -> list[Vector]:
+        import numpy as np
+
+        ids = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+        mask = np.zeros(ids.shape, np.float32)
+        for at, row in enumerate(rows):
+            ids[at, : len(row)] = row
+            mask[at, : len(row)] = 1.0
+        try:
+            (vectors,) = self._session.run(["vectors"], {"ids": ids, "mask": mask})
+        except Exception as error:  # its errors have no common parent but this
+            raise Unavailable(SERVICE, "the embedder failed") from error
+        found: list[Vector] = vectors.tolist()
+        return found
+
+
+def cut_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """The places of texts that run together: of like length, longest first, few enough to be quick."""
+    batch: list[int] = []
+    for at in sorted(range(len(lengths)), key=lambda at: -lengths[at]):
+        is_full = batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * lengths[batch[0]] > BATCH_TOKENS)
+        if is_full:
+            yield batch
+            batch = []
+        batch.append(at)
+    if batch:
+        yield batch
+
+
+@asynccontextmanager
+async def open_minilm(weights: Path, threads: int = 1) -> AsyncIterator[Minilm]:
+    """Loads the weight files of a folder; raises ConfigError if that cannot be done here."""
+    thread = ThreadPoolExecutor(1, "lockgate-embedder")
+    try:
+        pieces, session = await asyncio.get_running_loop().run_in_executor(thread, _load, weights, threads)
+        yield Minilm(pieces, session, thread)
+    finally:
+        await asyncio.to_thread(thread.shutdown, cancel_futures=True)
+
+
+def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
+    try:
+        import numpy as np  # noqa: F401 - here, so that its absence is told at start
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        message = f"the embedder needs {error.name}: pip install 'lockgate[agent]'"
+        raise ConfigError(message, source="embeddings") from error
+    try:
+        _check_layout(weights / WEIGHTS_NAME)
+        return load_vocabulary(weights / VOCABULARY_NAME), open_session(read_graph("minilm.onnx"), weights, threads)
+    except Exception as error:  # onnxruntime's have no common parent but this
+        message = f"the weights of the embedder cannot be used ({error}): run `lockgate setup`"
+        raise ConfigError(message, source=str(weights)) from error
+
+
+def _check_layout(path: Path) -> None:
+    """Raises ValueError unless the weights lie where the graph points."""
+    with path.open("rb") as file:
+        if hashlib.sha256(file.read(HEADER_BYTES)).hexdigest() != HEADER_SHA256:
+            raise ValueError(f"{path.name} is not the weight file that the graph belongs to")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the models of detectors on onnxruntime.
+
+This module decides how many threads a model has and what is said when it cannot be opened: one thread, which does not
+spin while it waits, for the machine serves many. It refuses to know what a model reads.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from lockgate.errors import ConfigError
+from lockgate.models.weights import find_weights
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+Model = TypeVar("Model")
+GRAPHS = Path(__file__).parent / "graphs"  # `make graphs` writes them
+
+# Read when onnxruntime is imported. Without it, onnxruntime reports its use and writes to the home directory.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+
+def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Model:
+    """What `load` makes of a package's weights; raises ConfigError with words for whoever runs this."""
+    folder = find_weights(data_dir, name)
+    if folder is None:
+        raise ConfigError(f"no weights of `{name}` in {data_dir}: run `lockgate setup`", source=str(data_dir))
+    try:
+        import numpy as np  # noqa: F401 - here, so that its absence is told at start
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        message = f"the detector `{name}` needs {error.name}: pip install 'lockgate[detectors]'"
+        raise ConfigError(message, source="plugins", key=name) from error
+    try:
+        return load(folder)
+    except ConfigError:
+        raise
+    except Exception as error:  # onnxruntime's have no common parent but this
+        message = f"the weights of `{name}` cannot be used ({error}): run `lockgate setup`"
+        raise ConfigError(message, source=str(folder)) from error
+
+
+def read_graph(name: str) -> bytes:
+    """A graph that the package ships; it has no weights, only their places in a weight file."""
+    return (GRAPHS / name).read_bytes()
+
+
+def open_session(model: bytes | Path, weights: Path, threads: int = 1) -> "InferenceSession":
+    """A model, given as a file or as a graph whose weights lie in files of the folder `weights`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 4  # what goes wrong is raised; standard error is not its to write
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    source = str(model) if isinstance(model, Path) else model
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

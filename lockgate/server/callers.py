@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who calls, and whether it may now: keys, certificates, and each caller's share.
+
+Decides before a body is read. Knows names, keys and limits; knows no endpoint. A process
+counts for itself: with several workers each gives a caller its whole share.
+"""
+
+import hmac
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from types import TracebackType
+
+from lockgate.config.settings import CallerSettings
+from lockgate.errors import TooManyRequests, Unauthorized
+from lockgate.server.exchange import KEY_HEADER, Exchange
+from lockgate.sessions.turns import ANONYMOUS
+
+_AUTHORIZATION = b"authorization"
+_MINUTE_S = 60.0
+
+
+class RateWindow:
+    """Grants at most `limit` in any span of `span_s` seconds. The time is given in and never goes back."""
+
+    __slots__ = ("_granted", "_limit", "_span_s")
+
+    def __init__(self, limit: int, span_s: float = _MINUTE_S) -> None:
+        self._limit = limit
+        self._span_s = span_s
+        self._granted: deque[float] = deque()
+
+    def take(self, now: float) -> float:
+        """0 and one is granted, or the seconds after which the next one will be."""
+        granted = self._granted
+        while granted and granted[0] + self._span_s <= now:
+            granted.popleft()
+        if len(granted) < self._limit:
+            granted.append(now)
+            return 0.0
+        return min(granted[0] + self._span_s - now, self._span_s)
+
+
+class Share:
+    """What one caller has open, and how much it may."""
+
+    __slots__ = ("_max_open", "_rate", "name", "open")
+
+    def __init__(self, name: str, max_open: int | None = None, per_minute: int | None = None) -> None:
+        self.name = name
+        self.open = 0
+        self._max_open = max_open
+        self._rate = RateWindow(per_minute) if per_minute is not None else None
+
+    def check(self, now: float) -> None:
+        """Raises TooManyRequests. What is refused is not counted."""
+        if self._max_open is not None and self.open >= self._max_open:
+            raise TooManyRequests("too many requests of this caller at once, try again later")
+        wait_s = self._rate.take(now) if self._rate is not None else 0.0
+        if wait_s > 0:
+            raise TooManyRequests(
+                "too many requests of this caller in one minute, try again later", retry_after_s=math.ceil(wait_s)
+            )
+
+
+class Admission:
+    """A caller's place among its open requests: taken on entering, given back on leaving."""
+
+    __slots__ = ("_share",)
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    @property
+    def caller(self) -> str:
+        """The caller's name."""
+        return self._share.name
+
+    def __enter__(self) -> "Admission":
+        self._share.open += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._share.open -= 1
+
+
+class Callers:
+    """Those who may call; with none configured, everybody."""
+
+    def __init__(self, settings: Iterable[CallerSettings] = (), clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._digests: list[tuple[bytes, str]] = []
+        self._shares: dict[str, Share] = {}
+        self._open_door = Admission(Share(ANONYMOUS))  # for everybody, where nobody is configured
+        for one in settings:
+            self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
+            self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
+
+    def admit(self, exchange: Exchange, *, takes_bearer: bool) -> Admission:
+        """The place of an exchange, on which its caller is noted; raises Unauthorized or TooManyRequests.
+
+        `takes_bearer`: a key may also be shown as a bearer token.
+        """
+        if not self._shares:
+            exchange.caller = exchange.certificate_name or ANONYMOUS
+            return self._open_door
+        exchange.key = exchange.raw_header(KEY_HEADER).strip()
+        if takes_bearer:
+            exchange.withheld |= {_AUTHORIZATION}
+            exchange.key = exchange.key or read_bearer(exchange.raw_header(_AUTHORIZATION))
+        exchange.caller = self.identify(exchange.key, exchange.certificate_name)
+        return self.admit_name(exchange.caller)
+
+    def identify(self, key: bytes, certificate_name: str = "") -> str:
+        """The caller's name, by its key or else by its certificate; raises Unauthorized.
+
+        Every key is compared, whichever fits, and by its digest: neither place nor length shows in the time taken.
+        """
+        if not self._shares:
+            return certificate_name or ANONYMOUS
+        digest = sha256(key).digest()
+        found = [name for known, name in self._digests if hmac.compare_digest(known, digest)]
+        if found and key:
+            return found[0]
+        if certificate_name in self._shares:
+            return certificate_name
+        raise Unauthorized("this key is not known" if key else "a key is required: send it as X-Lockgate-Key")
+
+    def admit_name(self, name: str) -> Admission:
+        """The place of one more request of a caller that is known; raises TooManyRequests."""
+        share = self._shares.get(name) or Share(name)
+        share.check(self._clock())
+        return Admission(share)
+
+
+def read_bearer(value: bytes) -> bytes:
+    """The token of an authorization, or nothing."""
+    scheme, _, token = value.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""

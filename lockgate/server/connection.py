@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP connection: uvicorn's protocol, with the bounds that it leaves to others.
+
+Bounds the size of a request's head and the time that it may take, tells the exchange when the client has gone (also
+while nothing is read from it), and does not read for ever what a client still sends after it has been answered.
+"""
+
+import asyncio
+import re
+import select
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from lockgate.api.guardrails.format import encode_error
+from lockgate.server.streams import StreamedBody
+
+MAX_HEAD_BYTES = 65_536
+HEAD_TIMEOUT_S = 30.0
+LINGER_S = 2.0
+LOOK_EVERY_S = 0.04
+_UPGRADE = re.compile(rb"(?i)\r\nupgrade:[^\r\n]*")
+
+
+class WatchedFlow(FlowControl):
+    """Looks after a client from which nothing is read: its end would otherwise be noticed only by reading on."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._look_out: asyncio.TimerHandle | None = None
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        if self._look_out is None:
+            self._look_again()
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self.stop_looking()
+
+    def stop_looking(self) -> None:
+        if self._look_out is not None:
+            self._look_out.cancel()
+            self._look_out = None
+
+    def _look(self) -> None:
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            self._transport.abort()
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._look_out = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """The head of a request without the wish to speak another protocol, which we do not.
+
+    Some clients ask for HTTP/2 in this way with every first request, and go on in HTTP/1.1 if they do not get it. The
+    parser would take the body for the other protocol. Where the header is torn in two packets it is not seen.
+    """
+    if b"pgrade:" not in data and b"PGRADE:" not in data:
+        return data
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + end + rest
+
+
+def _common_name(certificate: Mapping[str, Any]) -> str:
+    """The subject's common name, unless there are several: then none of them is a name to rely on."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that an exchange can ask to be told of its end."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.on_leave: Callable[[], object] | None = None
+        # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
+        self._attended: RequestResponseCycle | None = None
+        self._body: StreamedBody | None = None
+        self._certificate_name: str | None = None
+        self._is_in_head = True
+        self._bytes_without_body = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = self._flow = WatchedFlow(transport)
+        self._arm(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+        self._flow.stop_looking()
+        if self._attended is not None:
+            self._attended.disconnected = True
+            self._attended.message_event.set()
+        if self.on_leave is not None:
+            self.on_leave()
+            self.on_leave = None
+        self._let_go()
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_without_body += len(data)
+        super().data_received(_without_upgrade(data) if self._is_in_head else data)
+        if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "request head is too large")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["lockgate.connection"] = self  # type: ignore[typeddict-unknown-key]
+        if self._timer is None:
+            self._arm(HEAD_TIMEOUT_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # what follows a body in chunks is not part of the head
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_body = 0
+        super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        self._disarm()
+        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > MAX_HEAD_BYTES:
+            self._refuse(431, "request head is too large")
+            raise ValueError("stops the parser")
+        self._is_in_head = False
+        try:
+            super().on_headers_complete()
+        except httptools.HttpParserInvalidURLError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._disarm()
+        self._is_in_head = True
+        self._bytes_without_body = 0
+
+    def on_response_complete(self) -> None:
+        self._body = None
+        super().on_response_complete()
+        if not self._is_in_head and self.cycle.response_complete:  # the client still sends a body that nobody wants
+            self._arm(LINGER_S)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._attended = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name of the client's certificate, if there is one; the handshake has verified it."""
+        if self._certificate_name is None:
+            tls = self.transport.get_extra_info("ssl_object")
+            self._certificate_name = _common_name(tls.getpeercert() or {}) if tls is not None else ""
+        return self._certificate_name
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the connection is kept for the next request when this one is answered, as far as is known now."""
+        return self._attended is not None and self._attended.keep_alive
+
+    def open_body(self) -> StreamedBody | None:
+        """The body of the answer that is about to begin; None when the client has gone."""
+        if self._attended is None or self._attended.disconnected:
+            return None
+        self._body = StreamedBody(self._attended, self.loop)
+        return self._body
+
+    def drop(self) -> None:
+        """Cut the connection: the client does not take what we send, or there is no time to wait for the end."""
+        if self._attended is not None:
+            self._attended.disconnected = True  # now, or uvicorn complains of an answer without an end
+        self.transport.abort()
+
+    def _refuse(self, status: int, details: str) -> None:
+        """End the connection; with words, unless they would fall into an answer that has begun."""
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
+            body = getattr(self.app, "encode_error", encode_error)(status, details)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        elif self._body is not None:
+            self._body.flush()
+        self.transport.close()
+
+    def _let_go(self) -> None:
+        """Break the circles that we are part of: memory is free at once, not when the collector next comes by."""
+        if self.scope is not None:
+            self.scope.pop("lockgate.connection", None)  # type: ignore[typeddict-item]
+        self._attended = self._body = None
+        self.cycle = None  # type: ignore[assignment]
+
+    def _arm(self, seconds: float) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The playground: a page on which one sees text being held, read and released, and the trace that it lives on.
+
+Decides who gets the page and what it is told about this instance. The page itself is in `server/playground`; it has no
+way of its own to an answer but the API that everybody calls.
+"""
+
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from lockgate._version import __version__
+from lockgate.api.endpoints import PAGE_FILES_PATH, PAGE_PATH
+from lockgate.config.policies import SECTION_TYPES, PolicySettings
+from lockgate.config.samples import load_samples
+from lockgate.config.settings import ModelSettings
+from lockgate.gateway import Gateway
+from lockgate.server.addresses import is_loopback
+from lockgate.server.app import Handler
+from lockgate.server.exchange import Exchange
+from lockgate.server.trace_stream import HostRule, Tracer, check_token
+
+_TYPES = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+    ".png": b"image/png",
+}
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-cache"),
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class PlaygroundRoutes:
+    """The page, its files, and what it has to know."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        settings = gateway.settings
+        self._hosts = HostRule(settings.server.allowed_hosts)
+        self._samples = load_samples(settings.server.samples)
+        self._gateway = gateway
+        self._files = _load_files()
+
+    @property
+    def file_names(self) -> list[str]:
+        """The names of the page's files."""
+        return list(self._files)
+
+    async def send(self, exchange: Exchange) -> None:
+        """GET the page or one of its files."""
+        self._hosts.check(exchange)
+        name = exchange.path.removeprefix(PAGE_FILES_PATH) if exchange.path != PAGE_PATH else "index.html"
+        kind = _TYPES[name[name.rindex(".") :]]
+        await exchange.answer(200, self._files[name], (b"content-type", kind), *_HEADERS)
+
+    async def tell(self, exchange: Exchange) -> None:
+        """GET what there is to choose from, and the token of the trace."""
+        self._hosts.check(exchange)
+        await exchange.answer(200, _encode(self._describe(exchange)), (b"content-type", b"application/json"), *_HEADERS)
+
+    def _describe(self, exchange: Exchange) -> dict[str, Any]:
+        """The token is for this machine, and for callers that are known: a host name is only what a client says."""
+        settings = self._gateway.settings
+        may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.peer_host))
+        token = settings.trace_token if may_trace else None
+        return {
+            "version": __version__,
+            "title": self._samples.title,
+            "trace": None if token is None else token.reveal(),
+            "policies": [_tell_policy(one) for one in settings.policies.values()],
+            "detectors": [
+                {"id": name, "type": one.type, "chunker": one.chunker_id} for name, one in settings.detectors.items()
+            ],
+            "sources": [{"id": name} for name, one in settings.sources.items() if one.expose],
+            "models": [self._tell_model(one) for one in settings.models.values() if one.expose],
+            "samples": self._samples.samples,
+        }
+
+    def _tell_model(self, model: ModelSettings) -> dict[str, Any]:
+        """Which one it is, and what it says about itself."""
+        opened = self._gateway.staff.models[model.id]
+        remote = model.openai or model.ollama
+        kind = "openai" if model.openai else "ollama" if model.ollama else "embedded"
+        name = remote.model if remote is not None else getattr(opened, "known_as", str(model.embedded))
+        return {"id": model.id, "kind": kind, "name": name, "note": getattr(opened, "note", "")}
+
+
+class TraceRoutes:
+    """An answer as its own endpoint gives it, and between its events what happens behind the gate."""
+
+    def __init__(self, gateway: Gateway, answer_stream: Handler) -> None:
+        self._hosts = HostRule(gateway.settings.server.allowed_hosts)
+        self._token = gateway.settings.trace_token
+        self._answer_stream = answer_stream
+
+    async def answer_stream(self, exchange: Exchange) -> None:
+        """POST chat/stream, traced."""
+        self._hosts.check(exchange)
+        check_token(exchange, self._token)
+        exchange.tracer = Tracer(exchange)
+        await self._answer_stream(exchange)
+
+
+def _tell_policy(policy: PolicySettings) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": policy.name, "mode": "shadow" if policy.is_shadow else "enforce"}
+    for section in SECTION_TYPES:
+        told[section] = {name: policy.action(section, name) for name in getattr(policy, section)}
+    return told | {"speculative": policy.is_speculative}
+
+
+def _load_files() -> dict[str, bytes]:
+    folder = resources.files("lockgate.server") / "page"
+    found = [one for one in folder.iterdir() if any(one.name.endswith(ending) for ending in _TYPES)]
+    return {one.name: one.read_bytes() for one in found}

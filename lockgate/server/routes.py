@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binds the table of endpoints to handlers: what each port answers."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from lockgate.api.aggregator import routes as chat
+from lockgate.api.endpoint import ApiEndpoint, Port
+from lockgate.api.endpoints import ENDPOINTS
+from lockgate.api.guardrails import generation_routes as generation
+from lockgate.api.guardrails import routes as guardrails
+from lockgate.api.lookup import put_under
+from lockgate.api.openai import moderation_routes as moderations
+from lockgate.api.openai import routes as openai
+from lockgate.api.openai import turn_routes as agent
+from lockgate.compat import find_formats, find_rules
+from lockgate.config.refs import check_segment
+from lockgate.config.settings import Settings
+from lockgate.gateway import Gateway
+from lockgate.guard.model_source import NoBackend
+from lockgate.server import playground
+from lockgate.server.app import Handler, Routes
+from lockgate.server.docs import docs_page, openapi_document
+from lockgate.server.exchange import Exchange
+from lockgate.server.health import HealthRoutes, ReadyRoute, api_health
+from lockgate.server.readiness import Readiness
+
+Handlers = dict[str, Handler]  # by the name of the endpoint
+
+
+def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
+    """The API port."""
+    settings = gateway.settings
+    speaking = agent.AgentRoutes(gateway)
+    handlers: Handlers = {
+        **_guardrails_handlers(gateway),
+        **_client_handlers(gateway, speaking),
+        **_chat_handlers(gateway),
+        "health": api_health,
+        "ready": ReadyRoute(readiness).ready,
+        "document": openapi_document,
+        "docs": docs_page,
+        "redoc": docs_page,
+    }
+    values: dict[str, Iterable[str]] = {"showModel": speaking.names}
+    if settings.server.playground:
+        page = playground.PlaygroundRoutes(gateway)
+        handlers |= {"page": page.send, "pageFile": page.send, "about": page.tell}
+        values["pageFile"] = page.file_names
+    return bind(Port.API, settings, handlers, values)
+
+
+def health_routes(gateway: Gateway) -> Routes:
+    """The health port."""
+    health = HealthRoutes(gateway)
+    handlers: Handlers = {"versions": health.health, "info": health.info, "metrics": health.metrics}
+    return bind(Port.HEALTH, gateway.settings, handlers)
+
+
+def bind(
+    port: Port, settings: Settings, handlers: Handlers, values: Mapping[str, Iterable[str]] | None = None
+) -> Routes:
+    """The routes of a port: every endpoint that exists under these settings and has a handler.
+
+    `values` are those of the variable at the end of a path, by the name of its endpoint.
+    """
+    routes: dict[str, dict[str, Handler]] = {}
+    has_extensions = find_rules(settings).has_extensions
+    policies = [name for name in settings.policies if check_segment(name) is None and has_extensions]
+    for one in ENDPOINTS:
+        handler = handlers.get(one.name)
+        if one.port is not port or handler is None or not one.exists(settings):
+            continue
+        for path in _list_paths(one, (values or {}).get(one.name, ())):
+            routes.setdefault(path, {})[one.method] = handler
+            for under, policy in _list_under(one, path, policies):
+                routes.setdefault(under, {})[one.method] = partial(_attend_under, policy, handler)
+    return routes
+
+
+def _list_paths(one: ApiEndpoint, values: Iterable[str]) -> list[str]:
+    """The path of an endpoint; with a variable, one path for each value."""
+    return [one.prefix + value for value in values] if one.is_template else [one.path]
+
+
+def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tuple[str, str]]:
+    """The path under the name of each policy, where the endpoint takes one, and that name."""
+    found = [(put_under(name, path), name) for name in policies] if one.takes_policy else []
+    return [(under, name) for under, name in found if under]
+
+
+async def _attend_under(policy: str, handler: Handler, exchange: Exchange) -> None:
+    exchange.policy = policy
+    await handler(exchange)
+
+
+def _guardrails_handlers(gateway: Gateway) -> Handlers:
+    formats = find_formats(gateway.settings)
+    detecting = guardrails.GuardrailsRoutes(gateway, formats)
+    generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend(), formats)
+    return {
+        "classify": generating.classify,
+        "classifyStream": generating.classify_stream,
+        "generate": generating.generate,
+        "detectContent": detecting.detect_content,
+        "streamContent": detecting.stream_content,
+        "detectChat": detecting.detect_chat,
+        "detectContext": detecting.detect_context,
+        "detectGenerated": detecting.detect_generated,
+        "moderate": moderations.ModerationRoutes(gateway).moderate,
+    }
+
+
+def _chat_handlers(gateway: Gateway) -> Handlers:
+    """Answers from documents, and their trace where the settings ask for it."""
+    answering = chat.ChatRoutes(gateway)
+    handlers: Handlers = {"answer": answering.answer_whole, "answerStream": answering.answer_stream}
+    if gateway.settings.server.trace:
+        handlers["tracedAnswerStream"] = playground.TraceRoutes(gateway, answering.answer_stream).answer_stream
+    return handlers
+
+
+def _client_handlers(gateway: Gateway, speaking: agent.AgentRoutes) -> Handlers:
+    """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
+    handlers: Handlers = {
+        "clientChat": speaking.complete_chat,
+        "clientText": speaking.complete_text,
+        "ollamaChat": speaking.chat,
+        "ollamaGenerate": speaking.generate,
+        "ollamaTags": speaking.list_tags,
+        "ollamaVersion": agent.tell_version,
+        "listModels": speaking.list_models,
+        "showModel": speaking.show_model,
+    }
+    if gateway.openai is None:
+        return handlers
+    completing = openai.OpenAIRoutes(gateway, gateway.openai, find_formats(gateway.settings))
+    handlers |= {"completeChat": completing.complete_chat, "completeText": completing.complete_text}
+    if gateway.rules.has_extensions:
+        passing = agent.AgentRoutes(gateway, completing.complete_chat_body, completing.complete_text_body)
+        completes: agent.AgentRoutes | openai.OpenAIRoutes = passing if speaking.names else completing
+        handlers |= {"clientChat": completes.complete_chat, "clientText": completes.complete_text}
+    return handlers

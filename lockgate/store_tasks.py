@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every store needs of tasks: queues for one key each, work that is seen through, pruning, a look at its health.
+
+Decides who is next in this process and that nothing goes on unseen. Refuses to know what is held, and other processes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from lockgate.errors import UpstreamError
+from lockgate.gate.values import Health
+
+PRUNE_EVERY_S = 60.0
+
+Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
+
+
+class _CountedLock(asyncio.Lock):
+    """A lock that knows how many hold it or wait for it. The library's own serves those who wait in their order."""
+
+    users = 0
+
+
+class Queues(Generic[Key]):
+    """One queue for every key that somebody has or wants; first come, first served. Others take no room."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Key, _CountedLock] = {}
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @contextlib.asynccontextmanager
+    async def alone(self, key: Key) -> AsyncIterator[None]:
+        """The key for oneself, after everybody who came before."""
+        lock = self._locks.setdefault(key, _CountedLock())
+        lock.users += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[key]
+
+
+async def look(reading: Awaitable[object]) -> Health:
+    """How a store is, by a reading of it now; whatever else is wrong than the store is raised."""
+    try:
+        await reading
+    except UpstreamError as error:
+        return Health("UNHEALTHY", error.status, error.message)
+    return Health("HEALTHY")
+
+
+async def see_through(work: Awaitable[T]) -> T:
+    """What the work came to. Whoever is cancelled meanwhile waits for its end first; it must end by itself."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody will ask for it
+        raise
+
+
+@contextlib.asynccontextmanager
+async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Once a minute what is too old goes, without anybody asking; where that fails it goes the next time.
+
+    A store that cannot be reached is no news here; any other failure is told as those of tasks are.
+    """
+    task = asyncio.create_task(_prune(forget_old))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _prune(forget_old: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await forget_old()
+        except UpstreamError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
+            told = {"message": "what is too old could not be pruned", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+        await asyncio.sleep(PRUNE_EVERY_S)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of a request: who reads and holds, whose failure is excused, and what the receipt says of it."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, Rejected, TimedOut, Unavailable
+from lockgate.gate.receipts import Outcome, Part
+from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
+from lockgate.gate.verdicts import Action, Measures
+from lockgate.guard.account import Meter
+from lockgate.guard.detect import detect_contents, review_all
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse
+from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
+from tests.rag.questions import guard, word_guard
+
+TEXT = "a bad text"
+GONE = Unavailable("w", "gone")
+
+
+class ScriptedReview:
+    """A review that finds one thing, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    def accept(self, params: Any, headers: Any) -> "ScriptedReview":
+        return self
+
+    async def review(self, subject: Subject) -> list[Detection]:
+        if self._error is not None:
+            raise self._error
+        return [Detection(0, 1, "a", "kind", "type", 1.0)]
+
+
+def review(error: Exception | None = None) -> ActiveReview:
+    scripted = ScriptedReview(error)
+    return ActiveReview(Guard("r", TEXT_CONTEXT_DOC, scripted, "", None, 0.5), scripted, 0.5)
+
+
+def broken(error: Exception = GONE, *, passes: bool = False) -> ActiveGuard:
+    return replace(guard("w", ScriptedDetector(error=error)), passes=passes)
+
+
+# Who holds, and what is read.
+
+
+@pytest.mark.parametrize("is_shadow", [False, True])
+def test_in_shadow_nobody_holds_text(*, is_shadow: bool) -> None:
+    meter = Meter("p", is_shadow=is_shadow)
+    reader, trailing = meter.watch([word_guard("w", "x"), replace(word_guard("t", "x"), holds=False)], Part.ANSWER)
+    assert (reader.holds, trailing.holds) == (not is_shadow, False)
+    assert reader.reader.holds == reader.holds
+    assert (meter.receipt.policy, meter.receipt.is_shadow) == ("p", is_shadow)
+
+
+async def test_what_a_detector_reads_is_on_the_receipt() -> None:
+    meter = Meter()
+    guards = meter.watch([word_guard("w", "bad", 4), word_guard("idle", "x")], Part.PROMPT)
+    found = await detect_contents(TEXT, guards[:1])
+    meter.receipt.note_released(Part.PROMPT, TEXT)
+    read, idle = meter.receipt.settle()
+    assert [one.text for one in found] == []  # cut in the middle of it
+    assert (read.detector_id, read.chars, read.chunks, read.is_covered) == ("w", {Part.PROMPT: len(TEXT)}, 3, True)
+    assert (idle.detector_id, idle.chunks, idle.is_covered) == ("idle", 0, False)
+
+
+async def test_what_a_reviewer_reads_is_on_the_receipt() -> None:
+    meter = Meter()
+    reviews = meter.watch_reviews([review()], Part.ANSWER)
+    assert len(await review_all(reviews, Claim("It is.", "docs", ["x"]))) == 1
+    assert len(await review_all(reviews, Generated("prompt", "So."))) == 1
+    read = meter.receipt.settle()[0]
+    assert (read.chars, read.chunks) == ({Part.ANSWER: len("It is.So.")}, 2)
+
+
+# The four outcomes of a detector that fails.
+
+
+@pytest.mark.parametrize("error", [GONE, TimedOut("w", "late"), BrokeProtocol("w", "odd")])
+@pytest.mark.parametrize(
+    ("is_shadow", "passes", "excused", "outcome"),
+    [
+        (False, False, None, Outcome.RELEASED),
+        (False, True, {"w": False}, Outcome.RELEASED),
+        (True, True, {"w": False}, Outcome.RELEASED),
+        (True, False, {"w": True}, Outcome.FAILED),
+    ],
+)
+async def test_a_detector_that_fails_has_one_of_four_outcomes(
+    error: LockgateError, excused: dict[str, bool] | None, outcome: Outcome, *, is_shadow: bool, passes: bool
+) -> None:
+    meter = Meter(is_shadow=is_shadow)
+    guards = meter.watch([broken(error, passes=passes), word_guard("other", "bad")], Part.PROMPT)
+    if excused is None:
+        with pytest.raises(type(error)):
+            await detect_contents(TEXT, guards)
+        assert meter.excused == {}
+        return
+    assert [one.text for one in await detect_contents(TEXT, guards)] == ["bad"]
+    meter.receipt.note_released(Part.PROMPT, TEXT)
+    assert meter.excused == excused
+    assert meter.receipt.outcome is outcome
+    assert [(one.has_failed, one.is_covered) for one in meter.receipt.settle()] == [(True, False), (False, True)]
+    assert not meter.receipt.is_covered
+
+
+@pytest.mark.parametrize(("is_shadow", "passes"), [(False, False), (False, True), (True, True), (True, False)])
+async def test_a_reviewer_that_fails_has_the_same_outcomes(*, is_shadow: bool, passes: bool) -> None:
+    meter = Meter(is_shadow=is_shadow)
+    reviews = meter.watch_reviews([replace(review(Unavailable("r", "gone")), passes=passes)], Part.ANSWER)
+    if not (is_shadow or passes):
+        with pytest.raises(Unavailable):
+            await review_all(reviews, Generated("prompt", "So."))
+        return
+    assert await review_all(reviews, Generated("prompt", "So.")) == []
+    assert meter.excused == {"r": not passes}
+    assert meter.receipt.outcome is (Outcome.RELEASED if passes else Outcome.FAILED)
+    assert not meter.receipt.is_covered
+
+
+async def test_what_a_detector_says_against_a_request_is_excused_in_shadow_only() -> None:
+    refusing = broken(InvalidRequest("no such language"), passes=True)
+    with pytest.raises(InvalidRequest, match="detector request failed for `w`: no such language"):
+        await detect_contents(TEXT, Meter().watch([refusing], Part.PROMPT))
+    meter = Meter(is_shadow=True)
+    assert await detect_contents(TEXT, meter.watch([refusing], Part.PROMPT)) == []
+    assert meter.excused == {"w": False}
+
+
+@pytest.mark.parametrize("is_shadow", [False, True])
+async def test_a_bug_of_ours_is_never_excused(*, is_shadow: bool) -> None:
+    buggy = broken(ZeroDivisionError("ours"), passes=True)
+    with pytest.raises((ZeroDivisionError, ExceptionGroup)):
+        await detect_contents(TEXT, Meter(is_shadow=is_shadow).watch([buggy], Part.PROMPT))
+
+
+async def test_a_failure_that_would_have_ended_the_request_in_one_part_is_told_as_such() -> None:
+    meter = Meter(is_shadow=True)
+    await detect_contents(TEXT, meter.watch([broken(passes=True)], Part.PROMPT))
+    assert meter.excused == {"w": False}
+    await detect_contents(TEXT, meter.watch([broken()], Part.DOCUMENTS))
+    assert meter.excused == {"w": True}
+    await detect_contents(TEXT, meter.watch([broken(passes=True)], Part.PROMPT))
+    assert meter.excused == {"w": True}
+    assert meter.receipt.outcome is Outcome.FAILED
+
+
+async def test_a_failure_is_logged_once_for_each_detector(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Meter(is_shadow=True)
+    guards = meter.watch([broken()], Part.ANSWER)
+    with caplog.at_level(logging.WARNING, "lockgate"):
+        for _ in range(3):
+            await detect_contents(TEXT, guards)
+    assert [record.getMessage() for record in caplog.records] == ["upstream_failed"]
+
+
+def test_each_detector_has_its_own_word_for_its_failure() -> None:
+    chosen = excuse(Chosen((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__)
+    assert [one.passes for one in chosen.contents] == [True, False]
+    assert [one.passes for one in chosen.reviews] == [True]
+
+
+# Chunkers that fail.
+
+
+class BrokenChunker(FixedChunker):
+    """Cuts one chunk, then fails."""
+
+    async def cut(self, text: str) -> Any:
+        raise Unavailable("chunker", "gone")
+
+    async def stream(self, frames: Any) -> Any:
+        async for chunk in super().stream(frames):
+            yield chunk
+            raise Unavailable("chunker", "gone")
+
+
+def cut_by(chunker: FixedChunker, name: str, *, passes: bool) -> ActiveGuard:
+    one = word_guard(name, "bad")
+    return replace(one, guard=replace(one.guard, chunker_id="broken", chunker=chunker), passes=passes)
+
+
+async def stream(guards: tuple[ActiveGuard, ...]) -> str:
+    model = ScriptedModel(["It is a b", "ad text and ", "bad again."])
+    async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+        return "".join([release.text async for release in releases])
+
+
+@pytest.mark.parametrize("is_shadow", [False, True])
+@pytest.mark.parametrize("passes", [False, True])
+async def test_a_chunker_that_fails_is_excused_with_those_that_need_it(*, is_shadow: bool, passes: bool) -> None:
+    meter = Meter(is_shadow=is_shadow)
+    chunker = BrokenChunker(5)
+    guards = meter.watch([cut_by(chunker, "a", passes=passes), cut_by(chunker, "b", passes=passes)], Part.ANSWER)
+    if not (is_shadow or passes):
+        with pytest.raises(Unavailable):
+            await stream(guards)
+        return
+    assert await stream(guards) == "It is a bad text and bad again."
+    assert meter.excused == {"a": not passes, "b": not passes}
+    meter.receipt.note_released(Part.ANSWER, "It is a bad text and bad again.")
+    assert [one.is_covered for one in meter.receipt.settle()] == [False, False]
+
+
+async def test_a_chunker_that_fails_is_not_excused_for_one_that_must_read() -> None:
+    meter, chunker = Meter(), BrokenChunker(5)
+    guards = meter.watch([cut_by(chunker, "a", passes=True), cut_by(chunker, "b", passes=False)], Part.ANSWER)
+    with pytest.raises(Unavailable):
+        await stream(guards)
+
+
+# What was found.
+
+
+def find(detector: str) -> Detection:
+    return Detection(0, 1, "a", "kind", "type", 1.0, detector)
+
+
+@pytest.mark.parametrize(
+    ("names", "part", "outcome"),
+    [
+        ([], Part.ANSWER, Outcome.RELEASED),
+        (["tells"], Part.ANSWER, Outcome.RELEASED),
+        (["masks", "tells"], Part.ANSWER, Outcome.MASKED),
+        (["masks", "stops"], Part.ANSWER, Outcome.STOPPED),
+        (["blocks", "stops"], Part.PROMPT, Outcome.BLOCKED),
+        (["blocks"], Part.DOCUMENTS, Outcome.MASKED),
+        (["unknown"], Part.ANSWER, Outcome.RELEASED),
+    ],
+)
+def test_the_strictest_of_what_findings_call_for_is_the_outcome(names: list[str], part: Part, outcome: Outcome) -> None:
+    meter = Meter()
+    for name in ("tells", "masks", "stops", "blocks"):
+        meter.receipt.expect(name, part)
+    measures = Measures(actions={"masks": Action.MASK, "stops": Action.STOP, "blocks": Action.BLOCK})
+    meter.note_findings([find(name) for name in names], measures, part)
+    assert meter.receipt.outcome is outcome
+    counted = {one.detector_id: one.findings for one in meter.receipt.settle()}
+    assert counted == {name: int(name in names) for name in counted}
+
+
+async def test_an_excused_reading_of_many_chunks_goes_on_after_a_failure() -> None:
+    class Moody(ScriptedDetector):
+        async def read(self, excerpts: Any) -> Any:
+            if "2" in excerpts[0].text:
+                raise GONE
+            return await super().read(excerpts)
+
+    meter = Meter(is_shadow=True)
+    (watched,) = meter.watch([guard("w", Moody(find_word("x")), 2)], Part.ANSWER)
+    assert [len(await watched.reading.read([Excerpt(text)])) for text in ("1x", "2x", "3x")] == [1, 0, 1]
+    frames = [Frame(number, text) for number, text in enumerate(("1x", "2x", "3x"))]
+
+    async def say() -> Any:
+        for frame in frames:
+            yield frame
+
+    async with open_guarded_stream(say(), [watched], plan_lanes([watched])) as releases:
+        last = [release async for release in releases]
+    assert "".join([release.text for release in last]) == "1x2x3x"
+    assert [one.start for release in last for one in release.detections] == [1, 5]
+
+
+# What a detector refuses.
+
+
+async def test_what_a_policys_own_detector_refuses_is_a_failure_of_the_detector() -> None:
+    meter = Meter("p", own=frozenset({"w"}))
+    guards = meter.watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    with pytest.raises(Rejected) as caught:
+        await detect_contents(TEXT, guards)
+    assert (caught.value.service, caught.value.status) == ("w", 502)
+
+
+async def test_what_a_detector_refuses_that_a_request_names_is_the_callers_fault() -> None:
+    guards = Meter("p", own=frozenset({"other"})).watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    with pytest.raises(InvalidRequest, match="no such parameter"):
+        await detect_contents(TEXT, guards)
+
+
+async def test_a_refusal_of_a_policys_own_detector_is_excused_where_failures_pass() -> None:
+    meter = Meter("p", own=frozenset({"w"}))
+    guards = meter.watch([broken(InvalidRequest("no"), passes=True)], Part.PROMPT)
+    assert await detect_contents(TEXT, guards) == []
+    assert meter.excused == {"w": False}
+
+
+async def test_findings_of_an_answer_that_is_withdrawn_stay_on_the_receipt() -> None:
+    meter = Meter("p")
+    await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], Part.ANSWER))
+    meter.withdraw_answer()
+    [read] = meter.receipt.settle()
+    assert (read.findings, read.chars[Part.ANSWER], meter.receipt.released[Part.ANSWER]) == (1, len(TEXT), 0)
