@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
 .NOTPARALLEL:
-.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak docs screenshots protos graphs lock clean
+.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak walk docs screenshots protos graphs lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests; PYTHON=python3.13 chooses a Python"
@@ -22,6 +22,7 @@ help:
 	@echo "make install  only set up .venv;  make setup  also the weight files of the models that run here"
 	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
+	@echo "make walk     the way of a request: the functions and files that it visits on four surfaces"
 	@echo "make docs     the documentation as a site, in site/"
 	@echo "make screenshots  the pictures of the playground anew, in docs/images/"
 	@echo "make format   format the code;  make lock  renew requirements.lock"
@@ -90,6 +91,9 @@ bench-peers: $(STAMP)
 
 soak: setup
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS))
+
+walk: $(STAMP)
+	@$(BIN)/python -m tests.surfaces.walk
 
 docs: $(STAMP)
 	@$(BIN)/mkdocs build --strict

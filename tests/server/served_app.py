@@ -4,8 +4,9 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -13,6 +14,8 @@ from uvicorn.server import ServerState
 from lockgate.server.app import App, Handler
 from lockgate.server.callers import Callers
 from lockgate.server.connection import Connection
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def build_app(
@@ -24,7 +27,7 @@ def build_app(
 
 
 @asynccontextmanager
-async def served(app: App, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def served(app: Asgi, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """The port on which the application listens; at the end everything that is still open is cut."""
     config = uvicorn.Config(app, http=Connection, ws="none", lifespan="off", log_config=None, server_header=False)
     config.load()
