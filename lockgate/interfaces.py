@@ -5,11 +5,12 @@ Each part is made by a factory `(options) -> async context manager of the part`,
 (lockgate.plugins). `lockgate.testing` has public fakes of all of them.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from lockgate.gate.prompt import Grounds
 from lockgate.gate.values import (
     Chunk,
     Detection,
@@ -21,6 +22,7 @@ from lockgate.gate.values import (
     Message,
     Subject,
 )
+from lockgate.index.fusion import Query
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
 
@@ -61,11 +63,7 @@ class ChunkMachine(Protocol):
 
 
 class Chunker(Protocol):
-    """Cuts text into what detectors read. Chunks come in order and do not overlap.
-
-    One that has a method `build_machine() -> ChunkMachine` is not streamed but fed in place, as text comes: it never
-    waits.
-    """
+    """Cuts text into what detectors read. Chunks come in order and do not overlap."""
 
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""
@@ -74,15 +72,27 @@ class Chunker(Protocol):
         """Chunks as soon as they are known, while the text still arrives; spans count from its first character."""
 
 
-class Reading(Protocol):
-    """A detector that has accepted one request's parameters.
+@runtime_checkable
+class InPlaceChunker(Protocol):
+    """A Chunker that never waits: streamed text is fed to a machine in place, without a task."""
 
-    One that has a method `with_sources(paths) -> Reading` is told, before it reads an answer, which sources the
-    documents behind that answer came from.
-    """
+    def build_machine(self) -> ChunkMachine:
+        """A machine for one text."""
+
+
+class Reading(Protocol):
+    """A detector that has accepted one request's parameters."""
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         """The findings of each excerpt, spans relative to its `text`; one that begins in `before` starts below 0."""
+
+
+@runtime_checkable
+class SourceReading(Protocol):
+    """A Reading that uses the names of the sources behind an answer."""
+
+    def with_sources(self, paths: Collection[str]) -> Reading:
+        """The reading of an answer that rests on documents of these sources."""
 
 
 class Detector(Protocol):
@@ -92,12 +102,17 @@ class Detector(Protocol):
     stands in for reviewers by reading what was said last.
     """
 
-    @property
-    def lookbehind_chars(self) -> int:
-        """How far the detector wants to see back over a forced cut; 0 for never."""
-
     def accept(self, params: Mapping[str, Any], headers: Headers) -> Reading:
         """Check the parameters of one request, once; raises InvalidRequest with words for the caller."""
+
+
+@runtime_checkable
+class LookbehindDetector(Protocol):
+    """A Detector that reads some text before a forced cut once more."""
+
+    @property
+    def lookbehind_chars(self) -> int:
+        """How many characters before the cut; 0 for none."""
 
 
 class Review(Protocol):
@@ -135,23 +150,22 @@ class Probe(Protocol):
 
 
 class DataSource(Protocol):
-    """Finds documents for a question.
-
-    One that has a method `search_both(query: Query, limit: int) -> Sequence[Document]` is a hybrid: its search by words
-    gets the keywords, its search by meaning the question. It is asked that way where keywords are known.
-    """
+    """Finds documents for a question."""
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """The best documents first, at most `limit`."""
 
 
-class Model(Protocol):
-    """Generates text.
+@runtime_checkable
+class HybridSource(Protocol):
+    """A DataSource that searches by words and by meaning. It is asked this way where keywords are known."""
 
-    One that has a method `answer(grounds: Grounds, params)` is given question and documents where an answer is to rest
-    on documents, and writes its own prompt: small models need another. Else it behaves as `generate` does. It is not
-    asked that way where a request has a system message of its own.
-    """
+    async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
+        """The best documents first: by words for the query's keywords, by meaning for its question."""
+
+
+class Model(Protocol):
+    """Generates text."""
 
     def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
@@ -162,6 +176,17 @@ class Model(Protocol):
         may carry `usage` in its fields: the counters that the model told; and `is_cut`, true where it was not allowed
         to say more. Errors are UpstreamError, their words for the caller.
         """
+
+
+@runtime_checkable
+class GroundedModel(Protocol):
+    """A Model that writes its own prompt for an answer from documents, as small models need.
+
+    It is not asked this way where a request has its own system message.
+    """
+
+    def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
+        """The answer to a question from its documents; otherwise like `Model.generate`."""
 
 
 class Embedder(Protocol):

@@ -18,7 +18,7 @@ from lockgate.guard.account import Meter
 from lockgate.guard.policy import Policy
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
-from lockgate.interfaces import DataSource, Embedder
+from lockgate.interfaces import DataSource, Embedder, HybridSource
 from lockgate.rag.retrieval import Retrieval
 from lockgate.rag.sources import Budget, Inspection, NamedSource, Originals, inspect, query, read_text
 from lockgate.task_groups import run_together
@@ -116,8 +116,9 @@ class _Keyed:
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """What the source finds."""
-        both = getattr(self._source, "search_both", None)
-        if both is None:
-            return await self._source.search(question, limit)
-        found: Sequence[Document] = await both(self._query, limit)
-        return found
+        source = self._source
+        return await (
+            source.search_both(self._query, limit)
+            if isinstance(source, HybridSource)
+            else source.search(question, limit)
+        )

@@ -5,12 +5,12 @@ Knows how a detector at work is wrapped; decides nothing about what it finds.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
 from lockgate.gate.masks import Pseudonyms
@@ -18,7 +18,7 @@ from lockgate.gate.receipts import Part, Receipt
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import Measures
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
-from lockgate.interfaces import Chunker, Reading, Review
+from lockgate.interfaces import Chunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import Event, count_detections, log_event, name_causes, observe_policy
 
@@ -174,10 +174,14 @@ def ground(reviews: Sequence[ActiveReview], basis: Basis, *, holds: bool) -> tup
 
 
 def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
-    with_sources: Callable[[Collection[str]], Reading] | None = getattr(one.reading, "with_sources", None)
-    if with_sources is None:
+    if not _takes_sources(type(one.reading)):
         return one
-    return replace(one, reading=with_sources(paths))
+    return replace(one, reading=cast("SourceReading", one.reading).with_sources(paths))
+
+
+@lru_cache
+def _takes_sources(kind: type) -> bool:
+    return issubclass(kind, SourceReading)  # slow, so once for each class
 
 
 def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:

@@ -13,7 +13,16 @@ from lockgate.errors import InvalidRequest, LockgateError, RequestError, Unknown
 from lockgate.gate.batching import Reader
 from lockgate.gate.messages import text_of
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
-from lockgate.interfaces import Chunker, Detector, Headers, Reading, Review, Reviewer
+from lockgate.interfaces import (
+    Chunker,
+    Detector,
+    Headers,
+    InPlaceChunker,
+    LookbehindDetector,
+    Reading,
+    Review,
+    Reviewer,
+)
 
 Excuse = Callable[[LockgateError], bool]
 
@@ -28,6 +37,13 @@ class Guard:
     chunker_id: str
     chunker: Chunker | None
     default_threshold: float
+    lookbehind_chars: int = field(init=False)
+    in_place: InPlaceChunker | None = field(init=False)  # the chunker, where text is fed to it in place
+
+    def __post_init__(self) -> None:
+        look = self.detector.lookbehind_chars if isinstance(self.detector, LookbehindDetector) else 0
+        object.__setattr__(self, "lookbehind_chars", look)
+        object.__setattr__(self, "in_place", self.chunker if isinstance(self.chunker, InPlaceChunker) else None)
 
     @property
     def reads_whole_text(self) -> bool:
@@ -63,8 +79,8 @@ class ActiveGuard:
 
     def __post_init__(self) -> None:
         guard = self.guard
-        look = getattr(guard.detector, "lookbehind_chars", 0)
-        object.__setattr__(self, "reader", Reader(guard.id, guard.chunker_id, self.threshold, look, self.holds))
+        reader = Reader(guard.id, guard.chunker_id, self.threshold, guard.lookbehind_chars, self.holds)
+        object.__setattr__(self, "reader", reader)
 
 
 @dataclass(frozen=True, slots=True)

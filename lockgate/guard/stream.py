@@ -122,6 +122,7 @@ class _GuardedStream:
         self._chunkers = {
             active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
         }
+        self._in_place = {} if plan.is_whole else {active.guard.chunker_id: active.guard.in_place for active in guards}
         self._asks: dict[str, deque[tuple[Ask, float]]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -363,10 +364,10 @@ class _GuardedStream:
 
     def _open_lane(self, opened: Opened) -> None:
         lane = self._lanes[opened.choice]
-        for name, chunker in self._chunkers.items():
-            build_machine = None if self._plan.is_whole else getattr(chunker, "build_machine", None)
-            if build_machine is not None:
-                self._cutters.append(_Cutter(lane, name, build_machine()))
+        for name in self._chunkers:
+            chunker = self._in_place.get(name)
+            if chunker is not None:
+                self._cutters.append(_Cutter(lane, name, chunker.build_machine()))
             else:
                 self._has_streamed = True
                 self._busy_chunkers += 1

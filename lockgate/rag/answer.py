@@ -41,7 +41,7 @@ from lockgate.guard.request import (
     open_guarded,
 )
 from lockgate.guard.stream import Source
-from lockgate.interfaces import Model
+from lockgate.interfaces import GroundedModel, Model
 from lockgate.rag.retrieval import Retrieval, Status, merge_documents
 from lockgate.rag.sources import (
     MAX_LOGGED_CHARS,
@@ -292,9 +292,8 @@ class _Run:
 
 def _generate(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
     """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
-    answer_by_itself: Callable[[Grounds, Mapping[str, Any]], Source] | None = getattr(model, "answer", None)
-    if answer_by_itself is not None and not grounds.system_prompt:
-        return answer_by_itself(grounds, params)
+    if not grounds.system_prompt and isinstance(model, GroundedModel):
+        return model.answer(grounds, params)
     question, documents, has_sources, system_prompt = grounds
     messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)
     return model.generate(messages, params)

@@ -18,7 +18,7 @@ from lockgate.backends.http import open_http
 from lockgate.config.settings import DetectorSettings, Secret
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
-from lockgate.interfaces import Detector, Headers, Probe, Reviewer
+from lockgate.interfaces import Detector, Headers, LookbehindDetector, Probe, Reviewer
 from tests.contracts.http_peers import (
     Exchange,
     Peer,
@@ -76,9 +76,11 @@ async def test_all_texts_go_out_in_one_request_and_come_back_in_order() -> None:
 async def test_a_detector_client_is_a_detector_that_never_looks_back_and_can_be_probed() -> None:
     async with open_peer() as peer, open_detector_client("pii", peer.detector()) as client:
         assert isinstance(client, DetectorClient)
+        assert isinstance(client, LookbehindDetector)
         detector: Detector = client
         probe: Probe = client
-        assert (detector.lookbehind_chars, (await probe.probe(())).status) == (0, "HEALTHY")
+        assert detector is client
+        assert (client.lookbehind_chars, (await probe.probe(())).status) == (0, "HEALTHY")
 
 
 async def test_nothing_is_asked_about_nothing() -> None:
