@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockgate.detectors.scanning import ScanReading, at_most
+from lockgate.detectors.scanning import Scan, ScanReading, at_most
 from lockgate.gate.citations import MAX_MARK_CHARS, Citation, Sources
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
@@ -23,7 +23,7 @@ MAX_CONFIGURED = 1_000
 LOOKBEHIND_CHARS = MAX_MARK_CHARS + 1
 
 
-class CitationScan:
+class CitationScan(Scan):
     """Reports every citation that is not of the sources."""
 
     weight = 4  # a text may be one mark after the other

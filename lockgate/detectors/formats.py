@@ -163,7 +163,7 @@ _CHECKS: Mapping[str, tuple[str, Callable[[str], FormatFault | None]]] = {
 }
 
 
-class FormatScan:
+class FormatScan(Scan):
     """Reports at most one finding: the first place where the text is not valid."""
 
     def __init__(self, name: str) -> None:

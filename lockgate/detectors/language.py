@@ -80,7 +80,7 @@ class LanguageModel:
         return _VARIETIES.get(language, language), min(float(score), 1.0)
 
 
-class LanguageScan:
+class LanguageScan(Scan):
     """Reports each piece of a text whose language is not wanted."""
 
     weight = 2

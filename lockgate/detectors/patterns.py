@@ -211,7 +211,7 @@ def _char_spans(spans: Iterable[tuple[int, int]], data: bytes, is_ascii: bool) -
         yield first, chars
 
 
-class PatternScan:
+class PatternScan(Scan):
     """Reports every match of every rule; rules may overlap."""
 
     def __init__(self, rules: Sequence[CompiledRule]) -> None:
@@ -297,7 +297,7 @@ class Keyword(NamedTuple):
     needle: str
 
 
-class KeywordScan:
+class KeywordScan(Scan):
     """Reports every place of every keyword; keywords may overlap each other."""
 
     def __init__(self, keywords: Iterable[str], *, ignore_case: bool, whole_words: bool) -> None:
@@ -364,14 +364,15 @@ def read_keywords(params: Params, max_count: int) -> list[str]:
     return [params.text("keywords", f"keywords[{at}]", entry, MAX_CHARS) for at, entry in enumerate(entries)]
 
 
-def _join_scans(*scans: Scan) -> Scan:
-    """What each of them finds; a finding of both counts once."""
+class JoinedScan(Scan):
+    """What each of several scans finds; a finding of two counts once."""
 
-    def scan(text: str) -> list[Detection]:
-        found = {(hit.start, hit.end, str(hit.metadata)): hit for scan in scans for hit in scan(text)}
+    def __init__(self, *scans: Scan) -> None:
+        self._scans = scans
+
+    def __call__(self, text: str) -> list[Detection]:
+        found = {(hit.start, hit.end, str(hit.metadata)): hit for scan in self._scans for hit in scan(text)}
         return sorted(found.values(), key=lambda hit: (hit.start, hit.end))
-
-    return scan
 
 
 @asynccontextmanager
@@ -396,6 +397,6 @@ async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[Sc
         scan = scans[ignore_case, whole_words]
         if not asked:
             return scan
-        return _join_scans(scan, KeywordScan(asked, ignore_case=ignore_case, whole_words=whole_words))
+        return JoinedScan(scan, KeywordScan(asked, ignore_case=ignore_case, whole_words=whole_words))
 
     yield ScanningDetector(prepare, KEYWORD_PARAMS, LOOKBEHIND_CHARS)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a plain function that scans a text to a detector.
-
-It turns excerpts into texts and findings into spans, and moves a long scan off the event loop. The scan itself decides
-what it finds and which findings in an overlap count.
-"""
+"""Builds a detector from a scan of one text, and has the pattern tables that scans use."""
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,7 +22,20 @@ INLINE_CHARS = 16_000
 MAX_FINDINGS = 10_000
 """More findings than this in one request are refused: they help nobody, and a short request could ask for millions."""
 
-Scan = Callable[[str], list[Detection]]
+
+class Scan(ABC):
+    """Finds something in a text."""
+
+    weight = 1
+    """How much slower than usual it is; a slow scan leaves the event loop earlier."""
+
+    @abstractmethod
+    def __call__(self, text: str) -> list[Detection]:
+        """The findings, in order of their start."""
+
+    def may_find(self, text: str) -> bool:
+        """False only if no part of the text has a finding; must be cheap. Asked about many excerpts at once."""
+        return True
 
 
 def too_many() -> InvalidRequest:
@@ -42,17 +52,11 @@ def at_most(found: Iterable[Detection]) -> list[Detection]:
 
 
 class ScanReading:
-    """One request's scan, applied to excerpts.
-
-    A scan may offer `may_find(text)`, which is cheap and false only if no part of the text has a finding. Then many
-    excerpts are asked about at once, and looked at one by one only if there is something to see. It may also state its
-    `weight`: how much dearer than usual it is, so that it leaves the event loop earlier.
-    """
+    """One request's scan, applied to excerpts; a long scan runs in a thread."""
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
-        self._may_find: Callable[[str], bool] | None = getattr(scan, "may_find", None)
-        self._inline_chars = INLINE_CHARS // getattr(scan, "weight", 1)
+        self._inline_chars = INLINE_CHARS // scan.weight
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
         if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > self._inline_chars:
@@ -60,10 +64,10 @@ class ScanReading:
         return self._read_all(excerpts)
 
     def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        if len(excerpts) > 1 and self._may_find is not None:
+        if len(excerpts) > 1:
             # A line feed is no part of a word, so that a word begins and ends where it does in the excerpt alone.
             together = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
-            if not self._may_find(together):
+            if not self.scan.may_find(together):
                 return [[] for _ in excerpts]
         findings, count = [], 0
         for excerpt in excerpts:
@@ -94,17 +98,7 @@ class ScanningDetector:
 
 
 # Spaces and dashes that people and typesetters put into numbers, each with the ASCII character read in its place.
-_PLAIN_FORMS = {
-    "\u00a0": " ",
-    "\u2007": " ",
-    "\u2009": " ",
-    "\u202f": " ",
-    "\u2010": "-",
-    "\u2011": "-",
-    "\u2012": "-",
-    "\u2013": "-",
-    "\u2212": "-",
-}
+_PLAIN_FORMS = dict.fromkeys("\u00a0\u2007\u2009\u202f", " ") | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
 
 
 def flatten(text: str) -> bytes:
@@ -187,16 +181,8 @@ def keep_best(found: list[Found]) -> list[Found]:
 def detections(found: list[Found], text: str, detection_type: str) -> list[Detection]:
     """The findings with their text."""
     return [
-        Detection(
-            hit.start,
-            hit.end,
-            text[hit.start : hit.end],
-            hit.detection,
-            detection_type,
-            hit.score,
-            metadata=hit.metadata,
-        )
-        for hit in found
+        Detection(start, end, text[start:end], detection, detection_type, score, metadata=metadata)
+        for start, end, detection, score, metadata in found
     ]
 
 

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors.groundedness.calendar_words import read_calendar
-from lockgate.detectors.groundedness.claims import MAX_ASSERTIONS, read_claim
-from lockgate.detectors.groundedness.content_words import find_stem, find_words, fold, stem, tell_language
-from lockgate.detectors.groundedness.contrary_words import find_opposite, read_denials
+from lockgate.detectors.groundedness.claims import MAX_ASSERTIONS, read_calendar, read_claim
 from lockgate.detectors.groundedness.grounds import (
     DENIED,
     MAX_CANDIDATES,
@@ -27,6 +24,15 @@ from lockgate.detectors.groundedness.grounds import (
     TOO_GENERAL,
     Grounds,
     Judgement,
+)
+from lockgate.detectors.groundedness.words import (
+    find_opposite,
+    find_stem,
+    find_words,
+    fold,
+    read_denials,
+    stem,
+    tell_language,
 )
 
 LIBRARY = (

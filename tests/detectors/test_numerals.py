@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors.groundedness.numeral_words import WORDS
-from lockgate.detectors.groundedness.numerals import Ledger, find_amounts, reckon
+from lockgate.detectors.groundedness.numerals import WORDS, Ledger, find_amounts, reckon
 from tests.waits import assert_linear
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lockgate.detectors.groundedness import slices as slicing
-from lockgate.detectors.groundedness.slices import run_in_slices
+from lockgate.detectors.groundedness import detector as slicing
+from lockgate.detectors.groundedness.detector import run_in_slices
 from tests.waits import until
 
 STEPS = 4  # in a slice

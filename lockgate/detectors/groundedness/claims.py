@@ -1,19 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sentence of an answer claims, as far as that can be seen without understanding it.
+"""Cuts a sentence of an answer into assertions that are checked one by one, and reads days, months and periods.
 
-Decides what is a claim at all, and cuts it into assertions that are checked one by one. Not claims about the world:
-questions, lead-ins that end with a colon, pleasantries, and texts with fewer than two words of meaning and no figure.
-Marks of citations and list items are no part of a claim. Refuses to know documents.
+Not claims about the world: questions, lead-ins that end with a colon, pleasantries, and texts with fewer than two words
+of meaning and no figure. Marks of citations and list items are no part of a claim. Patterns are in `claims.toml`.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
-from lockgate.detectors.groundedness.calendar_words import is_calendar, read_calendar
-from lockgate.detectors.groundedness.content_words import find_words, fold, fold_word, is_small, stem, tell_language
-from lockgate.detectors.groundedness.contrary_words import join_phrases, read_denials
-from lockgate.detectors.groundedness.numerals import Amount, find_amounts
+from lockgate.data_files import Table, fill_pattern, join_lines, read_table, split_words
+from lockgate.detectors.groundedness.numerals import WORDS, Amount, find_amounts
+from lockgate.detectors.groundedness.words import (
+    compile_pattern,
+    find_words,
+    fold,
+    fold_word,
+    is_small,
+    join_phrases,
+    read_denials,
+    stem,
+    tell_language,
+)
+
+
+class CalendarTable(Table, frozen=True):
+    """Names and patterns of days, months and periods."""
+
+    weekdays: tuple[str, ...]
+    short_days: tuple[str, ...]
+    day_range: str
+    barred_days: str
+    day_groups: tuple[tuple[str, int, int], ...]
+    months: tuple[str, ...]
+    short_months: tuple[str, ...]
+    capital_months: str
+    plain_may: str
+    hint: str
+    periods: tuple[str, ...]
+
+
+class ClaimFile(Table, frozen=True):
+    """The words and patterns of `claims.toml`."""
+
+    titles: str
+    cut: str
+    contrast: str
+    lack: str
+    polite: str
+    pleasantry: str
+    calendar: CalendarTable
+
+
+_FILE = read_table(Path(__file__).with_name("claims.toml"), ClaimFile)
 
 FIGURE: Final = 2.0
 """What a number, a day or a month weighs beside a word."""
@@ -22,60 +62,113 @@ MAX_ASSERTIONS: Final = 8
 _MIN_WEIGHT = 2.0
 _CUT_WORDS = 3
 _MAX_CAPITALS = 0.6
-_SPOKEN = ("en", "es", "de")  # whose number words are known
+_SPOKEN = tuple(WORDS)  # whose number words are known
 
 _MARK = re.compile(r"\[([^\[\]\r\n]{1,512}+)\]")
 _CITATION = re.compile(r"\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*|[^\s/]+/\S.*|(?:cite|source|doc)\b.*", re.IGNORECASE)
 _LIST_MARK = re.compile(r"\A\s*(?:[-*•‣–]|\(?\d{1,3}[.)]|#{1,6})\s+")
 _QUESTION = re.compile(r"[?？]['\"”»)]*\s*\Z")
 _CODE = re.compile(r"(?<!\w)[^\W\d_]{1,20}-?\d[\w-]{0,30}")
-_CUT = re.compile(
-    r"\s*[;:]\s+|,\s+|\s+[–—]\s+|\s+(?:and|but|while|whereas|y|e|pero|mientras|und|aber|sondern|während)\s+",
-    re.IGNORECASE,
-)
-_CONTRAST = re.compile(r"[;.]\s+|,?\s+(?:but|however|pero|sin embargo|aber|jedoch|allerdings)\s+", re.IGNORECASE)
 _TOKEN = re.compile(r"[^\W\d_][\w'’-]*")
 _OPENING = re.compile(r"[.:!\"“„«]\s*\Z")
-_TITLES = frozenset(("mr", "mrs", "ms", "dr", "prof", "herr", "herrn", "frau", "don", "dona", "sr", "sra", "senor"))
-_LACK = re.compile(
-    r"""\b(?:
-    (?:documents?|sources?|context|texts?|passages?|articles?|materials?|information|excerpts?)\s
-        (?:provided\s|given\s|above\s)?(?:do|does|did)(?:\snot|n['’]t)\s
-        (?:say|mention|contain|state|specify|provide|include|indicate|cover|tell|give|explain|describe|answer|address)
-    |(?:do|does|did)(?:\snot|n['’]t)\s(?:mention|specify|state\swhether|say\s(?:whether|if|how|when|why|who|what))
-    |(?:there\sis\s|i\shave\s|contains?\s|gives?\s)?no\s(?:information|details?|mention|data|indication|evidence)\b
-    |(?:could\snot|couldn['’]t|cannot|can['’]t|did\snot|didn['’]t|unable\sto)\s(?:find|determine|answer|tell)
-    |(?:is|are|was|were)\s(?:not|nowhere)\s(?:mentioned|specified|stated|given|said|provided|covered|described)
-    |nothing\s(?:is\ssaid|about|on|in\sthe)|(?:i|we)\s(?:do\snot|don['’]t)\sknow|not\sclear\s(?:from|whether|if)
-    |no\s(?:se\s)?(?:menciona|indica|especifica|dice|contiene|incluye|consta|aparece|informa|detalla|explica|aclara
-        |recoge)n?\b
-    |no\s(?:hay|contienen?|ofrecen?|tengo|dispongo\sde)\s(?:ninguna\s)?(?:información|datos|detalles|indicación)
-    |no\s(?:encuentro|encontré|he\sencontrado|pude\sencontrar|se\ssabe|sé)\b|nada\s(?:sobre|acerca)
-    |nada\sen\s(?:el|la|los|las)
-    |gehe?n?t?\s.{0,40}?nicht\shervor|nicht\shervorgeht|ergibt\ssich\s.{0,30}?nicht
-    |keine(?:rlei)?\s(?:angaben?|informationen?|auskunft|hinweise?|aussagen?|einzelheiten)
-    |nicht\s(?:erwähnt|genannt|angegeben|beschrieben|aufgeführt|enthalten|beantwortet|gesagt|hervor|ersichtlich)
-    |(?:dokumente?n?|quellen?|texte?n?|unterlagen|abschnitte?)\s
-        (?:sagen|sagt|nennen|nennt|enthalten|enthält|erwähnen|erwähnt)\s.{0,40}?(?:nichts?|keine?n?)
-    |nichts\s(?:gefunden|darüber|über|dazu|zu)|nichts\sin\s(?:den|dem|der)|(?:steht|stehen)\s.{0,40}?nichts?
-    |(?:ich\sweiß|wir\swissen)\s(?:es\s)?nicht|ist\snicht\s(?:bekannt|klar)
-    )""",
-    re.IGNORECASE | re.VERBOSE,
+_CUT = compile_pattern(_FILE.cut)
+_CONTRAST = compile_pattern(_FILE.contrast)
+_LACK = compile_pattern(_FILE.lack)
+_PLEASANTRY = compile_pattern(fill_pattern(_FILE.pleasantry, {"polite": join_lines(_FILE.polite)}))
+_TITLES = split_words(_FILE.titles)
+
+# --- Calendar -------------------------------------------------------------------------------------------------
+
+
+def _number(rows: Iterable[str]) -> dict[str, int]:
+    """Each word of the rows with its place in its row."""
+    return {fold(form): place for row in rows for place, forms in enumerate(row.split()) for form in forms.split("|")}
+
+
+_CALENDAR = _FILE.calendar
+WEEKDAYS: Final = _number(_CALENDAR.weekdays)
+_SHORT_DAYS = _number(_CALENDAR.short_days)
+_ALL_DAYS = _SHORT_DAYS | WEEKDAYS
+_DAY_NAMES = {"days": "|".join(sorted(_ALL_DAYS, key=len, reverse=True))}
+_DAY_RANGE = re.compile(fill_pattern(_CALENDAR.day_range, _DAY_NAMES))
+_BARRED_DAYS = re.compile(fill_pattern(_CALENDAR.barred_days, _DAY_NAMES))
+_DAY_GROUPS: Final = tuple(
+    (re.compile(pattern), range(first, last + 1)) for pattern, first, last in _CALENDAR.day_groups
 )
-_POLITE = (
-    "thing|no|problem|a|lot|for|your|question|asking|you|there|again|everyone|very|much|por|tu|su|pregunta|todos|de|nada"
-    "|gern|gerne|sehr|schön|für|deine|ihre|die|frage|dir|ihnen|weiter|zusammen"
-)
-_PLEASANTRY = re.compile(
-    r"""\W*(?:
-    (?:sure|certainly|of\scourse|absolutely|great\squestion|thanks?(?:\syou)?|you['’]re\swelcome|hello|hi)POLITE
-    |i\shope\s(?:this|that)\shelpsPOLITE|(?:please\s)?(?:let\sme\sknow|feel\sfree)\b[^.!\d]{0,80}
-    |(?:claro|por\ssupuesto|gracias|de\snada|hola)POLITE
-    |espero\sque\s(?:esto\s)?(?:te|le|os|les)?\s?(?:sirva|ayude)
-    |(?:gerne|natürlich|danke|bitte|hallo)POLITE|ich\shoffe\W+das\shilftPOLITE
-    )\W*""".replace("POLITE", rf"(?:[\s,]+(?:{_POLITE})){{0,4}}"),
-    re.IGNORECASE | re.VERBOSE,
-)
+MONTHS: Final = _number(_CALENDAR.months)
+_SHORT_MONTHS = _number(_CALENDAR.short_months)
+_CAPITAL_MONTHS = split_words(_CALENDAR.capital_months)
+_PLAIN_MAY = re.compile(join_lines(_CALENDAR.plain_may))
+_PERIODS = tuple(re.compile(rf"\b(?:{join_lines(words)})\b") for words in _CALENDAR.periods)
+_HINT = re.compile(_CALENDAR.hint)
+
+
+class Calendar(NamedTuple):
+    """What a text says about time: days 0 to 6, days that it takes out, months 1 to 12, and how often.
+
+    The periods are day, week, month, quarter and year, 0 to 4.
+    """
+
+    days: frozenset[int]
+    barred: frozenset[int]
+    months: frozenset[int]
+    periods: frozenset[int]
+
+
+def read_calendar(text: str, *, is_generous: bool) -> Calendar:
+    """The days, months and periods of a text."""
+    folded = fold(text)
+    words = find_words(text)
+    days = frozenset(WEEKDAYS[one] for one in map(fold_word, words) if one in WEEKDAYS)
+    barred: frozenset[int] = frozenset()
+    if not _ALL_DAYS.keys().isdisjoint(map(fold_word, words)):
+        barred = _find_barred(folded)
+        days |= _find_more_days(folded, words) if is_generous else frozenset()
+    periods: frozenset[int] = frozenset()
+    if _HINT.search(folded):
+        periods = frozenset(place for place, pattern in enumerate(_PERIODS) if pattern.search(folded))
+        days |= _find_day_groups(folded) if is_generous else frozenset()
+    months = _find_months(text, words, is_generous=is_generous)
+    return Calendar(days - barred if is_generous else days, barred, months, periods)
+
+
+def is_calendar(word: str) -> bool:
+    """Whether a word is the name of a day or a month."""
+    folded = fold_word(word)
+    return folded in WEEKDAYS or (folded in MONTHS and (word[:1].isupper() or folded not in _CAPITAL_MONTHS))
+
+
+def _find_barred(folded: str) -> frozenset[int]:
+    parts = _BARRED_DAYS.findall(folded)
+    return frozenset(_ALL_DAYS[word] for part in parts for word in find_words(part) if word in _ALL_DAYS)
+
+
+def _find_more_days(folded: str, words: list[str]) -> set[int]:
+    found = {_SHORT_DAYS[one] for word in words if word[:1].isupper() and (one := fold_word(word)) in _SHORT_DAYS}
+    for match in _DAY_RANGE.finditer(folded):
+        first, last = _ALL_DAYS[match[1]], _ALL_DAYS[match[2]]
+        found |= {day % 7 for day in range(first, (last if last >= first else last + 7) + 1)}
+    return found
+
+
+def _find_day_groups(folded: str) -> set[int]:
+    return {day for pattern, group in _DAY_GROUPS if pattern.search(folded) for day in group}
+
+
+def _find_months(text: str, words: list[str], *, is_generous: bool) -> frozenset[int]:
+    found = set()
+    for word in words:
+        folded = fold_word(word)
+        month = MONTHS.get(folded, 0) if is_calendar(word) else 0
+        if folded == "may" and not is_generous and not _PLAIN_MAY.search(text):
+            month = 0
+        if not month and is_generous and len(word) <= len("sept"):
+            month = _SHORT_MONTHS.get(folded, 0)
+        found.add(month)
+    return frozenset(found - {0})
+
+
+# --- Claims ---------------------------------------------------------------------------------------------------
 
 
 class Traits:

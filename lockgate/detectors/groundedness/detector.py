@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a text says what the documents beside it say.
 
-This module decides how texts and documents become sentences, how much of them is read, which sentences are embedded,
-and how a judgement is told. What supports a claim is decided in `grounds`. All work on words is done in
-steps between which the event loop has its turn, and the documents of a request are read and embedded once, however many
-claims are compared with them. It refuses to fetch documents: a `url` is not followed.
+Splits texts and documents into sentences, chooses those that are embedded, and reports what `grounds` finds. Work on
+words runs in short slices between which the event loop runs. The documents of a request are read and embedded once.
+A `url` is not followed.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from importlib.util import find_spec
 from operator import mul
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
 from lockgate.detectors.groundedness.claims import Assertion, read_claim
 from lockgate.detectors.groundedness.grounds import Grounds, Judgement, Steps
-from lockgate.detectors.groundedness.slices import run_in_slices
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
 from lockgate.interfaces import Embedder, Headers, House, in_house
@@ -36,7 +35,34 @@ _MAX_REASONS = 8
 _FED_CHARS = 1_000  # to the machine that finds sentences, in one step
 _MAX_KEPT = 2  # of one request; mostly all claims are compared with the same documents
 
+SLICE_S: Final = 0.002
+
+T = TypeVar("T")
 Vector = Sequence[float]
+
+
+async def run_in_slices(steps: Steps[T], turn: asyncio.Lock) -> T:
+    """The result of the steps. Slices of all callers that share `turn` follow each other, in the order of asking.
+
+    The event loop runs once between two slices, not once per caller. Threads would compete for the interpreter.
+    """
+    with closing(steps):
+        while True:
+            async with turn:
+                try:
+                    _run_slice(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    await asyncio.sleep(0)  # with the lock held, so that the loop runs before the next slice
+
+
+def _run_slice(steps: Steps[object]) -> None:
+    """Raises StopIteration at the end of the work."""
+    until = time.perf_counter() + SLICE_S
+    while time.perf_counter() < until:
+        next(steps)
 
 
 class Book:

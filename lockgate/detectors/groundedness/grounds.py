@@ -22,24 +22,21 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from lockgate.detectors.groundedness.claims import FIGURE, Assertion, Traits
-from lockgate.detectors.groundedness.content_words import (
-    find_stem,
-    find_words,
-    fold_word,
-    has_compound,
-    stem,
-    tell_language,
-)
-from lockgate.detectors.groundedness.contrary_words import (
+from lockgate.detectors.groundedness.numerals import UNITS, Amount, Ledger, reckon
+from lockgate.detectors.groundedness.words import (
     ACCEPTING,
     REJECTING,
     find_every_noun,
     find_opposite,
+    find_stem,
+    find_words,
+    fold_word,
+    has_compound,
     speaks_of_all,
     speaks_of_some,
+    stem,
+    tell_language,
 )
-from lockgate.detectors.groundedness.numeral_words import UNITS
-from lockgate.detectors.groundedness.numerals import Amount, Ledger, reckon
 
 MAX_CANDIDATES: Final = 16
 """So many sentences are looked at closely for one assertion: those that share most with it."""

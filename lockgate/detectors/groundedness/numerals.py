@@ -1,29 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, quantities and times of day in a text, however they are written.
+"""Finds numbers, quantities and times of day in a text, in digits and in words (`numerals.toml`).
 
-Decides which notations mean the same: `1,000`, `1.000`, `1 000` and `one thousand`; `90 minutes` and `1.5 hours`;
-`8:30 pm` and `20:30`. A notation with two readings keeps both. Number words and units are known in English, Spanish and
-German. Refuses to know what is counted, and whether a number is right.
+Notations that mean the same compare equal: `1,000`, `1.000`, `1 000` and `one thousand`; `90 minutes` and `1.5 hours`;
+`8:30 pm` and `20:30`. A notation with two readings keeps both.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from lockgate.detectors.groundedness.numeral_words import (
-    CENT,
-    CLOCK,
-    CURRENCIES,
-    HALF_HOURS,
-    JOINERS,
-    LOOSE,
-    ONES,
-    SCALES,
-    UNITS,
-    WORDS,
-    Unit,
-    read_german,
+from lockgate.data_files import Table, join_lines, read_table, split_words
+
+
+class Unit(NamedTuple):
+    """A unit: what kind of thing it measures, and how many of the kind's smallest unit it is."""
+
+    kind: str
+    factor: float = 1.0
+
+
+class NumeralFile(Table, frozen=True):
+    """The words and patterns of `numerals.toml`."""
+
+    joiners: str
+    ones: str
+    currencies: str
+    loose: tuple[tuple[str, float, float], ...]
+    half_hours: str
+    clock: str
+    units: tuple[tuple[str, float, str], ...]
+    scales: dict[int, str]
+    words: dict[str, tuple[tuple[float, float, str], ...]]
+
+
+def _count_words(rows: Iterable[tuple[float, float, str]]) -> dict[str, float]:
+    """The words of the rows, each with its number."""
+    return {
+        form: first + place * step
+        for first, step, words in rows
+        for place, forms in enumerate(words.split())
+        for form in forms.split("|")
+    }
+
+
+_FILE = read_table(Path(__file__).with_name("numerals.toml"), NumeralFile)
+WORDS: Final = {language: _count_words(rows) for language, rows in _FILE.words.items()}
+SCALES: Final = {word: float(factor) for factor, words in _FILE.scales.items() for word in words.split()}
+UNITS: Final = {word: Unit(kind, factor) for kind, factor, words in _FILE.units for word in words.split()}
+JOINERS, ONES, CURRENCIES = map(split_words, (_FILE.joiners, _FILE.ones, _FILE.currencies))
+CENT: Final = UNITS["cent"].kind
+HALF_HOURS: Final = re.compile(_FILE.half_hours, re.IGNORECASE)
+CLOCK: Final = re.compile(join_lines(_FILE.clock))
+LOOSE: Final = tuple(
+    (re.compile(rf"\b(?:{words})\s(?:de\s|of\s)?[$€£¥]?\s?\Z"), (low, high)) for words, low, high in _FILE.loose
 )
 
 MAX_DIGITS: Final = 15  # of a longer row of digits nobody computes: it is compared as it is
@@ -50,6 +81,7 @@ _AFTER = re.compile(rf"[{_SPACES}-]?(%|°\s?[CF]?|[$€£¥]|[^\W\d_]+)\.?")
 _UNIT = re.compile(rf"[{_SPACES}-]?(?:de )?(%|por ciento\b|°\s?[CF]?\b|[$€£¥]|[^\W\d_]+)", re.IGNORECASE)
 _BEFORE = re.compile(rf"([$€£¥]|\b(?:EUR|USD|GBP|CHF))[{_SPACES}]?\Z", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
+_MAX_WORD_CHARS = 48  # of a number in one word
 _NOTHING = "\x00"
 _GAP = re.compile(rf"[{_SPACES}-]")
 
@@ -293,6 +325,23 @@ def _value_of(word: str, languages: tuple[str, ...]) -> float | None:
         if value is not None:
             return value
     return read_german(word) if "de" in languages else None
+
+
+def read_german(word: str) -> float | None:
+    """A number written in one word: `fünfundzwanzig`, `zweihundert`, `dreitausend`."""
+    known = WORDS["de"]
+    if len(word) > _MAX_WORD_CHARS:
+        return None
+    for scale, factor in (("tausend", 1e3), ("hundert", 1e2)):
+        head, found, tail = word.partition(scale)
+        if found:
+            many = known.get(head) if head else 1.0
+            rest = read_german(tail) if tail and tail not in known else known.get(tail, 0.0)
+            return None if many is None or rest is None else many * factor + rest
+    unit, found, tens = word.partition("und")
+    if found and unit in known and known.get(tens, 0.0) >= 20 and known[unit] < 10:
+        return known[unit] + known[tens]
+    return None
 
 
 def _count_run(text: str, words: list[tuple[int, int, str]], at: int, languages: tuple[str, ...]) -> int:

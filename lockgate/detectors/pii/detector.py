@@ -231,19 +231,19 @@ _FIRST_FORM = _FIRST_PHONE + len(PHONE_FORMS)
 _PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORMS), *(form.entity for form in FORMS))
 
 
-class PiiScan:
+class PiiScan(Scan):
     """The scan of one request: which entities, and whose phone numbers."""
 
     def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
         self._table = table
         self._phones = PhoneFinder(regions)
-        self._wanted = [entity in entities for entity in _PATTERN_ENTITIES]
-        for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE):
-            self._wanted[number] &= self._phones.is_needed(form)
+        unused = {number for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE) if not self._phones.is_needed(form)}
+        asked = {number for number, entity in enumerate(_PATTERN_ENTITIES) if entity in entities}
+        self._wanted = frozenset(asked - unused)
 
     def __call__(self, text: str) -> list[Detection]:
         data = flatten(text)
-        numbers = [number for number in self._table.occurring(data) if self._wanted[number]]
+        numbers = [number for number in self._table.occurring(data) if number in self._wanted]
         if not numbers:
             return []
         page = Page(text, data)
@@ -252,7 +252,7 @@ class PiiScan:
 
     def may_find(self, text: str) -> bool:
         """Whether any wanted form occurs."""
-        return any([self._wanted[number] for number in self._table.occurring(flatten(text))])  # noqa: C419 - mostly empty
+        return not self._wanted.isdisjoint(self._table.occurring(flatten(text)))
 
     def _find(self, number: int, page: Page) -> Iterator[Found]:
         if number >= _FIRST_FORM:

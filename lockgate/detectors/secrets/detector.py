@@ -137,7 +137,7 @@ FORMS = _read_forms()
 # --- The detector ---------------------------------------------------------------------------------------------
 
 
-class SecretScan:
+class SecretScan(Scan):
     """The scan: one set for the whole table, then the forms that occur."""
 
     def __init__(self) -> None:
