@@ -40,8 +40,8 @@ def build_unary(answer: ContentAnswer) -> Handler:
     """Decodes a request, encodes the answer."""
 
     async def handle(exchange: Exchange) -> None:
-        _read_request(await exchange.read_json(_BODY_BYTES))
-        await exchange.answer_json(_encode(answer))
+        _read_request(await exchange.request.read_json(_BODY_BYTES))
+        await exchange.reply.answer_json(_encode(answer))
 
     return handle
 
@@ -50,10 +50,10 @@ def build_with_parts(answer: ContentAnswer, judge: StopJudge, scan: Scan) -> Han
     """Decodes a request, cuts and scans its text with the bare functions, encodes the answer."""
 
     async def handle(exchange: Exchange) -> None:
-        text = _read_request(await exchange.read_json(_BODY_BYTES)).content
+        text = _read_request(await exchange.request.read_json(_BODY_BYTES)).content
         cut(SentenceMachine(SENTENCE_MAX_CHARS, judge), text)
         scan(text)
-        await exchange.answer_json(_encode(answer))
+        await exchange.reply.answer_json(_encode(answer))
 
     return handle
 
@@ -67,12 +67,12 @@ async def open_scan() -> Scan:
 async def stream(exchange: Exchange) -> None:
     """Decodes each line, encodes one answer line for it."""
     splitter, position = LineSplitter(_BODY_BYTES), 0
-    await exchange.start_stream([(b"content-type", b"application/x-ndjson")], lambda reply: b"")
-    async for piece in exchange.pieces():
+    await exchange.reply.start_stream([(b"content-type", b"application/x-ndjson")], lambda reply: b"")
+    async for piece in exchange.request.pieces():
         for line in splitter.feed(piece):
             start, position = position, position + len(_read_line(line).content)
-            await exchange.write(_encode(ContentEvent([], position, start)) + b"\n")
-    await exchange.end()
+            await exchange.reply.write(_encode(ContentEvent([], position, start)) + b"\n")
+    await exchange.reply.end()
 
 
 def main(port: int, answers: Path) -> None:

@@ -108,9 +108,9 @@ class Answering:
 
     def name_policy(self, exchange: Exchange, said: str | None, default: str | None = None) -> str | None:
         """The policy of a request: the one that it says, by its path or else, or that of its model."""
-        if exchange.policy is not None and said is not None and said != exchange.policy:
-            raise InvalidRequest(f"the path names policy `{exchange.policy}`, the request `{said}`: name one")
-        return said or exchange.policy or default
+        if exchange.request.policy is not None and said is not None and said != exchange.request.policy:
+            raise InvalidRequest(f"the path names policy `{exchange.request.policy}`, the request `{said}`: name one")
+        return said or exchange.request.policy or default
 
     def find_policy(self, name: str | None) -> PolicySettings:
         """The policy that a request names."""
@@ -201,7 +201,7 @@ class Answering:
                 if type(event) is Released:
                     written = border.take(*_apply(event))
                     if written:
-                        await exchange.write(written)
+                        await exchange.reply.write(written)
                 elif isinstance(event, InputRead):
                     border.found_in_prompt = event.input.found
                 elif isinstance(event, InputBlocked):
@@ -214,11 +214,11 @@ class Answering:
 
     async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
         if not job.is_stream:
-            await exchange.answer_json(body)
+            await exchange.reply.answer_json(body)
             return
         if body:
-            await exchange.write(body)
-        await exchange.end()
+            await exchange.reply.write(body)
+        await exchange.reply.end()
 
 
 def _build_request(job: Job) -> GuardedRequest:
@@ -261,7 +261,7 @@ def _apply(released: Released) -> tuple[Release, Verdict | None]:
 
 def wants(exchange: Exchange, header: bytes) -> bool:
     """Whether a request asks for something by a header."""
-    return exchange.header(header).strip().lower() in ("1", "true", "yes", "on")
+    return exchange.request.header(header).strip().lower() in ("1", "true", "yes", "on")
 
 
 def list_failures(plan: Plan, job: Job) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
     """What gives the headers of a request that services get."""
     names, rewrites = frozenset(settings.passthrough_headers), settings.rewrite_forwarded_access_header
-    return lambda exchange: exchange.passthrough(names, rewrites) if names else ()
+    return lambda exchange: exchange.request.passthrough(names, rewrites) if names else ()
 
 
 async def prepare(requested: Iterable[Mapping[str, Any]], accept: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.callers import Callers
 from lockgate.server.cors import Cors, answer_preflight
 from lockgate.server.error_replies import reply_to
-from lockgate.server.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange
+from lockgate.server.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange, HttpReply, HttpRequest
 from lockgate.telemetry import IncomingRequest, observe_request, start_request
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -65,16 +65,19 @@ class App:
         self.is_correlated = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        exchange = Exchange(scope, receive, send)
-        exchange.keep_alive_s = self.keep_alive_s
-        path = exchange.path
-        route = self._routes.get(path) or _build_route(path)
-        exchange.encode_error = self._choose_encoder(route.endpoint)
-        request = self._start(exchange, route)
-        handler = route.find_handler(exchange.method)
+        if scope["type"] != "http":
+            raise NotImplementedError(f"ASGI `{scope['type']}` is not supported")
+        request = HttpRequest(scope, receive)
+        reply = HttpReply(request, send)
+        exchange = Exchange(request, reply)
+        reply.keep_alive_s = self.keep_alive_s
+        route = self._routes.get(request.path) or _build_route(request.path)
+        reply.encode_error = self._choose_encoder(route.endpoint)
+        observed = self._start(request, route)
+        handler = route.find_handler(request.method)
         if self.is_correlated and (handler is None or route.endpoint.is_correlated):
-            exchange.correlate()
-            request.correlation_id = exchange.correlation_id
+            reply.add_headers([request.correlate()])
+            observed.correlation_id = request.correlation_id
         asked = self.cors.admit(exchange, route.cors) if self.cors is not None else None
         if handler is not None:
             await self._attend(handler, exchange, route.endpoint)
@@ -83,14 +86,14 @@ class App:
         else:
             await self._refuse(exchange, route)
         if not route.is_light:
-            _observe(request, exchange)
+            observe_request(observed, code=reply.error_code, caller=request.caller, has_left=request.has_left)
 
-    def _start(self, exchange: Exchange, route: _Route) -> IncomingRequest:
-        """Tell telemetry of the request. One under the name of a policy has no span of its endpoint."""
-        path, is_counted = exchange.path, self._is_counted and not route.is_light
+    def _start(self, request: HttpRequest, route: _Route) -> IncomingRequest:
+        """Report the request to telemetry. One under the name of a policy has no span of its endpoint."""
+        path, is_counted = request.path, self._is_counted and not route.is_light
         span_name = route.endpoint.span if route.endpoint.path == path and route.methods is not None else ""
         label = None if route.methods is None else path
-        return start_request(exchange.method, path, label, exchange.header, span_name=span_name, is_counted=is_counted)
+        return start_request(request.method, path, label, request.header, span_name=span_name, is_counted=is_counted)
 
     def _choose_encoder(self, endpoint: ApiEndpoint) -> ErrorEncoder:
         """How errors are written: as the application says, else as the endpoint's format says."""
@@ -103,10 +106,10 @@ class App:
         if methods is not None:
             allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
             await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
-        elif (policy := self._find_unknown_policy(exchange.path)) is not None:
+        elif (policy := self._find_unknown_policy(exchange.request.path)) is not None:
             words = f"policy `{policy}` not found"
             body = OPENAI.encode_error(HTTPStatus.NOT_FOUND, words)
-            await exchange.answer(HTTPStatus.NOT_FOUND, body, _JSON)
+            await exchange.reply.answer(HTTPStatus.NOT_FOUND, body, _JSON)
         else:
             await _turn_away(exchange, HTTPStatus.NOT_FOUND)
 
@@ -118,20 +121,21 @@ class App:
     async def _attend(self, handler: Handler, exchange: Exchange, endpoint: ApiEndpoint) -> None:
         task = asyncio.current_task()
         assert task is not None
-        exchange.watch(task)
+        exchange.request.watch(task)
         try:
             await self._admit(handler, exchange, endpoint)
         except asyncio.CancelledError as error:
-            if not exchange.has_left:  # the process ends now, whatever is under way
-                exchange.drop()
+            if not exchange.request.has_left:  # the process ends now, whatever is under way
+                exchange.reply.drop()
             _forget(error)
         except Exception as error:  # noqa: BLE001 - the last place to answer
-            exchange.unwatch()
-            if not exchange.has_left:
+            exchange.request.unwatch()
+            if not exchange.request.has_left:
                 await self._answer_error(exchange, error)
             _forget(error)
         finally:
-            exchange.close()
+            exchange.request.unwatch()
+            exchange.reply.close()
         if task.cancelling():
             task.uncancel()
 
@@ -150,7 +154,7 @@ class App:
         try:
             await handler(exchange)
         except asyncio.CancelledError:
-            if limit.has_passed and not exchange.has_left:
+            if limit.has_passed and not exchange.request.has_left:
                 raise RequestTimedOut from None
             raise
         finally:
@@ -161,9 +165,9 @@ class App:
         reply = reply_to(error)
         try:
             async with asyncio.timeout(_LAST_WORDS_S):
-                await exchange.fail(reply)
+                await exchange.reply.fail(reply)
         except TimeoutError:
-            exchange.drop()
+            exchange.reply.drop()
 
 
 class _Limit:
@@ -190,10 +194,10 @@ class _Limit:
 
 async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
     """There is nothing to call; where the contract gives errors a body, this one has it too."""
-    if exchange.path.startswith(CHAT_PATH):
-        await exchange.answer(status, AGGREGATOR.encode_error(status, status.phrase), _JSON, *headers)
+    if exchange.request.path.startswith(CHAT_PATH):
+        await exchange.reply.answer(status, AGGREGATOR.encode_error(status, status.phrase), _JSON, *headers)
     else:
-        await exchange.answer(status, b"", *headers)
+        await exchange.reply.answer(status, b"", *headers)
 
 
 def _forget(error: BaseException) -> None:
@@ -208,7 +212,3 @@ def _forget(error: BaseException) -> None:
         traceback.clear_frames(one.__traceback__)
         waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         waiting += (one.__cause__, one.__context__)
-
-
-def _observe(request: IncomingRequest, exchange: Exchange) -> None:
-    observe_request(request, code=exchange.error_code, caller=exchange.caller, has_left=exchange.has_left)

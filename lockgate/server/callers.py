@@ -104,14 +104,14 @@ class Callers:
         `takes_bearer`: a key may also be shown as a bearer token.
         """
         if not self._shares:
-            exchange.caller = exchange.certificate_name or ANONYMOUS
+            exchange.request.caller = exchange.request.certificate_name or ANONYMOUS
             return self._open_door
-        exchange.key = exchange.raw_header(KEY_HEADER).strip()
+        exchange.request.key = exchange.request.raw_header(KEY_HEADER).strip()
         if takes_bearer:
-            exchange.withheld |= {_AUTHORIZATION}
-            exchange.key = exchange.key or read_bearer(exchange.raw_header(_AUTHORIZATION))
-        exchange.caller = self.identify(exchange.key, exchange.certificate_name)
-        return self.admit_name(exchange.caller)
+            exchange.request.withheld |= {_AUTHORIZATION}
+            exchange.request.key = exchange.request.key or read_bearer(exchange.request.raw_header(_AUTHORIZATION))
+        exchange.request.caller = self.identify(exchange.request.key, exchange.request.certificate_name)
+        return self.admit_name(exchange.request.caller)
 
     def identify(self, key: bytes, certificate_name: str = "") -> str:
         """The caller's name, by its key or else by its certificate; raises Unauthorized.

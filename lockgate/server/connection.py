@@ -16,6 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lockgate.api.guardrails.format import encode_error
+from lockgate.server.exchange import CONNECTION_EXTENSION, ErrorEncoder
 from lockgate.server.streams import StreamedBody
 
 MAX_HEAD_BYTES = 65_536
@@ -79,8 +80,9 @@ def _common_name(certificate: Mapping[str, Any]) -> str:
 class Connection(HttpToolsProtocol):
     """A connection that an exchange can ask to be told of its end."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, encode_error: ErrorEncoder = encode_error, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._encode_error = encode_error
         self.on_leave: Callable[[], object] | None = None
         # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
         self._attended: RequestResponseCycle | None = None
@@ -118,7 +120,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["lockgate.connection"] = self  # type: ignore[typeddict-unknown-key]
+        self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
         if self._timer is None:
             self._arm(HEAD_TIMEOUT_S)
 
@@ -189,7 +191,7 @@ class Connection(HttpToolsProtocol):
             return
         cycle = self.cycle
         if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
-            body = getattr(self.app, "encode_error", encode_error)(status, details)
+            body = self._encode_error(status, details)
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         elif self._body is not None:
@@ -199,7 +201,7 @@ class Connection(HttpToolsProtocol):
     def _let_go(self) -> None:
         """Break the circles that we are part of: memory is free at once, not when the collector next comes by."""
         if self.scope is not None:
-            self.scope.pop("lockgate.connection", None)  # type: ignore[typeddict-item]
+            self.scope.pop("extensions", None)
         self._attended = self._body = None
         self.cycle = None  # type: ignore[assignment]
 

@@ -70,28 +70,28 @@ class Cors:
 
     def admit(self, exchange: Exchange, cors: CorsRule) -> OriginRule | None:
         """Puts on the exchange what its answer tells browsers; gives the rule if a browser asks whether it may call."""
-        origin = exchange.raw_header(_ORIGIN)
+        origin = exchange.request.raw_header(_ORIGIN)
         if not origin:
             return None
         rule = self._rules[cors]
         if rule.is_silent:
             return None
-        exchange.add_headers(rule.headers(origin))
-        if exchange.method == "OPTIONS" and exchange.raw_header(_METHOD):
+        exchange.reply.add_headers(rule.headers(origin))
+        if exchange.request.method == "OPTIONS" and exchange.request.raw_header(_METHOD):
             return rule
         if rule.allows(origin):
-            exchange.add_headers([_EXPOSED])
+            exchange.reply.add_headers([_EXPOSED])
         return None
 
 
 async def answer_preflight(exchange: Exchange, rule: OriginRule) -> None:
     """Whether a browser may send the request that it asks about; all methods and all sane headers are allowed."""
-    if not rule.allows(exchange.raw_header(_ORIGIN)):
-        await exchange.fail(REFUSAL)
+    if not rule.allows(exchange.request.raw_header(_ORIGIN)):
+        await exchange.reply.fail(REFUSAL)
         return
-    names = _read_names(exchange.raw_header(_HEADERS))
+    names = _read_names(exchange.request.raw_header(_HEADERS))
     headers = [(b"access-control-allow-headers", names)] if names else []
-    await exchange.answer(200, b"", _METHODS, *headers, _MAX_AGE)
+    await exchange.reply.answer(200, b"", _METHODS, *headers, _MAX_AGE)
 
 
 def _read_names(value: bytes) -> bytes:

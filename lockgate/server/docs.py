@@ -13,13 +13,13 @@ from lockgate.server.exchange import Exchange
 
 async def openapi_document(exchange: Exchange) -> None:
     """GET /openapi.json."""
-    await exchange.answer_json(msgspec.json.encode(build_document()))
+    await exchange.reply.answer_json(msgspec.json.encode(build_document()))
 
 
 async def docs_page(exchange: Exchange) -> None:
     """GET /docs and /redoc."""
     policy = b"default-src 'none'; style-src 'unsafe-inline'"
-    await exchange.answer(
+    await exchange.reply.answer(
         200,
         _render(build_document()).encode(),
         (b"content-type", b"text/html; charset=utf-8"),

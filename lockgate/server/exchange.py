@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange: one request and its answer, over ASGI. Knows bodies, limits and who has left; knows no endpoint."""
+"""One HTTP request and its reply over ASGI."""
 
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from lockgate.api.guardrails.format import encode_error
@@ -13,12 +13,13 @@ from lockgate.errors import UnreadableBody
 from lockgate.gate.sse import encode_event
 from lockgate.rag.trace import Trace
 from lockgate.server.error_replies import ErrorReply
-from lockgate.server.streams import StreamedBody
 from lockgate.sessions.turns import ANONYMOUS
 from lockgate.telemetry import answer_started, frame_sent
 
-Headers = list[tuple[bytes, bytes]]
-ErrorEncoder = Callable[[int, str], bytes]  # the body of an error, of its status and its words
+Header = tuple[bytes, bytes]
+Headers = list[Header]
+ErrorEncoder = Callable[[int, str], bytes]  # the body of an error from its status and text
+CONNECTION_EXTENSION = "lockgate.connection"  # in `scope["extensions"]`: a ClientConnection
 KEY_HEADER = b"x-lockgate-key"
 CORRELATION_HEADER = b"X-Correlation-ID"
 KEEP_ALIVE_S = 15.0
@@ -27,90 +28,119 @@ _CORRELATION_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _KEEP_OPEN = (b"connection", b"keep-alive")
 _EVENTS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 _FORWARDED = "x-forwarded-access-token"
-# Of this connection and this body, not of the request: passed on, they would break the next one.
+# Headers of this connection and this body: passed on, they would break the next request.
 _FRAMING = frozenset(
     b"connection content-length expect keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
 )
-_JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+_JSON: Header = (b"content-type", b"application/json")
 _NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
 TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
 
 
+class ReplyBody(Protocol):
+    """The body of a streamed reply."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the writer has to `drain` before it goes on."""
+
+    async def drain(self) -> None:
+        """Wait until the client reads on or leaves."""
+
+    def keep_alive(self, pulse: bytes, every_s: float) -> None:
+        """Send `pulse` whenever nothing was sent for so long, if the server can."""
+
+    def add(self, data: bytes) -> None:
+        """More bytes."""
+
+    def flush(self) -> None:
+        """Send waiting bytes now."""
+
+    def finish(self) -> bytes:
+        """The bytes that still wait; nothing may be added any more."""
+
+    def close(self) -> None:
+        """Send nothing more."""
+
+
+class ClientConnection(Protocol):
+    """What a server can do for a request beyond ASGI; see CONNECTION_EXTENSION. The app also works without."""
+
+    on_leave: Callable[[], object] | None  # called as soon as the client leaves, also while nothing is received
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name of the client's verified certificate, or nothing."""
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether the connection is kept for another request."""
+
+    def open_body(self) -> ReplyBody | None:
+        """The body of the reply that is about to begin; None when the client has gone."""
+
+    def drop(self) -> None:
+        """Cut the connection."""
+
+
 class Tracing(Protocol):
-    """Who tells, between the events of an answer, what happens behind the gate."""
+    """Writes, between the events of an answer, what happens behind the gate."""
 
     @property
     def trace(self) -> Trace:
-        """Where it is noted."""
+        """Where notes are collected."""
 
     def open(self) -> AbstractAsyncContextManager[None]:
-        """While the answer is made."""
+        """Writes notes while the answer is made."""
 
     async def flush(self) -> None:
-        """What is noted up to now goes out."""
+        """Write all notes up to now."""
 
 
 class ClientLeft(Exception):
     """The client has gone; there is nobody to answer."""
 
 
-class Exchange:
-    """One request and its answer.
+class HttpRequest:
+    """One request.
 
-    `caller` is who asks. `key` is the key that was shown, `withheld` the headers that are for us alone: neither is ever
-    passed on. `policy` is the one that the path names, if any. `correlation_id` is the client's name for the request,
-    or one of ours; empty until `correlate`. `tracer` tells what happens behind the gate, if somebody may see it.
+    `key` is the key of the caller, `withheld` the headers that are meant for the gateway: neither is passed on.
+    `policy` is the one that the path names, if any. `correlation_id` is empty until `correlate`.
     """
 
     __slots__ = (
-        "_added", "_body", "_end_with_error", "_first_message", "_is_received", "_on_leave", "_receive", "_scope",
-        "_send", "caller", "correlation_id", "encode_error", "error_code", "has_left", "keep_alive_s", "key", "policy",
-        "status", "tracer", "withheld",
+        "_first_message", "_is_received", "_receive", "_scope", "_task", "_watcher", "caller", "connection",
+        "correlation_id", "has_left", "key", "method", "path", "policy", "withheld",
     )  # fmt: skip
 
-    def __init__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __init__(self, scope: Any, receive: Any) -> None:
         self._scope = scope
         self._receive = receive
-        self._send = send
-        self._end_with_error: Callable[[ErrorReply], bytes] | None = None
         self._first_message: Any = None
         self._is_received = False
-        self._on_leave: Callable[[], None] | None = None
-        self._body: StreamedBody | None = None
-        self._added: Headers | None = None
-        self.status = 0
-        self.error_code = 0
+        self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        extensions = scope.get("extensions")
+        self.connection: ClientConnection | None = extensions.get(CONNECTION_EXTENSION) if extensions else None
         self.has_left = False
-        self.keep_alive_s = KEEP_ALIVE_S
-        self.encode_error: ErrorEncoder = encode_error
         self.caller = ANONYMOUS
         self.correlation_id = ""
         self.key = b""
         self.policy: str | None = None
-        self.tracer: Tracing | None = None
         self.withheld = frozenset({KEY_HEADER})
 
     @property
-    def method(self) -> str:
-        """GET, POST, ..."""
-        return str(self._scope["method"])
-
-    @property
-    def path(self) -> str:
-        """The path, decoded."""
-        return str(self._scope["path"])
-
-    @property
     def peer_host(self) -> str:
-        """The address of whoever is connected to us, as far as it is known."""
+        """The address of the client as far as it is known."""
         client = self._scope.get("client")
         return str(client[0]) if client else ""
 
     @property
     def certificate_name(self) -> str:
         """The common name of the client's verified certificate, or nothing."""
-        connection = self._scope.get("lockgate.connection")
-        return str(connection.certificate_name) if connection is not None else ""
+        return self.connection.certificate_name if self.connection is not None else ""
 
     def raw_header(self, name: bytes) -> bytes:
         """The first header of that name, or nothing."""
@@ -127,19 +157,15 @@ class Exchange:
         """The first header of that name as text, or nothing."""
         return str(self.raw_header(name), "latin-1")
 
-    def add_headers(self, headers: Headers) -> None:
-        """What the answer carries besides its own headers, whatever it will be."""
-        self._added = headers if self._added is None else self._added + headers
-
-    def correlate(self) -> None:
-        """Take over the client's name for the request, or make one up, and tell it with the answer."""
+    def correlate(self) -> Header:
+        """Take the client's correlation id, or make one; returns the header that reports it."""
         given = self.raw_header(b"x-correlation-id").strip(b" \t")
         name = given if _CORRELATION_ID.fullmatch(given) else str(uuid4()).encode()
         self.correlation_id = str(name, "ascii")
-        self.add_headers([(CORRELATION_HEADER, name)])
+        return (CORRELATION_HEADER, name)
 
     def passthrough(self, names: Collection[str], rewrites_token: bool) -> tuple[tuple[str, str], ...]:
-        """The headers of these names, in lower case, for the services behind us (G-24); never the caller's key.
+        """The headers of these names, in lower case, for upstream services (G-24); never the caller's key.
 
         `rewrites_token`: a forwarded access token becomes the authorization.
         """
@@ -160,42 +186,54 @@ class Exchange:
         return is_key or name in self.withheld or name in _FRAMING
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """Cancel the task when the client leaves before the answer is complete."""
-
-        def leave() -> None:
-            self.has_left = True
-            task.cancel()
-
-        connection = self._scope.get("lockgate.connection")
-        if connection is not None:
-            self._on_leave = connection.on_leave = leave
+        """Cancel the task when the client leaves. A plain ASGI server reports that once the body is received."""
+        self._task = task
+        if self.connection is not None:
+            self.connection.on_leave = self._leave
 
     def unwatch(self) -> None:
-        """The answer is complete: the client may go. Whoever is next on the connection may be watching it already."""
-        connection = self._scope.get("lockgate.connection")
-        if connection is not None and connection.on_leave is self._on_leave:
-            connection.on_leave = None
-        self._on_leave = None
+        """The reply is complete. The next request on the connection may be watching it already."""
+        self._task = None
+        if self.connection is not None and self.connection.on_leave == self._leave:
+            self.connection.on_leave = None
+        if self._watcher is not None:
+            self.stop_receiving()
 
-    def close(self) -> None:
-        """Nothing more is sent or watched."""
-        self.unwatch()
-        if self._body is not None:
-            self._body.close()
-            self._body = None
+    def stop_receiving(self) -> None:
+        """The last part of the reply is about to be sent: a plain ASGI server reports that as leaving too."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    def _leave(self) -> None:
+        self.has_left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait_for_leaving(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._leave()
+
+    async def accept_body(self) -> None:
+        """Let a client send its body that asked first whether it may: it takes a reply for a no."""
+        if self.header(b"expect") and not self._is_received:
+            self._first_message = await self._receive()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The request body as it arrives."""
+        """The body as it arrives."""
         self._is_received = True
         while True:
             message, self._first_message = self._first_message or await self._receive(), None
             if message["type"] != "http.request":
                 self.has_left = True
                 raise ClientLeft
-            if message["body"]:
-                yield message["body"]
-            if not message["more_body"]:
-                return
+            if body := message.get("body"):
+                yield body
+            if not message.get("more_body"):
+                break
+        if self.connection is None and self._task is not None:
+            self._watcher = asyncio.get_running_loop().create_task(self._wait_for_leaving())
 
     async def read_json(self, limit: int) -> bytes:
         """The whole body of a JSON request."""
@@ -204,7 +242,7 @@ class Exchange:
         return await self.read_body(limit)
 
     async def read_body(self, limit: int) -> bytes:
-        """The whole body, whatever it says it is."""
+        """The whole body, of any content type."""
         length = self.header(b"content-length")
         if length.isdecimal() and int(length) > limit:
             raise UnreadableBody(TOO_LARGE, status=413)
@@ -216,48 +254,71 @@ class Exchange:
                 raise UnreadableBody(TOO_LARGE, status=413)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def answer(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
-        """A complete answer."""
+
+class HttpReply:
+    """The reply to a request: whole, or a stream. `tracer`, if there is one, writes the trace."""
+
+    __slots__ = (
+        "_added", "_body", "_end_with_error", "_request", "_send", "encode_error", "error_code", "keep_alive_s",
+        "status", "tracer",
+    )  # fmt: skip
+
+    def __init__(self, request: HttpRequest, send: Any) -> None:
+        self._request = request
+        self._send = send
+        self._end_with_error: Callable[[ErrorReply], bytes] | None = None
+        self._body: ReplyBody | None = None
+        self._added: Headers | None = None
+        self.status = 0
+        self.error_code = 0
+        self.keep_alive_s = KEEP_ALIVE_S
+        self.encode_error: ErrorEncoder = encode_error
+        self.tracer: Tracing | None = None
+
+    def add_headers(self, headers: Headers) -> None:
+        """Headers for any kind of reply, errors included."""
+        self._added = headers if self._added is None else self._added + headers
+
+    async def answer(self, status: int, body: bytes = b"", *headers: Header) -> None:
+        """A complete reply."""
         await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self._send({"type": "http.response.body", "body": body})
-        self.unwatch()
+        await self._send_last(body)
 
     async def answer_json(self, body: bytes, status: int = 200) -> None:
-        """A complete JSON answer."""
+        """A complete JSON reply."""
         await self.answer(status, body, _JSON)
 
     async def start_stream(self, headers: Headers, end_with_error: Callable[[ErrorReply], bytes]) -> None:
-        """Begin an answer whose body follows by `write`; an error becomes its last piece.
+        """Begin a reply whose body follows by `write`; an error becomes its last piece.
 
-        A client that asked whether it may send its body takes an answer for a no, so it is told to go on first.
+        `connection: keep-alive` is left out where the connection is not kept.
         """
-        if self.header(b"expect") and not self._is_received:
-            self._first_message = await self._receive()
-        connection = self._scope.get("lockgate.connection")
-        self._body = connection.open_body() if connection is not None else None
-        if self._body is None:
-            self.has_left = True
+        await self._request.accept_body()
+        connection = self._request.connection
+        body = connection.open_body() if connection is not None else AsgiBody(self._send)
+        if body is None:
+            self._request.has_left = True
             raise ClientLeft
-        if self._body.is_stuck:  # with the answer before this one
-            await self._body.drain()
+        if body.is_stuck:  # with the reply before this one
+            await body.drain()
+        self._body = body
         self._end_with_error = end_with_error
-        if _KEEP_OPEN in headers and not connection.stays_open:
+        if _KEEP_OPEN in headers and (connection is None or not connection.stays_open):
             headers = [one for one in headers if one != _KEEP_OPEN]
         await self._start(200, headers)
 
     async def start_events(
         self,
-        headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: Iterable[Header] = (),
         *,
         done: bytes = b"",
         encode_error: Callable[[str], bytes] | None = None,
         error_event: str = "error",
     ) -> None:
-        """Begin an answer of server-sent events; each `write` is one. An error is an event too, and `done` follows it.
+        """Begin a reply of server-sent events; each `write` is one. An error is an event too, followed by `done`.
 
-        `encode_error` makes that event of its words, where the endpoint has its own; else `error_event` names it. A
-        stream without events for a while sends a comment, so that nobody on the way takes it for dead. Of the headers
-        `connection: keep-alive` is left out where the connection will not be kept.
+        `encode_error` encodes that event, else it is named `error_event`. A silent stream sends a comment now and then,
+        so that no proxy takes it for dead.
         """
 
         def end_with_error(reply: ErrorReply) -> bytes:
@@ -269,33 +330,32 @@ class Exchange:
         self._open_body().keep_alive(_PULSE, self.keep_alive_s)
 
     async def write(self, data: bytes) -> None:
-        """More of a streamed answer, sent when this turn of the loop ends; waits while the client does not read."""
+        """More of a stream, sent when this turn of the loop ends; waits while the client does not read."""
         body = self._open_body()
-        if body.is_stuck:
-            await body.drain()
         body.add(data)
         frame_sent()
+        if body.is_stuck:
+            await body.drain()
 
     def flush(self) -> None:
         """Send what was written now, not when this turn of the loop ends."""
         self._open_body().flush()
 
     async def end(self) -> None:
-        """The end of a streamed answer."""
+        """The end of a stream."""
         body = self._open_body()
         if body.is_stuck:
             await body.drain()
         self._body = self._end_with_error = None
-        await self._send({"type": "http.response.body", "body": body.finish()})
-        self.unwatch()
+        await self._send_last(body.finish())
 
-    def _open_body(self) -> StreamedBody:
+    def _open_body(self) -> ReplyBody:
         if self._body is None:
             raise RuntimeError("no stream is open")
         return self._body
 
     async def fail(self, reply: ErrorReply) -> None:
-        """Answer with an error, or end a stream with it."""
+        """Reply with an error, or end a stream with it."""
         self.error_code = reply.status
         if self._end_with_error is not None:
             await self.write(self._end_with_error(reply))
@@ -304,10 +364,15 @@ class Exchange:
             await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
     def drop(self) -> None:
-        """Cut the connection."""
-        connection = self._scope.get("lockgate.connection")
-        if connection is not None:
-            connection.drop()
+        """Cut the connection. A plain ASGI server does so itself when a reply has no end."""
+        if self._request.connection is not None:
+            self._request.connection.drop()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._body is not None:
+            self._body.close()
+            self._body = None
 
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -315,6 +380,56 @@ class Exchange:
         if self._added is not None:
             headers = [*headers, *self._added]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _send_last(self, body: bytes) -> None:
+        self._request.stop_receiving()
+        await self._send({"type": "http.response.body", "body": body})
+        self._request.unwatch()
+
+
+class Exchange(NamedTuple):
+    """A request and its reply."""
+
+    request: HttpRequest
+    reply: HttpReply
+
+
+class AsgiBody:
+    """The body of a streamed reply on a plain ASGI server: `drain` sends each write, and there is no keep-alive."""
+
+    __slots__ = ("_send", "_waiting")
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self._waiting = b""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._waiting)
+
+    async def drain(self) -> None:
+        """Send waiting bytes; the server waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": self.finish(), "more_body": True})
+
+    def keep_alive(self, pulse: bytes, every_s: float) -> None:
+        """Nothing: no timer may send beside the handler."""
+
+    def add(self, data: bytes) -> None:
+        """More bytes."""
+        self._waiting += data
+
+    def flush(self) -> None:
+        """Nothing: no byte waits when `write` returns."""
+
+    def finish(self) -> bytes:
+        """The bytes that wait."""
+        data, self._waiting = self._waiting, b""
+        return data
+
+    def close(self) -> None:
+        """Forget waiting bytes."""
+        self._waiting = b""
 
 
 def _read_value(value: bytes) -> str:

@@ -40,22 +40,22 @@ class HealthRoutes:
 
     async def health(self, exchange: Exchange) -> None:
         """GET /health on the health port."""
-        await exchange.answer_json(self._versions)
+        await exchange.reply.answer_json(self._versions)
 
     async def info(self, exchange: Exchange) -> None:
         """GET /info on the health port."""
         healths = await self._gateway.probe(self._headers(exchange))
         services = {name: _describe(health) for name, health in healths.items()}
-        await exchange.answer_json(_encode({"services": services}))
+        await exchange.reply.answer_json(_encode({"services": services}))
 
     async def metrics(self, exchange: Exchange) -> None:
         """GET /metrics on the health port."""
-        await exchange.answer(200, await asyncio.to_thread(render_metrics), _METRICS_TYPE)
+        await exchange.reply.answer(200, await asyncio.to_thread(render_metrics), _METRICS_TYPE)
 
 
 async def api_health(exchange: Exchange) -> None:
     """GET /health on the API port."""
-    await exchange.answer_json(b'{"status":"healthy","service":"lockgate"}')
+    await exchange.reply.answer_json(b'{"status":"healthy","service":"lockgate"}')
 
 
 class ReadyRoute:
@@ -67,7 +67,7 @@ class ReadyRoute:
     async def ready(self, exchange: Exchange) -> None:
         """The answer; without agents there is nothing to wait for."""
         if self._readiness.is_ready:
-            await exchange.answer_json(b'{"status":"ready","checks":{}}')
+            await exchange.reply.answer_json(b'{"status":"ready","checks":{}}')
             return
         checks = dict.fromkeys(self._readiness.missing, "not reached yet")
-        await exchange.answer_json(_encode({"status": "not ready", "checks": checks}), 503)
+        await exchange.reply.answer_json(_encode({"status": "not ready", "checks": checks}), 503)

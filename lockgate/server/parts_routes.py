@@ -60,7 +60,7 @@ def part_routes(parts: Parts) -> Routes:
 
 async def health(exchange: Exchange) -> None:
     """GET /health."""
-    await exchange.answer_json(b'{"status":"HEALTHY"}')
+    await exchange.reply.answer_json(b'{"status":"HEALTHY"}')
 
 
 class DetectorRoutes:
@@ -74,29 +74,29 @@ class DetectorRoutes:
     async def detect_contents(self, exchange: Exchange) -> None:
         """POST text/contents."""
         guard = self._find(exchange, TEXT_CONTENTS)
-        request = await decode_body(_CONTENTS, await exchange.read_json(self._body_bytes))
+        request = await decode_body(_CONTENTS, await exchange.request.read_json(self._body_bytes))
         reading, threshold = await self._accept(guard, request.detector_params, exchange)
         lists = await reading.read([Excerpt(text) for text in request.contents])
         found = [_choose(guard, one, threshold) for one in lists]
-        await exchange.answer_json(encode_found_contents(found))
+        await exchange.reply.answer_json(encode_found_contents(found))
 
     def review(self, kind: str) -> Handler:
         """POST text/generation, text/chat and text/context/doc."""
 
         async def review(exchange: Exchange) -> None:
             guard = self._find(exchange, kind)
-            request = await decode_body(_SUBJECTS[kind], await exchange.read_json(self._body_bytes))
+            request = await decode_body(_SUBJECTS[kind], await exchange.request.read_json(self._body_bytes))
             if isinstance(request, ChatRequest) and not request.messages:
                 raise InvalidRequest("`messages` is required")
             accepted, threshold = await self._accept(guard, request.detector_params, exchange)
             found = await accepted.review(to_subject(request))
-            await exchange.answer_json(encode_found_results(_choose(guard, found, threshold)))
+            await exchange.reply.answer_json(encode_found_results(_choose(guard, found, threshold)))
 
         return review
 
     def _find(self, exchange: Exchange, kind: str) -> Guard:
         """The detector that the headers name; the only one of its type need not be named."""
-        name = next((value for header in _NAMES if (value := exchange.header(header))), "")
+        name = next((value for header in _NAMES if (value := exchange.request.header(header))), "")
         suitable = [guard for guard in self._guards.values() if guard.type == kind]
         if not name and len(suitable) == 1:
             return suitable[0]

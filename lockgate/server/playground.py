@@ -60,19 +60,21 @@ class PlaygroundRoutes:
     async def send(self, exchange: Exchange) -> None:
         """GET the page or one of its files."""
         self._hosts.check(exchange)
-        name = exchange.path.removeprefix(PAGE_FILES_PATH) if exchange.path != PAGE_PATH else "index.html"
+        path = exchange.request.path
+        name = path.removeprefix(PAGE_FILES_PATH) if path != PAGE_PATH else "index.html"
         kind = _TYPES[name[name.rindex(".") :]]
-        await exchange.answer(200, self._files[name], (b"content-type", kind), *_HEADERS)
+        await exchange.reply.answer(200, self._files[name], (b"content-type", kind), *_HEADERS)
 
     async def tell(self, exchange: Exchange) -> None:
         """GET what there is to choose from, and the token of the trace."""
         self._hosts.check(exchange)
-        await exchange.answer(200, _encode(self._describe(exchange)), (b"content-type", b"application/json"), *_HEADERS)
+        body = _encode(self._describe(exchange))
+        await exchange.reply.answer(200, body, (b"content-type", b"application/json"), *_HEADERS)
 
     def _describe(self, exchange: Exchange) -> dict[str, Any]:
         """The token is for this machine, and for callers that are known: a host name is only what a client says."""
         settings = self._gateway.settings
-        may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.peer_host))
+        may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.request.peer_host))
         token = settings.trace_token if may_trace else None
         return {
             "version": __version__,
@@ -108,7 +110,7 @@ class TraceRoutes:
         """POST chat/stream, traced."""
         self._hosts.check(exchange)
         check_token(exchange, self._token)
-        exchange.tracer = Tracer(exchange)
+        exchange.reply.tracer = Tracer(exchange)
         await self._answer_stream(exchange)
 
 

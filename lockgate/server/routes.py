@@ -90,7 +90,7 @@ def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tu
 
 
 async def _attend_under(policy: str, handler: Handler, exchange: Exchange) -> None:
-    exchange.policy = policy
+    exchange.request.policy = policy
     await handler(exchange)
 
 

@@ -77,6 +77,7 @@ class PortServer:
 
     def __init__(self, app: App, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self._config = configure(app)
+        self._encode_error = app.encode_error
         self._state = ServerState()
         self._door: Door | TlsDoor = TlsDoor(listening, tls) if tls else Door(listening)
         self._told = asyncio.Event()
@@ -116,8 +117,13 @@ class PortServer:
         self._is_cut = True
 
     def _build_connection(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        return Connection(config=self._config, server_state=self._state, app_state={}, _loop=loop)
+        return Connection(
+            config=self._config,
+            server_state=self._state,
+            app_state={},
+            _loop=asyncio.get_running_loop(),
+            encode_error=self._encode_error,
+        )
 
     def _dismiss(self) -> list[Connection]:
         """Close every connection, or let it close with the end of its request."""

@@ -35,7 +35,7 @@ class HostRule:
 
     def check(self, exchange: Exchange) -> None:
         """Raises NotAllowed."""
-        hosts = [_cut_port(one.strip().lower()) for one in exchange.headers(b"host")]
+        hosts = [_cut_port(one.strip().lower()) for one in exchange.request.headers(b"host")]
         if not hosts or not all(is_loopback(one) or one in self._allowed for one in hosts):
             raise NotAllowed("this host name is not allowed here: add it to `server.allowed_hosts`")
 
@@ -47,8 +47,8 @@ def _cut_port(host: str) -> str:
 
 def check_token(exchange: Exchange, token: Secret | None) -> None:
     """Raises NotAllowed unless the request shows the token."""
-    shown = [one.strip() for one in exchange.headers(TOKEN_HEADER)]
-    exchange.withheld |= {TOKEN_HEADER}
+    shown = [one.strip() for one in exchange.request.headers(TOKEN_HEADER)]
+    exchange.request.withheld |= {TOKEN_HEADER}
     if token is None or len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), token.reveal().encode()):
         raise NotAllowed(_WRONG_TOKEN)
 
@@ -80,8 +80,7 @@ class Tracer:
         async with self._turn:
             self._waiting += self.trace.take()
             while self._waiting:
-                await self._exchange.write(encode_note(self._waiting[0]))
-                self._waiting.popleft()
+                await self._exchange.reply.write(encode_note(self._waiting.popleft()))
 
     async def _pump(self) -> None:
         while True:

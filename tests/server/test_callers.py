@@ -48,9 +48,9 @@ def configured(name: str, **limits: int) -> CallerSettings:
 
 async def tell(exchange: Exchange) -> None:
     """Who calls, and what would be passed on."""
-    names = json.loads(exchange.header(b"x-names") or "[]")
-    passed = exchange.passthrough(tuple(names), exchange.header(b"x-rewrite") == "1")
-    await exchange.answer_json(json.dumps({"caller": exchange.caller, "passed": passed}).encode())
+    names = json.loads(exchange.request.header(b"x-names") or "[]")
+    passed = exchange.request.passthrough(tuple(names), exchange.request.header(b"x-rewrite") == "1")
+    await exchange.reply.answer_json(json.dumps({"caller": exchange.request.caller, "passed": passed}).encode())
 
 
 def build(*callers: CallerSettings, clock: Clock | None = None, more: Mapping[str, Handler] | None = None) -> App:
@@ -259,10 +259,10 @@ async def test_a_caller_has_so_many_requests_open_at_once() -> None:
     go_on = asyncio.Event()
 
     async def wait(exchange: Exchange) -> None:
-        await exchange.start_events()
-        await exchange.write(b"data: a\n\n")
+        await exchange.reply.start_events()
+        await exchange.reply.write(b"data: a\n\n")
         await go_on.wait()
-        await exchange.end()
+        await exchange.reply.end()
 
     app = build(configured("app", max_streams=1), configured("web", max_streams=1), more={"/wait": wait})
     async with served(app) as port, connect(port) as client:
@@ -281,7 +281,7 @@ async def test_a_place_comes_back_when_the_client_leaves_or_the_request_fails() 
     is_waiting = asyncio.Event()
 
     async def bad(exchange: Exchange) -> None:
-        if exchange.header(b"x-wait"):
+        if exchange.request.header(b"x-wait"):
             is_waiting.set()
             await forever()
         raise ZeroDivisionError

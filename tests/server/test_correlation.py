@@ -25,18 +25,20 @@ UNBUFFERED = [(b"x-accel-buffering", b"no"), (b"connection", b"keep-alive")]
 async def tell(exchange: Exchange) -> None:
     """The name of the request; with a line in the log."""
     log_event(Event.WARNING, reason="under way")
-    if exchange.header(b"x-want") == "failure":
+    if exchange.request.header(b"x-want") == "failure":
         raise Rejected("m", "no", status=422)
-    await exchange.answer_json(json.dumps({"id": exchange.correlation_id}).encode())
+    await exchange.reply.answer_json(json.dumps({"id": exchange.request.correlation_id}).encode())
 
 
 async def stream(exchange: Exchange) -> None:
     """A stream with headers of its own."""
-    await exchange.start_events(UNBUFFERED, encode_error=lambda words: b"event: error\ndata: <%s>\n\n" % words.encode())
-    await exchange.write(b"data: %s\n\n" % exchange.correlation_id.encode())
-    if exchange.header(b"x-want") == "failure":
+    await exchange.reply.start_events(
+        UNBUFFERED, encode_error=lambda words: b"event: error\ndata: <%s>\n\n" % words.encode()
+    )
+    await exchange.reply.write(b"data: %s\n\n" % exchange.request.correlation_id.encode())
+    if exchange.request.header(b"x-want") == "failure":
         raise Rejected("m", "no", status=422)
-    await exchange.end()
+    await exchange.reply.end()
 
 
 def build() -> App:

@@ -29,21 +29,21 @@ METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
 async def tell(exchange: Exchange) -> None:
     """A small answer, or what the request asks for."""
-    if exchange.header(b"x-want") == "stream":
-        await exchange.start_events()
-        await exchange.write(b"data: 1\n\n")
-        await exchange.end()
-    elif exchange.header(b"x-want") == "broken stream":
-        await exchange.start_events()
+    if exchange.request.header(b"x-want") == "stream":
+        await exchange.reply.start_events()
+        await exchange.reply.write(b"data: 1\n\n")
+        await exchange.reply.end()
+    elif exchange.request.header(b"x-want") == "broken stream":
+        await exchange.reply.start_events()
         raise RuntimeError
-    elif exchange.header(b"x-want") == "error":
+    elif exchange.request.header(b"x-want") == "error":
         raise InvalidRequest("no")
-    elif exchange.header(b"x-want") == "bug":
+    elif exchange.request.header(b"x-want") == "bug":
         raise RuntimeError
-    elif exchange.header(b"x-want") == "body":
-        await exchange.read_json(10)
+    elif exchange.request.header(b"x-want") == "body":
+        await exchange.request.read_json(10)
     else:
-        await exchange.answer_json(b"{}")
+        await exchange.reply.answer_json(b"{}")
 
 
 def build(

@@ -29,15 +29,15 @@ def event(text: str | int) -> bytes:
 
 
 async def few(exchange: Exchange) -> None:
-    await exchange.start_events(done=DONE)
+    await exchange.reply.start_events(done=DONE)
     for number in range(3):
-        await exchange.write(event(number))
-    await exchange.write(DONE)
-    await exchange.end()
+        await exchange.reply.write(event(number))
+    await exchange.reply.write(DONE)
+    await exchange.reply.end()
 
 
 async def health(exchange: Exchange) -> None:
-    await exchange.answer_json(b"{}")
+    await exchange.reply.answer_json(b"{}")
 
 
 @asynccontextmanager
@@ -70,8 +70,8 @@ async def test_an_error_after_the_start_is_the_last_event(done: bytes, is_in_one
     """G-37, G-38: after everything that was written, and followed by the end marker."""
 
     async def fail(exchange: Exchange) -> None:
-        await exchange.start_events(done=done)
-        await exchange.write(event("é"))
+        await exchange.reply.start_events(done=done)
+        await exchange.reply.write(event("é"))
         if not is_in_one_turn:
             await linger(0.01)
         raise InvalidRequest("not\n“so”")
@@ -95,14 +95,14 @@ async def test_an_error_before_the_start_has_its_own_status() -> None:
 
 async def test_writing_without_an_open_stream_is_a_bug_and_harms_nobody() -> None:
     async def write_late(exchange: Exchange) -> None:
-        await exchange.start_events()
-        await exchange.end()
+        await exchange.reply.start_events()
+        await exchange.reply.end()
         with pytest.raises(RuntimeError, match="no stream is open"):
-            await exchange.write(b"x")
+            await exchange.reply.write(b"x")
         raise RuntimeError("after the end")
 
     async def write_early(exchange: Exchange) -> None:
-        await exchange.write(b"x")
+        await exchange.reply.write(b"x")
 
     async with served(build_app({"/late": write_late, "/early": write_early, "/few": few})) as port:
         assert (await call(port, "/early")).status == 500
@@ -120,11 +120,11 @@ async def test_a_silent_stream_sends_a_comment_now_and_then_between_events() -> 
     turns = asyncio.Event(), asyncio.Event()
 
     async def dawdle(exchange: Exchange) -> None:
-        await exchange.start_events()
+        await exchange.reply.start_events()
         for turn, text in zip(turns, "ab", strict=True):
             await turn.wait()
-            await exchange.write(event(text))
-        await exchange.end()
+            await exchange.reply.write(event(text))
+        await exchange.reply.end()
 
     async with serving(dawdle, keep_alive_s=0.02) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
@@ -221,10 +221,10 @@ def test_a_comment_never_falls_into_an_event_that_is_written_in_pieces() -> None
 
 async def test_other_streams_give_no_sign_of_life() -> None:
     async def lines(exchange: Exchange) -> None:
-        await exchange.start_stream([], lambda reply: b"")
+        await exchange.reply.start_stream([], lambda reply: b"")
         await linger()
-        await exchange.write(b"{}\n")
-        await exchange.end()
+        await exchange.reply.write(b"{}\n")
+        await exchange.reply.end()
 
     async with serving(lines, keep_alive_s=0.02) as port:
         assert (await call(port, "/events")).body == b"{}\n"
@@ -237,15 +237,15 @@ async def test_what_is_written_in_one_turn_leaves_as_one_chunk_and_waits_no_long
     go_on = asyncio.Event()
 
     async def burst(exchange: Exchange) -> None:
-        await exchange.start_events()
+        await exchange.reply.start_events()
         for _ in range(200):
-            await exchange.write(event("x"))
+            await exchange.reply.write(event("x"))
         await go_on.wait()
-        await exchange.write(event("y"))
+        await exchange.reply.write(event("y"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await exchange.write(event("z"))
-        await exchange.end()
+        await exchange.reply.write(event("z"))
+        await exchange.reply.end()
 
     async with serving(burst) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
@@ -259,11 +259,11 @@ async def test_the_buffer_of_one_turn_is_bounded() -> None:
     written: list[int] = []
 
     async def flood(exchange: Exchange) -> None:
-        await exchange.start_events()
+        await exchange.reply.start_events()
         for number in range(20_000):
             written.append(number)
-            await exchange.write(event("x" * 1000))
-        await exchange.end()
+            await exchange.reply.write(event("x" * 1000))
+        await exchange.reply.end()
 
     async with serving(flood) as port, connect(port, limit=1024, receive_bytes=4096) as client:
         await client.send(build_request("POST", "/events"))
@@ -280,12 +280,12 @@ async def test_the_buffer_of_one_turn_is_bounded() -> None:
 
 async def test_a_slow_reader_gets_everything_in_order() -> None:
     async def count(exchange: Exchange) -> None:
-        await exchange.start_events()
+        await exchange.reply.start_events()
         for number in range(1500):
-            await exchange.write(event(f"{number:0500}"))
+            await exchange.reply.write(event(f"{number:0500}"))
             if number % 7 == 0:
                 await asyncio.sleep(0)
-        await exchange.end()
+        await exchange.reply.end()
 
     async with serving(count) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
@@ -303,13 +303,13 @@ async def test_a_slow_reader_gets_everything_in_order() -> None:
 
 async def test_http_1_0_gets_the_body_without_chunks_and_its_end_is_that_of_the_connection() -> None:
     async def slowly(exchange: Exchange) -> None:
-        await exchange.start_events(done=DONE)
-        await exchange.write(event("a"))
+        await exchange.reply.start_events(done=DONE)
+        await exchange.reply.write(event("a"))
         await linger(0.01)
-        await exchange.write(event("b"))
-        if exchange.header(b"x-fail"):
+        await exchange.reply.write(event("b"))
+        if exchange.request.header(b"x-fail"):
             raise InvalidRequest("no")
-        await exchange.end()
+        await exchange.reply.end()
 
     async with serving(slowly) as port:
         for headers, end in (
@@ -325,11 +325,11 @@ async def test_http_1_0_gets_the_body_without_chunks_and_its_end_is_that_of_the_
 
 async def test_head_has_no_body_and_the_connection_stays_usable() -> None:
     async def slow(exchange: Exchange) -> None:
-        await exchange.start_events()
-        await exchange.write(event("a"))
+        await exchange.reply.start_events()
+        await exchange.reply.write(event("a"))
         await linger()
-        await exchange.write(event("b"))
-        await exchange.end()
+        await exchange.reply.write(event("b"))
+        await exchange.reply.end()
 
     async with serving(slow, keep_alive_s=0.01) as port, connect(port) as client:
         await client.send(build_request("HEAD", "/events") + build_request("GET", "/few"))
@@ -340,11 +340,11 @@ async def test_head_has_no_body_and_the_connection_stays_usable() -> None:
 
 async def test_pipelined_streams_are_answered_in_their_order() -> None:
     async def slow(exchange: Exchange) -> None:
-        await exchange.start_events()
+        await exchange.reply.start_events()
         for number in range(5):
-            await exchange.write(event(f"slow {number}"))
+            await exchange.reply.write(event(f"slow {number}"))
             await latency(0.01)
-        await exchange.end()
+        await exchange.reply.end()
         await latency(0.02)  # the next one is under way already
 
     async with serving(slow) as port, connect(port) as client:
@@ -355,10 +355,10 @@ async def test_pipelined_streams_are_answered_in_their_order() -> None:
 
 async def test_a_client_that_waited_for_leave_to_send_gets_its_events() -> None:
     async def echo(exchange: Exchange) -> None:
-        body = await exchange.read_json(1000)
-        await exchange.start_events()
-        await exchange.write(event(body.decode()))
-        await exchange.end()
+        body = await exchange.request.read_json(1000)
+        await exchange.reply.start_events()
+        await exchange.reply.write(event(body.decode()))
+        await exchange.reply.end()
 
     async with serving(echo) as port, connect(port) as client:
         headers = {**JSON_TYPE, "content-length": "2", "expect": "100-continue"}
@@ -376,9 +376,9 @@ async def test_a_stream_that_takes_too_long_ends_with_that_error() -> None:
     steps: list[str] = []
 
     async def too_long(exchange: Exchange) -> None:
-        if not exchange.header(b"x-unary"):
-            await exchange.start_events(done=DONE)
-            await exchange.write(event("a"))
+        if not exchange.request.header(b"x-unary"):
+            await exchange.reply.start_events(done=DONE)
+            await exchange.reply.write(event("a"))
         try:
             clock.advance(limit_s)  # less than the client waits
             await forever()
@@ -406,11 +406,11 @@ async def test_a_client_that_leaves_takes_everything_with_it(way: str) -> None:
     async def endless(exchange: Exchange) -> None:
         token = Token()
         kept.append(weakref.ref(token))
-        await exchange.start_events()
-        await exchange.write(event("a"))
+        await exchange.reply.start_events()
+        await exchange.reply.write(event("a"))
         try:
             while way == "writes":
-                await exchange.write(event("x" * 100))
+                await exchange.reply.write(event("x" * 100))
                 await asyncio.sleep(0)
             await forever()
         finally:
@@ -459,10 +459,10 @@ async def test_a_permit_lives_as_long_as_the_stream() -> None:
     go_on = asyncio.Event()
 
     async def wait(exchange: Exchange) -> None:
-        await exchange.start_events()
-        await exchange.write(event("a"))
+        await exchange.reply.start_events()
+        await exchange.reply.write(event("a"))
         await go_on.wait()
-        await exchange.end()
+        await exchange.reply.end()
 
     async with serving(wait, max_streams=1) as port, connect(port) as client:
         await client.send(build_request("POST", "/events"))
@@ -483,8 +483,8 @@ async def test_a_permit_comes_back_however_the_stream_ends(end: str) -> None:
 
     async def bad(exchange: Exchange) -> None:
         try:
-            await exchange.start_events()
-            await exchange.write(event("a"))
+            await exchange.reply.start_events()
+            await exchange.reply.write(event("a"))
             if end == "fails":
                 raise ZeroDivisionError
             if end == "takes too long":
@@ -510,8 +510,8 @@ async def test_an_exchange_knows_that_nobody_in_particular_asks() -> None:
     seen: list[str] = []
 
     async def look(exchange: Exchange) -> None:
-        seen.append(exchange.caller)
-        await exchange.answer_json(b"{}")
+        seen.append(exchange.request.caller)
+        await exchange.reply.answer_json(b"{}")
 
     app: App = build_app({"/look": look})
     async with served(app) as port:

@@ -73,7 +73,7 @@ class ChatRoutes:
             await _refuse(exchange, error)
             return
         told = self._tell_about(exchange, request, question)
-        await exchange.answer_json(wire.encode_response("".join(parts), outcome, told))
+        await exchange.reply.answer_json(wire.encode_response("".join(parts), outcome, told))
 
     async def answer_stream(self, exchange: Exchange) -> None:
         """POST chat/stream."""
@@ -84,28 +84,28 @@ class ChatRoutes:
             await _refuse(exchange, error)
             return
         told = self._tell_about(exchange, request, question)
-        await exchange.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
+        await exchange.reply.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
-        tracer = exchange.tracer
+        tracer = exchange.reply.tracer
 
         async def tell(step: Step) -> None:
             if tracer is not None:
                 await tracer.flush()
-            await exchange.write(wire.encode_step(step, told))
+            await exchange.reply.write(wire.encode_step(step, told))
             if isinstance(step, RetrievalStarted):
-                exchange.flush()  # before the work begins
+                exchange.reply.flush()  # before the work begins
 
         async with nullcontext() if tracer is None else tracer.open():
             outcome = await _carry_out(question, tell)
-        await exchange.write(wire.encode_done(outcome, told))
-        await exchange.end()
+        await exchange.reply.write(wire.encode_done(outcome, told))
+        await exchange.reply.end()
 
     def _tell_about(self, exchange: Exchange, request: wire.ChatRequest, question: Question) -> wire.Told:
         return wire.Told(question.guarding.is_on, request.citations, has_names=wants(exchange, MAPPING_HEADER))
 
     async def _read(self, exchange: Exchange) -> wire.ChatRequest:
         try:
-            body = await exchange.read_json(self._answering.limits.body_bytes)
+            body = await exchange.request.read_json(self._answering.limits.body_bytes)
         except UnreadableBody as error:
             if error.status == 413:
                 raise
@@ -125,7 +125,7 @@ class ChatRoutes:
 
     async def _ask(self, exchange: Exchange, request: wire.ChatRequest, *, is_stream: bool) -> Question:
         upstreams, settings = self._gateway.upstreams, self._settings
-        correlation_id, threshold = exchange.correlation_id, request.similarity_threshold
+        correlation_id, threshold = exchange.request.correlation_id, request.similarity_threshold
         model = request.endpoint(request.model)
         sources = [request.endpoint(ref) for ref in request.data_sources]
         streams = is_stream and settings.model_streaming
@@ -144,7 +144,7 @@ class ChatRoutes:
             system_prompt=request.custom_system_prompt or None,
             guarding=await self._guard(exchange, request.detectors, request.model),
             finds_citations=request.citations,
-            trace=None if exchange.tracer is None else exchange.tracer.trace,
+            trace=None if exchange.reply.tracer is None else exchange.reply.tracer.trace,
         )
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
@@ -240,5 +240,5 @@ def _without_authorization(headers: Headers) -> Headers:
 
 
 async def _refuse(exchange: Exchange, error: wire.Fault) -> None:
-    exchange.error_code = error.status
-    await exchange.answer_json(wire.encode_fault(error), error.status)
+    exchange.reply.error_code = error.status
+    await exchange.reply.answer_json(wire.encode_fault(error), error.status)

@@ -36,13 +36,13 @@ class GenerationRoutes:
     async def classify_stream(self, exchange: Exchange) -> None:
         """POST the same, streamed."""
         wanted = await self._read(exchange)
-        await exchange.start_events()
+        await exchange.reply.start_events()
         await self._classify(exchange, wanted, is_stream=True)
 
     async def generate(self, exchange: Exchange) -> None:
         """POST generation-detection."""
         answering = self._answering
-        raw = await exchange.read_json(answering.limits.body_bytes)
+        raw = await exchange.request.read_json(answering.limits.body_bytes)
         request = await decode_body(wire.GENERATION_DETECTION, raw)
         for name in ("model_id", "prompt", "detectors"):
             if not getattr(request, name):
@@ -55,7 +55,7 @@ class GenerationRoutes:
         await answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=False))
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
-        raw = await exchange.read_json(self._answering.limits.body_bytes)
+        raw = await exchange.request.read_json(self._answering.limits.body_bytes)
         return wire.read_classification(await decode_body(self._formats.classification, raw))
 
     async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:

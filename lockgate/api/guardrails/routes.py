@@ -60,7 +60,7 @@ class GuardrailsRoutes:
 
     async def detect_content(self, exchange: Exchange) -> None:
         """POST detection/content."""
-        body = await exchange.read_json(self._limits.body_bytes)
+        body = await exchange.request.read_json(self._limits.body_bytes)
         request = await decode_body(CONTENT_REQUEST, body)
         _require(content=request.content, detectors=request.detectors)
         answering = self._answering
@@ -71,11 +71,11 @@ class GuardrailsRoutes:
         found = await detect_contents(request.content, chosen.contents, self._max_open, trusts_chunks=trusts_chunks)
         if found:
             count_detections(found)
-        await exchange.answer_json(encode_answer(found))
+        await exchange.reply.answer_json(encode_answer(found))
 
     async def detect_chat(self, exchange: Exchange) -> None:
         """POST detection/chat."""
-        body = await exchange.read_json(self._limits.body_bytes)
+        body = await exchange.request.read_json(self._limits.body_bytes)
         detectors, chat = await decode(body, read_chat)
         _require(detectors=detectors, messages=chat.messages)
         check_reviewable(chat.messages)
@@ -83,14 +83,14 @@ class GuardrailsRoutes:
 
     async def detect_context(self, exchange: Exchange) -> None:
         """POST detection/context."""
-        request = await decode_body(CONTEXT_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        request = await decode_body(CONTEXT_REQUEST, await exchange.request.read_json(self._limits.body_bytes))
         _require(detectors=request.detectors, content=request.content, context=request.context)
         claim = Claim(request.content, request.context_type.value, request.context)
         await self._review(exchange, request.detectors, TEXT_CONTEXT_DOC, claim)
 
     async def detect_generated(self, exchange: Exchange) -> None:
         """POST detection/generated."""
-        request = await decode_body(GENERATED_REQUEST, await exchange.read_json(self._limits.body_bytes))
+        request = await decode_body(GENERATED_REQUEST, await exchange.request.read_json(self._limits.body_bytes))
         _require(prompt=request.prompt, generated_text=request.generated_text, detectors=request.detectors)
         generated = Generated(request.prompt, request.generated_text)
         await self._review(exchange, request.detectors, TEXT_GENERATION, generated)
@@ -101,13 +101,13 @@ class GuardrailsRoutes:
         chosen = await answering.choose(detectors, answering.rules(kind), answering.headers(exchange))
         found = await review_all(chosen.reviews, subject, self._max_open)
         count_detections(found)
-        await exchange.answer_json(encode_reviews(found))
+        await exchange.reply.answer_json(encode_reviews(found))
 
     async def stream_content(self, exchange: Exchange) -> None:
         """POST detection/stream-content."""
-        if not exchange.header(b"content-type").lower().startswith(NDJSON):
+        if not exchange.request.header(b"content-type").lower().startswith(NDJSON):
             raise UnreadableBody(f"expected {NDJSON}", status=415)
-        await exchange.start_stream([*self._rules.line_headers], _encode_error_line)
+        await exchange.reply.start_stream([*self._rules.line_headers], _encode_error_line)
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
             detectors = first[0].detectors or {}
@@ -121,8 +121,8 @@ class GuardrailsRoutes:
                     if release.detections:
                         count_detections(release.detections)
                     if release.text or release.detections:
-                        await exchange.write(self._encode_line(release))
-        await exchange.end()
+                        await exchange.reply.write(self._encode_line(release))
+        await exchange.reply.end()
 
 
 def _require(**fields: object) -> None:
@@ -134,7 +134,7 @@ def _require(**fields: object) -> None:
 async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[list[ContentLine], None]:
     """The lines as they come, those of one packet together; those before a bad one come first."""
     splitter = LineSplitter(max_bytes)
-    async with aclosing(exchange.pieces()) as pieces:
+    async with aclosing(exchange.request.pieces()) as pieces:
         async for piece in pieces:
             async for lines in _decode_lines(splitter.feed(piece)):
                 yield lines

@@ -71,8 +71,8 @@ class ModerationRoutes:
     async def moderate(self, exchange: Exchange) -> None:
         """POST /v1/moderations."""
         answering = self._answering
-        asked = await decode(await exchange.read_json(answering.limits.body_bytes), read_moderation)
-        chosen = self._find_policy(asked, exchange.policy)
+        asked = await decode(await exchange.request.read_json(answering.limits.body_bytes), read_moderation)
+        chosen = self._find_policy(asked, exchange.request.policy)
         readers = await self._choose(chosen, answering.headers(exchange))
         texts = [text for texts in asked.inputs for text in texts]
         # A text asks each detector once, so that many texts at once are as many requests to each of them.
@@ -81,7 +81,7 @@ class ModerationRoutes:
         results = [_build(readers, [next(left) for _ in texts]) for texts in asked.inputs]
         failed = dict.fromkeys(name for one in read for name in sorted(one.failed))
         warnings = [warn(*describe_failure(name, ends=False)) for name in failed]
-        await exchange.answer_json(encode_moderation(asked.model or chosen.name, chosen.name, results, warnings))
+        await exchange.reply.answer_json(encode_moderation(asked.model or chosen.name, chosen.name, results, warnings))
 
     def _find_policy(self, asked: Moderated, in_path: str | None) -> PolicySettings:
         """The policy of the path, of the body, of the model's name, or of the settings."""

@@ -44,11 +44,11 @@ class OpenAIRoutes:
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
-        await self.complete_chat_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+        await self.complete_chat_body(exchange, await exchange.request.read_json(self._answering.limits.body_bytes))
 
     async def complete_text(self, exchange: Exchange) -> None:
         """POST text completions."""
-        await self.complete_text_body(exchange, await exchange.read_json(self._answering.limits.body_bytes))
+        await self.complete_text_body(exchange, await exchange.request.read_json(self._answering.limits.body_bytes))
 
     async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
         """The same, when the body has been read."""
@@ -108,7 +108,7 @@ class OpenAIRoutes:
         if self._rules.checks_thresholds_first:
             answering.check_thresholds(asked.input, asked.output)
         if asked.is_stream:
-            await exchange.start_events(done=DONE)
+            await exchange.reply.start_events(done=DONE)
         plan = await self._plan(exchange, dialect, asked)
         check_role()
         generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)

@@ -26,7 +26,7 @@ from lockgate.api.turn_values import read_request_id
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.gate.values import Detection
-from lockgate.server.exchange import TOO_LARGE, Exchange
+from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
@@ -59,7 +59,7 @@ class Scribe(Protocol):
 class Manners(NamedTuple):
     """What the dialects of one family share."""
 
-    read_body: Callable[[Exchange, int], Awaitable[bytes]]  # of at most so many bytes
+    read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # of at most so many bytes
     start: Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
     encode_unknown: Callable[[str], bytes]  # the answer where nobody has that name
     suffix: str = ""  # that names may have or not
@@ -74,15 +74,15 @@ class Dialect(NamedTuple):
 
 
 async def _start_events(exchange: Exchange) -> None:
-    await exchange.start_events([_UNBUFFERED], error_event="")
+    await exchange.reply.start_events([_UNBUFFERED], error_event="")
 
 
 async def _start_lines(exchange: Exchange) -> None:
-    await exchange.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
+    await exchange.reply.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
 
 
-_OPENAI = Manners(Exchange.read_json, _start_events, agent_openai.encode_unknown_model)
-_OLLAMA = Manners(Exchange.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
+_OPENAI = Manners(HttpRequest.read_json, _start_events, agent_openai.encode_unknown_model)
+_OLLAMA = Manners(HttpRequest.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
 OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
 OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
 OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
@@ -148,22 +148,22 @@ class AgentRoutes:
 
     async def list_models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        await exchange.answer_json(agent_openai.encode_models(self.names, self._created))
+        await exchange.reply.answer_json(agent_openai.encode_models(self.names, self._created))
 
     async def show_model(self, exchange: Exchange) -> None:
         """GET /v1/models/<name>, of a name that is known."""
-        name = exchange.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
-        await exchange.answer_json(agent_openai.encode_model(name, self._created))
+        name = exchange.request.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
+        await exchange.reply.answer_json(agent_openai.encode_model(name, self._created))
 
     async def list_tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
-        await exchange.answer_json(agent_ollama.encode_models(self.names, self._created))
+        await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
     async def _take(self, exchange: Exchange, dialect: Dialect, pass_on: PassOn | None = None) -> None:
         """Answer, or pass on what is for the server behind us, untouched."""
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
-        raw = await dialect.manners.read_body(exchange, max(ours, theirs))
-        found = self._find(await decode(raw, peek_model), dialect, exchange.policy)
+        raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
+        found = self._find(await decode(raw, peek_model), dialect, exchange.request.policy)
         if len(raw) > (theirs if found is None and pass_on is not None else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
         if found is None and pass_on is not None:
@@ -203,14 +203,14 @@ class AgentRoutes:
 
 async def tell_version(exchange: Exchange) -> None:
     """GET /api/version."""
-    await exchange.answer_json(agent_ollama.encode_version(__version__))
+    await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
 
 
 def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
     if not found.agent and (wanted.session_id or wanted.label):
         name = "session_id" if wanted.session_id else "query_type"
         raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
-    session = SessionKey(exchange.caller, found.agent, wanted.session_id) if wanted.session_id else None
+    session = SessionKey(exchange.request.caller, found.agent, wanted.session_id) if wanted.session_id else None
     return Ask(
         question=wanted.question,
         session=session,
@@ -218,7 +218,7 @@ def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
         label=wanted.label,
         editor=wanted.editor,
         account=wanted.account,
-        request_id=read_request_id(exchange.header(b"x-request-id")),
+        request_id=read_request_id(exchange.request.header(b"x-request-id")),
         params=wanted.params,
         is_stream=wanted.is_stream,
     )
@@ -239,10 +239,10 @@ async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Diale
     scribe.warnings = _list_warnings(facts)
     last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
     if ask.is_stream:
-        await exchange.write(last)
-        await exchange.end()
+        await exchange.reply.write(last)
+        await exchange.reply.end()
     else:
-        await exchange.answer_json(last)
+        await exchange.reply.answer_json(last)
 
 
 async def _relay(
@@ -252,10 +252,10 @@ async def _relay(
     dialect, scribe = words
     await dialect.manners.start(exchange)
     if begin := scribe.begin():
-        await exchange.write(begin)
+        await exchange.reply.write(begin)
     while piece is not None:
         if piece:
-            await exchange.write(scribe.add(piece))
+            await exchange.reply.write(scribe.add(piece))
         piece = await anext(pieces, None)
 
 
@@ -290,5 +290,5 @@ def _refusing_plainly() -> Iterator[None]:
 
 
 async def _tell_unknown(exchange: Exchange, dialect: Dialect, name: str) -> None:
-    exchange.error_code = 404
-    await exchange.answer_json(dialect.manners.encode_unknown(name), 404)
+    exchange.reply.error_code = 404
+    await exchange.reply.answer_json(dialect.manners.encode_unknown(name), 404)

@@ -129,9 +129,9 @@ def lose_the_finish() -> None:
 
 def leave_the_model() -> None:
     """Nobody stops the model when the client leaves."""
-    from lockgate.server.exchange import Exchange
+    from lockgate.server.exchange import HttpRequest
 
-    Exchange.watch = lambda self, task: None  # type: ignore[method-assign]
+    HttpRequest.watch = lambda self, task: None  # type: ignore[method-assign]
 
 
 VARIANTS = {
