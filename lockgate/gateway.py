@@ -28,8 +28,16 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.guard.account import Chunking
 from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
-from lockgate.interfaces import Backend, Chunker, Headers, Probe
-from lockgate.opened_agents import Exposed, Guards, SharedHouse, Staff, StaffOpener, build_bench, build_speaker
+from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
+from lockgate.opened_agents import (
+    AgentOpener,
+    Exposed,
+    Guards,
+    OpenedAgents,
+    SharedContext,
+    build_evaluation,
+    guard_model,
+)
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.sessions.turns import DEFAULT_AGENT
 
@@ -47,7 +55,7 @@ class Gateway:
     settings: Settings
     guarding: Guards
     upstreams: "Upstreams"
-    staff: Staff
+    opened: OpenedAgents
     rules: EndpointRules
     generation: Backend | None = None
     openai: Backend | None = None
@@ -72,22 +80,22 @@ class Gateway:
     @property
     def agents(self) -> Mapping[str, Speaker]:
         """The agents by name."""
-        return self.staff.agents
+        return self.opened.agents
 
     @property
     def default_agent(self) -> str:
         """The agent of whoever names none: the one called `default`, else the first."""
-        return DEFAULT_AGENT if DEFAULT_AGENT in self.staff.agents else next(iter(self.staff.agents))
+        return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
         """A configured model, under the policy that is named, else its own; raises KeyError for what there is not."""
         policy = policy if policy is not None else self.settings.models[name].policy
         chosen = self.settings.policies[policy] if policy is not None else None
-        return build_speaker(self.staff.models[name], self.guarding, chosen)
+        return guard_model(self.opened.models[name], self.guarding, chosen)
 
     def find_agent(self, name: str, policy: str | None) -> Speaker:
         """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""
-        agent, own = self.staff.agents[name], self.settings.agents[name].policy
+        agent, own = self.opened.agents[name], self.settings.agents[name].policy
         if policy is None or policy == own:
             return agent
         if own is not None:
@@ -97,7 +105,7 @@ class Gateway:
 
     def evaluation(self, agent: str | None = None) -> Bench:
         """What evaluating an agent needs."""
-        return build_bench(self.settings, self.staff, agent or self.default_agent)
+        return build_evaluation(self.settings, self.opened, agent or self.default_agent)
 
     def strategy(self, default: Strategy) -> Strategy:
         """Where releases end: the one rule or setting for all, else the endpoint's own."""
@@ -133,15 +141,15 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         exposed = Exposed({}, {})
         upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
         try:
-            staff = await StaffOpener(guarding, stack, opener.open_part, upstreams, opener.house).open(exposed)
+            agents = await AgentOpener(guarding, stack, opener.open_part, upstreams, opener.context).open(exposed)
         except ConfigError as error:
             if opener.faults:
                 raise ConfigFaults((*opener.faults, error)) from error
             raise
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
-        probes = {**opener.probes, **staff.probes}
-        yield Gateway(settings, guarding, upstreams, staff, opener.rules, generation, openai, probes)
+        probes = {**opener.probes, **agents.probes}
+        yield Gateway(settings, guarding, upstreams, agents, opener.rules, generation, openai, probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,7 @@ class _Opener:
         self._settings = settings
         self._stack = stack
         self.rules = find_rules(settings)
-        self.house = SharedHouse(settings, stack)
+        self.context = SharedContext(settings, stack)
         self.chunkers: dict[str, Chunker | None] = {}
         self.probes: dict[str, Probe | None] = {}
         self.faults: list[ConfigError] = []
@@ -234,7 +242,7 @@ class _Opener:
 
     def _fit(self, name: str, detector: DetectorSettings, opened: Any) -> Any:
         """The detector in the place that its type gives it; None if it cannot be of that type, which is noted."""
-        types = getattr(opened, "types", (TEXT_CONTENTS,))
+        types = opened.types if isinstance(opened, TypedDetector) else (TEXT_CONTENTS,)
         if opened is None or detector.type in types:
             return opened
         if TEXT_CONTENTS in types:
@@ -270,7 +278,7 @@ class _Opener:
     async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:
         """A part that runs here, opened; None if it cannot be, which is noted."""
         try:
-            return await self._stack.enter_async_context(open_plugin(group, name, options, self.house))
+            return await self._stack.enter_async_context(open_plugin(group, name, options, self.context))
         except ConfigError as error:
             self.faults.append(place_fault(error, self._settings.source, key))
             return None
@@ -308,8 +316,8 @@ def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) 
 
     async def open_once() -> None:
         async with AsyncExitStack() as stack:
-            house = SharedHouse(Settings(data_dir=data_dir), stack)
-            async with open_plugin(group, name, options, house):
+            context = SharedContext(Settings(data_dir=data_dir), stack)
+            async with open_plugin(group, name, options, context):
                 pass
 
     try:

@@ -5,10 +5,11 @@ Each part is made by a factory `(options) -> async context manager of the part`,
 (lockgate.plugins). `lockgate.testing` has public fakes of all of them.
 """
 
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from lockgate.gate.prompt import Grounds
 from lockgate.gate.values import (
@@ -32,7 +33,7 @@ Factory = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Part]]
 AnyFactory = TypeVar("AnyFactory", bound=Callable[..., Any])
 
 
-class House(Protocol):
+class PartContext(Protocol):
     """What a part that runs here may use of the process around it."""
 
     @property
@@ -46,10 +47,31 @@ class House(Protocol):
         """The embedder that runs here, one for all; nobody if its weights have not been fetched."""
 
 
-def in_house(factory: AnyFactory) -> AnyFactory:
-    """Marks a factory that wants to know the house: it is called with it beside the options."""
-    factory.wants_house = True  # type: ignore[attr-defined]
+@runtime_checkable
+class ContextFactory(Protocol):
+    """A factory that is called with a PartContext beside the options."""
+
+    takes_context: bool
+
+    def __call__(self, options: Mapping[str, Any], context: PartContext) -> AbstractAsyncContextManager[Any]:
+        """An async context manager of the part."""
+
+
+def with_context(factory: AnyFactory) -> AnyFactory:
+    """Mark a factory as a ContextFactory."""
+    vars(factory)["takes_context"] = True
     return factory
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """The names of 0.6, for one release."""
+        moved = {"House": "PartContext", "in_house": "with_context"}
+        if name not in moved:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warnings.warn(f"{__name__}.{name} is now {moved[name]}", DeprecationWarning, stacklevel=2)
+        return globals()[moved[name]]
 
 
 class ChunkMachine(Protocol):
@@ -98,8 +120,7 @@ class SourceReading(Protocol):
 class Detector(Protocol):
     """Reads chunks and reports findings.
 
-    An embedded one that has an attribute `types` says by it of which types it can be; without, it reads contents, and
-    stands in for reviewers by reading what was said last.
+    One that is no TypedDetector reads contents, and stands in for reviewers by reading what was said last.
     """
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> Reading:
@@ -113,6 +134,15 @@ class LookbehindDetector(Protocol):
     @property
     def lookbehind_chars(self) -> int:
         """How many characters before the cut; 0 for none."""
+
+
+@runtime_checkable
+class TypedDetector(Protocol):
+    """A Detector or Reviewer that runs here and says of which types it can be."""
+
+    @property
+    def types(self) -> Sequence[str]:
+        """The types that settings may give it, for example `text_contents`."""
 
 
 class Review(Protocol):
@@ -142,6 +172,7 @@ class Backend(Protocol):
         """How many tokens the text has."""
 
 
+@runtime_checkable
 class Probe(Protocol):
     """A service whose health can be asked."""
 
@@ -189,14 +220,38 @@ class GroundedModel(Protocol):
         """The answer to a question from its documents; otherwise like `Model.generate`."""
 
 
-class Embedder(Protocol):
-    """Turns texts into vectors whose nearness is nearness in meaning.
+@runtime_checkable
+class NamedModel(Protocol):
+    """A Model that has a name for logs and for the playground."""
 
-    One that has an attribute `model` says who makes them: vectors of different models are never compared.
-    """
+    @property
+    def known_as(self) -> str:
+        """Its name."""
+
+
+@runtime_checkable
+class DescribedModel(Protocol):
+    """A Model that says something about itself in the playground."""
+
+    @property
+    def note(self) -> str:
+        """One line."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors whose nearness is nearness in meaning."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """One vector per text, each of length 1; raises UpstreamError."""
+
+
+@runtime_checkable
+class NamedEmbedder(Protocol):
+    """An Embedder that names its model: vectors of different models are never compared."""
+
+    @property
+    def model(self) -> str:
+        """The model that makes the vectors; without this the name of the embedder's class is taken."""
 
 
 class SessionStore(Protocol):

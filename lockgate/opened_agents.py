@@ -35,7 +35,7 @@ from lockgate.guard.account import Chunking
 from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse
 from lockgate.guard.policy import Policy
 from lockgate.guard.stream import plan_lanes
-from lockgate.interfaces import DataSource, Embedder, House, Model, Probe, SessionStore
+from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.rag.sources import NamedSource
 from lockgate.sessions.turns import StoreLimits
@@ -119,7 +119,7 @@ def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class OpenedAgents:
     """Everybody who can answer: agents by name, models by id, and who compares their answers."""
 
     agents: Mapping[str, Agent]
@@ -145,8 +145,8 @@ class Exposed(NamedTuple):
     models: dict[str, Model | Endpoint | None]
 
 
-class SharedHouse:
-    """What parts of one process share: a House. Models are known once they are open."""
+class SharedContext:
+    """What parts of one process share: a PartContext. Models are known once they are open."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
@@ -172,7 +172,7 @@ class SharedHouse:
         return self._embedder
 
 
-class StaffOpener:
+class AgentOpener:
     """Opens them one by one. `open_part` opens a plugin of a group and notes what is wrong with it."""
 
     def __init__(
@@ -181,20 +181,20 @@ class StaffOpener:
         stack: AsyncExitStack,
         open_part: OpenPart,
         upstreams: "Upstreams",
-        house: SharedHouse,
+        context: SharedContext,
     ) -> None:
         self._settings = guards.settings
         self._guards = guards
         self._stack = stack
-        self._house = house
+        self._context = context
         self._open_part = open_part
         self._upstreams = upstreams
         self._probes: dict[str, Probe] = {}
 
-    async def open(self, exposed: Exposed) -> Staff:
+    async def open(self, exposed: Exposed) -> OpenedAgents:
         """Everybody, and for requests that name them those that are exposed. Raises ConfigError."""
         settings = self._settings
-        models = self._house.models = {name: await self._open_model(one) for name, one in settings.models.items()}
+        models = self._context.models = {name: await self._open_model(one) for name, one in settings.models.items()}
         used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
         embedder = await self._open_embedder() if any(map(_embeds, used.values())) else None
         sources = {name: await self._open_source(one, embedder) for name, one in used.items()}
@@ -202,12 +202,12 @@ class StaffOpener:
                                if one.expose})  # fmt: skip
         exposed.sources.update({name: _expose_source(one, sources[name]) for name, one in used.items() if one.expose})
         agents = await self._open_agents(models, sources, embedder) if settings.agents else {}
-        return Staff(agents, models, sources, self._probes, self._list_needed())
+        return OpenedAgents(agents, models, sources, self._probes, self._list_needed())
 
     async def _open_agents(
         self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
     ) -> dict[str, Agent]:
-        store = await self._enter("sessions", open_sessions(self._settings, self._house))
+        store = await self._enter("sessions", open_sessions(self._settings, self._context))
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
         agents = {}
@@ -248,8 +248,10 @@ class StaffOpener:
         return {name: probe for name, probe in self._probes.items() if name in needed or "." not in name}
 
     async def _enter(self, name: str, opening: AbstractAsyncContextManager[Any]) -> Any:
-        opened = await self._stack.enter_async_context(opening)
-        if hasattr(opened, "probe"):
+        return self._note_probe(name, await self._stack.enter_async_context(opening))
+
+    def _note_probe(self, name: str, opened: Any) -> Any:
+        if isinstance(opened, Probe):
             self._probes[name] = opened
         return opened
 
@@ -264,9 +266,7 @@ class StaffOpener:
 
             return await self._enter(name, open_ollama_model(model.ollama))
         opened = await self._open_part("lockgate.models", str(model.embedded), model.options, name)
-        if hasattr(opened, "probe"):
-            self._probes[name] = opened
-        return opened
+        return self._note_probe(name, opened)
 
     async def _open_source(self, source: SourceSettings, embedder: Embedder | None) -> NamedSource:
         name = f"sources.{source.id}"
@@ -287,7 +287,7 @@ class StaffOpener:
     async def _open_embedder(self) -> Embedder | None:
         embedder: Embedder | None
         if self._settings.embeddings.ollama is None:
-            embedder = await self._house.share_embedder()
+            embedder = await self._context.share_embedder()
         else:
             embedder = await self._enter("embeddings", open_embedder(self._settings))
         if embedder is None:
@@ -301,7 +301,7 @@ class StaffOpener:
         path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
         own = embedder if self._settings.embeddings.ollama is None else None
         if path is not None and own is None:
-            own = await self._house.share_embedder()
+            own = await self._context.share_embedder()
         if path is None or own is None:
             return _know_nothing
         classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)
@@ -329,12 +329,12 @@ def find_sessions_file(settings: Settings) -> Path | None:
 
 
 @asynccontextmanager
-async def open_sessions(settings: Settings, house: House | None = None) -> AsyncIterator[SessionStore]:
+async def open_sessions(settings: Settings, context: PartContext | None = None) -> AsyncIterator[SessionStore]:
     """The session store that the settings name, for agents and for operators. Raises ConfigError and UpstreamError."""
     name, options = _choose_store(settings)
     async with AsyncExitStack() as stack:
-        house = house if house is not None else SharedHouse(settings, stack)
-        opening = open_plugin(_SESSIONS, name, options, house, raises=(UpstreamError,))
+        context = context if context is not None else SharedContext(settings, stack)
+        opening = open_plugin(_SESSIONS, name, options, context, raises=(UpstreamError,))
         try:
             store: SessionStore = await stack.enter_async_context(opening)
         except ConfigError as error:
@@ -415,16 +415,16 @@ def open_index_of(
     return open_table(source.postgres.dsn.reveal(), source.postgres.table, embedder, source.id)
 
 
-def build_speaker(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
+def guard_model(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
     """A model alone, behind the gate if there is a policy."""
     return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
 
 
-def build_bench(settings: Settings, staff: Staff, agent: str) -> Bench:
+def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> Bench:
     """What evaluating the agent needs, as far as it is there."""
     evaluation = settings.evaluation
-    judge = Judge(staff.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
-    return Bench(partial(staff.find_agent, agent), judge, evaluation.questions)
+    judge = Judge(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
+    return Bench(partial(opened.find_agent, agent), judge, evaluation.questions)
 
 
 def _embeds(source: SourceSettings) -> bool:

@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from lockgate.errors import ConfigError
-from lockgate.interfaces import House
+from lockgate.interfaces import ContextFactory, PartContext
 
 GROUPS = (
     "lockgate.chunkers",
@@ -37,13 +37,13 @@ def find_factory(group: str, name: str) -> Any:
 
 @asynccontextmanager
 async def open_plugin(
-    group: str, name: str, options: Mapping[str, Any], house: House, raises: tuple[type[Exception], ...] = ()
+    group: str, name: str, options: Mapping[str, Any], context: PartContext, raises: tuple[type[Exception], ...] = ()
 ) -> AsyncIterator[Any]:
     """The part that a factory makes, open. Errors of the factory become ConfigError, but for those in `raises`."""
     async with AsyncExitStack() as stack:
         try:
             factory: Any = find_factory(group, name)
-            opening = factory(options, house) if getattr(factory, "wants_house", False) else factory(options)
+            opening = factory(options, context) if isinstance(factory, ContextFactory) else factory(options)
             part = await stack.enter_async_context(opening)
         except ConfigError:
             raise

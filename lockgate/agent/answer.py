@@ -21,7 +21,7 @@ from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import blaming_model, next_burst
 from lockgate.guard.request import GuardedRequest, InputBlocked, InputRead, ModelStarted, Released, open_guarded
 from lockgate.guard.stream import Source
-from lockgate.interfaces import Model
+from lockgate.interfaces import Model, NamedModel
 from lockgate.telemetry import Event, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
@@ -145,7 +145,7 @@ def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -
 
     One that falls silent after it has begun is as good as gone: too late is only a first word.
     """
-    name = getattr(model, "known_as", "")
+    name = model.known_as if isinstance(model, NamedModel) else ""
     log_event(
         Event.UPSTREAM_FAILED, logging.WARNING, part="model", model=name, status=error.status, reason=name_causes(error)
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from lockgate.index.hits import name_model
+from lockgate.index.hybrid_search import name_model
 from lockgate.index.passages import IndexedDocument, Passage, split_passages, text_to_embed
 from lockgate.index.readers import MAX_FILE_BYTES, READING_VERSION, SUFFIXES, NoText, read_document
 from lockgate.interfaces import Embedder, PassageIndex

@@ -20,7 +20,7 @@ from typing import TypeVar
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Document, Health
 from lockgate.index.fusion import LEG_LIMIT, Query
-from lockgate.index.hits import FoundByWords, name_model
+from lockgate.index.hits import FoundByWords
 from lockgate.index.hybrid_search import (
     LEG_TIMEOUT_S,
     NO_VECTORS,
@@ -28,6 +28,7 @@ from lockgate.index.hybrid_search import (
     FoundByMeaning,
     NothingToCompare,
     find_vector,
+    name_model,
 )
 from lockgate.index.index_file import IndexFile, open_index_file
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage

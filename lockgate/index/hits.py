@@ -83,8 +83,3 @@ def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) 
 def _weigh(total: int, passages: int) -> float:
     """How much a word tells: the rarer, the more."""
     return math.log(1 + max(total - passages + 0.5, 0.5) / (passages + 0.5))
-
-
-def name_model(embedder: object | None) -> str:
-    """Who makes the vectors; vectors of different models are never compared."""
-    return "" if embedder is None else str(getattr(embedder, "model", type(embedder).__qualname__))

@@ -23,7 +23,7 @@ from lockgate.index.hits import (
     leave_out_chance,
     rank_hits,
 )
-from lockgate.interfaces import Embedder
+from lockgate.interfaces import Embedder, NamedEmbedder
 from lockgate.telemetry import Event, log_event, name_causes
 
 LEG_TIMEOUT_S = 10.0
@@ -136,3 +136,10 @@ class DoubleSearch:
         if self._told.get(leg) != reason:
             self._told[leg] = reason
             log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
+
+
+def name_model(embedder: Embedder | None) -> str:
+    """The model that makes the vectors; vectors of different models are never compared."""
+    if embedder is None:
+        return ""
+    return embedder.model if isinstance(embedder, NamedEmbedder) else type(embedder).__qualname__

@@ -18,7 +18,7 @@ from lockgate.backends.postgres import PostgresPool, open_postgres
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 from lockgate.gate.values import Document, Health
 from lockgate.index.fusion import LEG_LIMIT, Query
-from lockgate.index.hits import FoundByWords, Hit, Spread, name_model
+from lockgate.index.hits import FoundByWords, Hit, Spread
 from lockgate.index.hybrid_search import (
     LEG_TIMEOUT_S,
     NO_VECTORS,
@@ -26,6 +26,7 @@ from lockgate.index.hybrid_search import (
     FoundByMeaning,
     NothingToCompare,
     find_vector,
+    name_model,
 )
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.index.postgres_sql import build_statements

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lockgate.errors import ConfigError
 from lockgate.gate.prompt import Grounds, make_sendable
 from lockgate.gate.values import Frame, Health, Message
-from lockgate.interfaces import Headers, House, in_house
+from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.models.gguf import check_gguf
 from lockgate.models.llama_process import NAME, NOT_RUNNING, End, Keeper, LoadFailed, open_keeper
 from lockgate.models.short_prompt import OPENING, build_citing_grammar, build_short_prompt
@@ -122,11 +122,11 @@ class ShortLlamaModel(LlamaModel):
                 yield burst
 
 
-@in_house
+@with_context
 @asynccontextmanager
-async def open_llamacpp_model(options: Mapping[str, Any], house: House) -> AsyncIterator[LlamaModel]:
+async def open_llamacpp_model(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlamaModel]:
     """A model in a process of its own, loaded; the process ends with this."""
-    manner = read_manner(options, house)
+    manner = read_manner(options, context)
     if find_spec(LIBRARY) is None:
         raise ConfigError(
             f"the model `{NAME}` needs {LIBRARY}: pip install 'lockgate[llamacpp]'", source="plugins", key=NAME
@@ -144,10 +144,10 @@ async def open_llamacpp_model(options: Mapping[str, Any], house: House) -> Async
         raise ConfigError(f"{manner.path} cannot be loaded: {error}", source="options", key="path") from error
 
 
-def read_manner(options: Mapping[str, Any], house: House) -> Manner:
+def read_manner(options: Mapping[str, Any], context: PartContext) -> Manner:
     """What the options mean; raises ConfigError."""
     given = Params.of_options(options, OPTIONS)
-    path = _find_file(given, house)
+    path = _find_file(given, context)
     answers_short = given.flag("answers_short", given.value("path") is None)
     context_tokens = _read_count(given, "context_tokens", CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS)
     max_tokens = SHORT_TOKENS if answers_short else min(LONG_TOKENS, context_tokens // 2)
@@ -163,13 +163,13 @@ def read_manner(options: Mapping[str, Any], house: House) -> Manner:
     )
 
 
-def _find_file(given: Params, house: House) -> Path:
+def _find_file(given: Params, context: PartContext) -> Path:
     value = given.value("path")
     if value is None:
-        folder = find_weights(house.data_dir, SMOLLM2.name)
+        folder = find_weights(context.data_dir, SMOLLM2.name)
         if folder is None:
-            message = f"no weights of `{SMOLLM2.name}` in {house.data_dir}: run `lockgate setup`, or set `path`"
-            raise ConfigError(message, source=str(house.data_dir))
+            message = f"no weights of `{SMOLLM2.name}` in {context.data_dir}: run `lockgate setup`, or set `path`"
+            raise ConfigError(message, source=str(context.data_dir))
         return folder / SMOLLM2.files[0].name
     if not isinstance(value, str) or not value:
         raise given.fault("path", f"`path` must be the path of a GGUF file, not {shown(value)}")

@@ -16,6 +16,7 @@ from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.samples import load_samples
 from lockgate.config.settings import ModelSettings
 from lockgate.gateway import Gateway
+from lockgate.interfaces import DescribedModel, NamedModel
 from lockgate.server.addresses import is_loopback
 from lockgate.server.app import Handler
 from lockgate.server.exchange import Exchange
@@ -91,11 +92,14 @@ class PlaygroundRoutes:
 
     def _tell_model(self, model: ModelSettings) -> dict[str, Any]:
         """Which one it is, and what it says about itself."""
-        opened = self._gateway.staff.models[model.id]
+        opened = self._gateway.opened.models[model.id]
         remote = model.openai or model.ollama
         kind = "openai" if model.openai else "ollama" if model.ollama else "embedded"
-        name = remote.model if remote is not None else getattr(opened, "known_as", str(model.embedded))
-        return {"id": model.id, "kind": kind, "name": name, "note": getattr(opened, "note", "")}
+        name = opened.known_as if isinstance(opened, NamedModel) else str(model.embedded)
+        if remote is not None:
+            name = remote.model
+        note = opened.note if isinstance(opened, DescribedModel) else ""
+        return {"id": model.id, "kind": kind, "name": name, "note": note}
 
 
 class TraceRoutes:

@@ -80,7 +80,7 @@ async def _serve(settings: Settings, then: Then | None) -> None:
                 log_event(Event.WARNING, logging.WARNING, reason=warning)
             _log_start(gateway)
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
-            readiness = Readiness(gateway.staff.needed)
+            readiness = Readiness(gateway.opened.needed)
             async with readiness.watch():
                 await _run(bound, _build_front(gateway, readiness, bound), health, then)
     log_event(Event.STOPPED)

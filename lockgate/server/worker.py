@@ -84,7 +84,7 @@ async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socke
     loop = asyncio.get_running_loop()
     async with open_gateway(settings) as gateway:
         spare_the_collector()
-        readiness = Readiness(gateway.staff.needed)
+        readiness = Readiness(gateway.opened.needed)
         ports = build_api(gateway, readiness, sockets)
         await ports.start()
         loop.add_signal_handler(signal.SIGTERM, ports.stop)

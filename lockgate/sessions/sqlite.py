@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.gate.values import Health
-from lockgate.interfaces import Headers, House, in_house
+from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.sessions import rows
 from lockgate.sessions.locks import SessionLocks, open_session_locks
 from lockgate.sessions.sqlite_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
@@ -128,10 +128,10 @@ async def open_sqlite_sessions(
         yield store
 
 
-@in_house
+@with_context
 @contextlib.asynccontextmanager
-async def open_sqlite_store(options: Mapping[str, Any], house: House) -> AsyncIterator[SqliteSessions]:
+async def open_sqlite_store(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[SqliteSessions]:
     """The session store `sqlite`: `file` is in the data directory unless it is absolute."""
-    path = house.data_dir / options["file"]
+    path = context.data_dir / options["file"]
     async with open_sqlite_sessions(path, StoreLimits.read(options)) as store:
         yield store

@@ -132,4 +132,4 @@ async def open_house(server: str = OPEN, more: str = "", **environ: str) -> Asyn
         settings = load_settings(config_path=path, flags={}, environ={"LOCKGATE_DATA_DIR": folder, **environ})
         settings = replace(settings, trace_token=Secret("a-token-of-this-start"))
         async with open_gateway(settings) as gateway, served(build_api_app(gateway)) as port:
-            yield House(f"http://127.0.0.1:{port}/", gateway.staff.models)
+            yield House(f"http://127.0.0.1:{port}/", gateway.opened.models)

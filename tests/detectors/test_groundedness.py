@@ -28,7 +28,7 @@ from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detectio
 from lockgate.gate.verdicts import hide
 from lockgate.guard.account import Basis, Chunking, ground
 from lockgate.guard.detectors import ActiveReview, Guard
-from lockgate.interfaces import Embedder, Model
+from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.models.minilm import open_minilm
 from tests.embedders import BrokenEmbedder, TopicEmbedder
 from tests.waits import bounded_work, latency, until
@@ -41,8 +41,8 @@ LIBRARY = (
 )
 
 
-class TinyHouse:
-    """A House with nothing but an embedder."""
+class TinyContext:
+    """A PartContext with nothing but an embedder."""
 
     def __init__(self, embedder: Embedder | None) -> None:
         self.data_dir = Path("here")
@@ -74,7 +74,7 @@ async def compare(text: str, documents: Sequence[str] = LIBRARY) -> Sequence[Det
 
 @pytest.fixture
 async def real(weights_dir: Path) -> AsyncIterator[GroundednessDetector]:
-    async with open_minilm(weights_dir) as embedder, open_groundedness_detector({}, TinyHouse(embedder)) as detector:
+    async with open_minilm(weights_dir) as embedder, open_groundedness_detector({}, TinyContext(embedder)) as detector:
         yield detector
 
 
@@ -172,24 +172,24 @@ def test_there_are_no_parameters_and_no_options() -> None:
     assert GroundednessDetector.types == (TEXT_CONTEXT_DOC,)
 
 
-async def _open(house: TinyHouse, **options: object) -> None:
+async def _open(house: TinyContext, **options: object) -> None:
     async with open_groundedness_detector(options, house):
         pass
 
 
 async def test_without_weights_or_packages_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="run `lockgate setup`"):
-        await _open(TinyHouse(None))
+        await _open(TinyContext(None))
     with pytest.raises(ConfigError, match="unknown parameter `x`"):
-        await _open(TinyHouse(TopicEmbedder()), x=1)
+        await _open(TinyContext(TopicEmbedder()), x=1)
     monkeypatch.setattr(groundedness, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lockgate\[detectors\]'"):
-        await _open(TinyHouse(TopicEmbedder()))
+        await _open(TinyContext(TopicEmbedder()))
 
 
 async def test_it_is_a_part_that_wants_to_know_the_house() -> None:
-    assert open_groundedness_detector.wants_house is True  # type: ignore[attr-defined]
-    await _open(TinyHouse(TopicEmbedder()))
+    assert isinstance(open_groundedness_detector, ContextFactory)
+    await _open(TinyContext(TopicEmbedder()))
 
 
 async def test_an_embedder_that_fails_fails_the_review() -> None:

@@ -19,7 +19,7 @@ from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Rejected
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt, Frame, Generated, Message
 from lockgate.guard.detect import detect_contents
 from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
-from lockgate.interfaces import Embedder, Model
+from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.testing import ScriptedModel, check_detector
 from tests.contracts.http_peers import Exchange, open_peer, reply_json, stay_silent
 from tests.waits import LoopClock, forever, is_pending, latency, until
@@ -31,7 +31,7 @@ GUILTY = '{"violates": true, "score": 0.9, "reason": "tells a dose"}'
 INNOCENT = '{"violates": false, "score": 0.0, "reason": "about tea"}'
 
 
-class OneModelHouse:
+class OneModelContext:
     """A house with one model, `m`."""
 
     data_dir = Path("/nowhere")
@@ -79,7 +79,7 @@ def by_word(word: str = "dose") -> Callable[[str], str]:
 @asynccontextmanager
 async def judging(model: Model, /, **options: Any) -> AsyncIterator[LlmJudge]:
     given = {"model": "m", "criteria": CRITERIA, **options}
-    async with open_llm_judge(given, OneModelHouse(model)) as judge:
+    async with open_llm_judge(given, OneModelContext(model)) as judge:
         yield judge
 
 
@@ -370,7 +370,7 @@ async def test_faulty_parameters_are_the_callers_fault() -> None:
 
 
 def test_the_factory_wants_the_house() -> None:
-    assert open_llm_judge.wants_house  # type: ignore[attr-defined]
+    assert isinstance(open_llm_judge, ContextFactory)
 
 
 # Over a socket.

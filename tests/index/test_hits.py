@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hits of two searches become one list; what was found by chance does not count beside what was meant."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +15,9 @@ from lockgate.index.hits import (
     build_document,
     find_similarity,
     leave_out_chance,
-    name_model,
     rank_hits,
 )
+from lockgate.index.hybrid_search import name_model
 
 
 def hit(key: int) -> Hit:
@@ -64,11 +66,12 @@ def test_a_document_says_where_it_came_from_and_how_near_it_is_if_that_is_known(
 
 
 def test_a_model_is_called_by_its_name_or_by_its_kind() -> None:
-    class Named:
-        model = "m"
-
     class Other:
-        pass
+        async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+            return []
+
+    class Named(Other):
+        model = "m"
 
     assert name_model(None) == ""
     assert name_model(Named()) == "m"

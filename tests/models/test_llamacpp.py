@@ -17,7 +17,7 @@ import pytest_asyncio
 from lockgate.errors import ConfigError, Rejected, Unavailable
 from lockgate.gate.prompt import Grounds
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.interfaces import House
+from lockgate.interfaces import PartContext
 from lockgate.models import llama_process as llama_keeper
 from lockgate.models import llamacpp
 from lockgate.models.llama_child import load_engine
@@ -42,8 +42,8 @@ class Lodging:
         self.data_dir = data_dir
 
 
-def house(data_dir: Path | None = None) -> House:
-    return cast("House", Lodging(data_dir or require_weights("smollm2").parents[1]))
+def house(data_dir: Path | None = None) -> PartContext:
+    return cast("PartContext", Lodging(data_dir or require_weights("smollm2").parents[1]))
 
 
 def find_gguf() -> Path:

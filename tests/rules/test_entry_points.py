@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from lockgate.interfaces import ContextFactory
 from lockgate.plugins import GROUPS
 from tests.rules.tree import ROOT
 
@@ -19,9 +20,9 @@ PAGES = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "d
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.group}-{part.name}")
 def test_every_part_is_a_factory_and_is_documented(part: EntryPoint) -> None:
     factory = part.load()
-    is_housed = getattr(factory, "wants_house", False)
-    assert len(inspect.signature(factory).parameters) == (2 if is_housed else 1)
-    assert isinstance(factory({}, None) if is_housed else factory({}), AbstractAsyncContextManager)
+    takes_context = isinstance(factory, ContextFactory)
+    assert len(inspect.signature(factory).parameters) == (2 if takes_context else 1)
+    assert isinstance(factory({}, None) if takes_context else factory({}), AbstractAsyncContextManager)
     assert f"`{part.name}`" in PAGES
 
 

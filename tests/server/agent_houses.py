@@ -231,7 +231,7 @@ async def open_agent(folder: Path, config: Path, **environ: str) -> AsyncIterato
     """The same in this process: the agent's port alone."""
     settings = load_settings(config_path=config, flags={}, environ={"LOCKGATE_DATA_DIR": str(folder), **environ})
     async with open_gateway(settings) as gateway:
-        readiness = Readiness(gateway.staff.needed)
+        readiness = Readiness(gateway.opened.needed)
         number = find_free_port()
         callers = Callers(settings.callers.values(), lambda: 0.0)  # for them no minute ever ends
         port = build_agent_port(gateway, readiness, Listener("agent", HOST, number, is_asked_for=True), callers)

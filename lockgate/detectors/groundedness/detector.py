@@ -19,7 +19,7 @@ from lockgate.detectors.groundedness.claims import Assertion, read_claim
 from lockgate.detectors.groundedness.grounds import Grounds, Judgement, Steps
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
-from lockgate.interfaces import Embedder, Headers, House, in_house
+from lockgate.interfaces import Embedder, Headers, PartContext, with_context
 from lockgate.params import Params
 
 KNOWN = ()
@@ -228,18 +228,20 @@ def _tell(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detectio
     return Detection(0, 0, "", "Ungrounded", NAME, worst.score, metadata=metadata)
 
 
-@in_house
+@with_context
 @asynccontextmanager
-async def open_groundedness_detector(options: Mapping[str, Any], house: House) -> AsyncIterator[GroundednessDetector]:
+async def open_groundedness_detector(
+    options: Mapping[str, Any], context: PartContext
+) -> AsyncIterator[GroundednessDetector]:
     """Reports texts that their documents do not support. No options."""
     Params.of_options(options, KNOWN)
     for package in ("numpy", "onnxruntime"):
         if find_spec(package) is None:
             message = f"the detector `{NAME}` needs {package}: pip install 'lockgate[detectors]'"
             raise ConfigError(message, source="plugins", key=NAME)
-    embedder = await house.share_embedder()
+    embedder = await context.share_embedder()
     if embedder is None:
-        message = f"no weights of `minilm` in {house.data_dir}: run `lockgate setup`"
-        raise ConfigError(message, source=str(house.data_dir))
+        message = f"no weights of `minilm` in {context.data_dir}: run `lockgate setup`"
+        raise ConfigError(message, source=str(context.data_dir))
     await asyncio.to_thread(load_stop_judge)
     yield GroundednessDetector(embedder)

@@ -27,7 +27,7 @@ from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
 from lockgate.detectors.pooling import ModelPool, open_pool
 from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
 from lockgate.gate.values import Detection
-from lockgate.interfaces import Headers, House, in_house
+from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session
 from lockgate.models.weights import PROMPT_INJECTION
 from lockgate.models.wordpiece import WordPieces
@@ -135,11 +135,11 @@ class InjectionDetector:
         )
 
 
-@in_house
+@with_context
 @asynccontextmanager
-async def open_injection_detector(options: Mapping[str, Any], house: House) -> AsyncIterator[InjectionDetector]:
+async def open_injection_detector(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[InjectionDetector]:
     """Reports injected instructions. Options: `patterns`."""
     uses_rules = Params.of_options(options, KNOWN).flag("patterns", True)
-    model = await asyncio.to_thread(load_model, house.data_dir, PROMPT_INJECTION.name, load_injection_model)
+    model = await asyncio.to_thread(load_model, context.data_dir, PROMPT_INJECTION.name, load_injection_model)
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
         yield InjectionDetector(model.cutter, pool, uses_rules)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lockgate.detectors.judge.verdicts import MAX_REPLY_CHARS, Example, Ruling, build_task, cut_windows, read_ruling
 from lockgate.errors import BrokeProtocol, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Detection, Excerpt, Message
-from lockgate.interfaces import Headers, House, Model, in_house
+from lockgate.interfaces import Headers, Model, PartContext, with_context
 from lockgate.params import Params, shown
 from lockgate.telemetry import Event, calling_aside, describe_exception, log_event
 
@@ -48,9 +48,9 @@ class LlmJudge:
 
     lookbehind_chars = LOOKBEHIND_CHARS
 
-    def __init__(self, manner: Manner, house: House) -> None:
+    def __init__(self, manner: Manner, context: PartContext) -> None:
         self.manner = manner
-        self._house = house
+        self._context = context
         self._permits = asyncio.Semaphore(manner.max_open)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> "JudgeReading":
@@ -73,7 +73,7 @@ class LlmJudge:
 
     def _find_model(self) -> Model:
         try:
-            return self._house.find_model(self.manner.model)
+            return self._context.find_model(self.manner.model)
         except KeyError:
             raise Unavailable(NAME, f"the judge's model `{self.manner.model}` is not configured") from None
 
@@ -185,14 +185,14 @@ def _hit(part: _Part, name: str, ruling: Ruling) -> Detection:
     return Detection(part.start, end, part.text, name, NAME, ruling.score, metadata=metadata)
 
 
-@in_house
+@with_context
 @asynccontextmanager
-async def open_llm_judge(options: Mapping[str, Any], house: House) -> AsyncIterator[LlmJudge]:
+async def open_llm_judge(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlmJudge]:
     """Reports texts that do what `criteria` describe, as the model with the id `model` sees it.
 
     Other options: `name`, `examples`, `max_chars`, `timeout_s`, `max_tokens`, `max_open`.
     """
-    yield LlmJudge(_read_manner(Params.of_options(options, OPTIONS)), house)
+    yield LlmJudge(_read_manner(Params.of_options(options, OPTIONS)), context)
 
 
 def _read_manner(params: Params) -> Manner:

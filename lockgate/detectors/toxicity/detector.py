@@ -25,7 +25,7 @@ from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
 from lockgate.detectors.pooling import ModelPool, open_pool
 from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
 from lockgate.gate.values import Detection
-from lockgate.interfaces import Headers, House, in_house
+from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session, read_graph
 from lockgate.models.weights import TOXICITY
 from lockgate.params import Params
@@ -242,11 +242,11 @@ def _read_asked(params: Params, default: Asked) -> Asked:
     return Asked(params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules))
 
 
-@in_house
+@with_context
 @asynccontextmanager
-async def open_toxicity_detector(options: Mapping[str, Any], house: House) -> AsyncIterator[ToxicityDetector]:
+async def open_toxicity_detector(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[ToxicityDetector]:
     """Reports toxic text. Options: `labels`, `patterns`."""
     default = _read_asked(Params.of_options(options, KNOWN), Asked(LABELS, uses_rules=True))
-    model = await asyncio.to_thread(load_model, house.data_dir, TOXICITY.name, load_toxicity_model)
+    model = await asyncio.to_thread(load_model, context.data_dir, TOXICITY.name, load_toxicity_model)
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
         yield ToxicityDetector(model.cutter, pool, default)

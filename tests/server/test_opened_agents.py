@@ -28,7 +28,7 @@ def load(folder: Path, text: str) -> Settings:
 async def test_an_embedder_that_runs_elsewhere_is_asked_how_it_is_and_needed(tmp_path: Path) -> None:
     async with open_gateway(load(tmp_path, PARTS + AGENT)) as gateway:
         names = {"models.main", "sources.docs", "embeddings", "sessions"}
-        assert set(gateway.staff.probes) == set(gateway.staff.needed) == names
+        assert set(gateway.opened.probes) == set(gateway.opened.needed) == names
         health = (await gateway.probe())["embeddings"]
     assert health.status != "HEALTHY"
 
@@ -36,7 +36,7 @@ async def test_an_embedder_that_runs_elsewhere_is_asked_how_it_is_and_needed(tmp
 async def test_without_agents_nothing_is_needed(tmp_path: Path) -> None:
     async with open_gateway(load(tmp_path, PARTS)) as gateway:
         assert "embeddings" in gateway.probes
-        assert not gateway.staff.needed
+        assert not gateway.opened.needed
 
 
 async def test_what_is_wrong_with_an_index_is_told_beside_the_faults_of_parts(tmp_path: Path) -> None:
