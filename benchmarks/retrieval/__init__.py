@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
 from lockgate.index.fts import FtsDataSource, open_index_quietly
 from lockgate.index.fusion import Query
-from lockgate.index.hits import name_model
+from lockgate.index.hybrid_search import name_model
 from lockgate.index.passages import IndexedDocument, Passage, text_to_embed
 from lockgate.interfaces import Embedder
 from lockgate.models.minilm import DIMENSIONS, open_minilm
