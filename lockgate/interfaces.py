@@ -51,7 +51,9 @@ class PartContext(Protocol):
 class ContextFactory(Protocol):
     """A factory that is called with a PartContext beside the options."""
 
-    takes_context: bool
+    @property
+    def takes_context(self) -> bool:
+        """Always true; `with_context` sets it."""
 
     def __call__(self, options: Mapping[str, Any], context: PartContext) -> AbstractAsyncContextManager[Any]:
         """An async context manager of the part."""
