@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the servers of our parts: detectors over HTTP, chunkers over gRPC, until told to stop.
 
-Decides where they listen and that both stop together. What they answer is in `http/parts.py` and `grpc/chunkers.py`.
+Both stop together. The answers are in `server/parts_routes.py` and `api/grpc/chunkers.py`.
 """
 
 import asyncio

@@ -484,21 +484,6 @@ async def test_a_server_that_does_not_begin_in_time_is_given_up_and_one_that_goe
     assert [error.status for error in outcomes if isinstance(error, UpstreamError)] == [408] * 3
 
 
-async def test_an_answer_above_the_limit_is_refused() -> None:
-    async with caikit({PREDICT: answering(b"\x0a\x83\x80\x80\x20" + b"a" * (64 * 1024 * 1024 + 3))}) as (client, _):
-        with pytest.raises(UpstreamError) as caught:
-            await client.generate(ask())
-    assert caught.value.status == 500
-
-
-async def test_a_large_answer_and_a_large_prompt_pass() -> None:
-    text = "é" * 3_000_000
-    async with caikit({PREDICT: answering(nlp.GeneratedTextResult(generated_text=text))}) as (client, record):
-        answer = await client.generate(Generation("m", {"text": text, "params": None}))
-    assert answer["generated_text"] == text
-    assert record.received[0].text == text
-
-
 async def test_a_rejected_prompt_is_told_in_the_servers_words() -> None:
     async with tgis({"GenerateStream": streaming(grpc.StatusCode.INVALID_ARGUMENT)}) as (client, _):
         with pytest.raises(Rejected) as caught:

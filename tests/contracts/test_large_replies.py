@@ -12,8 +12,11 @@ import pytest
 from lockgate.backends.http import CHEAP_BYTES, decode
 from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
-from lockgate.gate.values import Endpoint
+from lockgate.gate.values import Endpoint, Generation
+from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.http_peers import Script, open_peer, reply, stream
+from tests.contracts.test_generation_clients import PREDICT as CAIKIT_PREDICT
+from tests.contracts.test_generation_clients import answering, ask, caikit
 from tests.waits import bounded_work
 
 LONG = "A long text, with commas and [brackets].\n" * 10_000
@@ -108,3 +111,21 @@ async def test_a_reply_that_is_made_to_cost_much_is_refused_and_read_off_the_loo
         for scheme in ("", "openai+"):
             assert await words_of(ask_model(reply(body), scheme)) == INVALID
     assert off_loop == [len(body)] * 3
+
+
+async def test_an_answer_of_caikit_above_the_limit_is_refused() -> None:
+    async with caikit({CAIKIT_PREDICT: answering(b"\x0a\x83\x80\x80\x20" + b"a" * (64 * 1024 * 1024 + 3))}) as (
+        client,
+        _,
+    ):
+        with pytest.raises(UpstreamError) as caught:
+            await client.generate(ask())
+    assert caught.value.status == 500
+
+
+async def test_a_large_answer_and_a_large_prompt_of_caikit_pass() -> None:
+    text = "é" * 3_000_000
+    async with caikit({CAIKIT_PREDICT: answering(nlp.GeneratedTextResult(generated_text=text))}) as (client, record):
+        answer = await client.generate(Generation("m", {"text": text, "params": None}))
+    assert answer["generated_text"] == text
+    assert record.received[0].text == text

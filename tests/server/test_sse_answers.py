@@ -7,15 +7,12 @@ import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, NamedTuple
 
 import pytest
 
 from lockgate.errors import InvalidRequest
 from lockgate.server.app import App
 from lockgate.server.exchange import Exchange
-from lockgate.server.streams import StreamedBody
 from tests.server.http_client import JSON_TYPE, build_head, build_request, call, connect
 from tests.server.served_app import build_app, served
 from tests.waits import HANG_S, LoopClock, forever, is_pending, latency, linger, settled, until
@@ -139,84 +136,6 @@ async def test_a_silent_stream_sends_a_comment_now_and_then_between_events() -> 
         assert await is_pending(reading)
         await client.send(build_request("POST", "/few"))
         assert (await reading).body.startswith(b"data: 0\n\n")
-
-
-class Timer(NamedTuple):
-    """What is to be done at a time."""
-
-    at_s: float
-    act: Callable[[], object]
-
-    def cancel(self) -> None:
-        """Nobody does."""
-
-
-class ManualLoop:
-    """A loop whose clock is moved by the test, and whose turns end at once; what a body writes stands in `sent`."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.sent = b""
-        self._timers: list[Timer] = []
-        transport = SimpleNamespace(write=self._write, is_closing=lambda: False)
-        scope = {"method": "POST", "http_version": "1.1"}
-        flow = SimpleNamespace(write_paused=False)
-        self.cycle: Any = SimpleNamespace(
-            scope=scope, flow=flow, transport=transport, chunked_encoding=False, disconnected=False
-        )
-
-    def time(self) -> float:
-        return self.now_s
-
-    def call_later(self, delay_s: float, act: Callable[[], object]) -> Timer:
-        self._timers.append(Timer(self.now_s + delay_s, act))
-        return self._timers[-1]
-
-    def call_soon(self, act: Callable[[], object]) -> Timer:
-        return self.call_later(0, act)
-
-    def advance(self, seconds: float) -> None:
-        """Everything that is due until then is done at its time."""
-        end_s = self.now_s + seconds
-        while due := [timer for timer in self._timers if timer.at_s <= end_s]:
-            first = min(due, key=lambda timer: timer.at_s)
-            self._timers.remove(first)
-            self.now_s = first.at_s
-            first.act()
-        self.now_s = end_s
-
-    def _write(self, data: bytes) -> None:
-        self.sent += data
-
-
-def open_body(loop: Any) -> StreamedBody:
-    """A body that gives a sign of life every eight seconds."""
-    body = StreamedBody(loop.cycle, loop)
-    body.keep_alive(PULSE, 8.0)
-    return body
-
-
-def test_a_comment_comes_after_every_span_without_an_event_and_not_otherwise() -> None:
-    """G-36."""
-    loop = ManualLoop()
-    body = open_body(loop)
-    loop.advance(20)
-    assert loop.sent == PULSE * 2
-    for _ in range(10):
-        body.add(event("b"))
-        loop.advance(7)
-    assert loop.sent == PULSE * 2 + event("b") * 10
-    loop.advance(1)
-    assert loop.sent == PULSE * 2 + event("b") * 10 + PULSE
-
-
-def test_a_comment_never_falls_into_an_event_that_is_written_in_pieces() -> None:
-    loop = ManualLoop()
-    body = open_body(loop)
-    for piece in (b"data: a", b"b\n", b"\n", b"data: c\n\n"):
-        body.add(piece)
-        loop.advance(20)
-    assert re.fullmatch(rb"data: ab\n\n(:\n\n)+data: c\n\n(:\n\n)+", loop.sent), loop.sent
 
 
 async def test_other_streams_give_no_sign_of_life() -> None:
