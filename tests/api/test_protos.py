@@ -13,7 +13,7 @@ from grpc_tools import protoc
 from lockgate.protos import fmaas_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "lockgate" / "wire" / "protos"
+FOLDER = ROOT / "lockgate" / "protos"
 SOURCES = sorted(FOLDER.glob("*.proto"))
 
 

@@ -140,7 +140,7 @@ def test_lists_and_tables_are_not_left_in_the_running_text(pages: dict[str, Outl
 
 def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs" / "site", tmp_path / "docs" / "site")
-    shutil.copytree(ROOT / "lockgate" / "server" / "playground", tmp_path / "lockgate" / "server" / "playground")
+    shutil.copytree(ROOT / "lockgate" / "server" / "page", tmp_path / "lockgate" / "server" / "page")
     (tmp_path / "docs" / "images").mkdir()
     (tmp_path / "README.md").write_text("# One\n\n[two](docs/two.md#here) and [three](three.py)\n", encoding="utf-8")
     (tmp_path / "docs" / "two.md").write_text("# Two\n\n## There\n", encoding="utf-8")
