@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One turn of a conversation: prepared by a graph, then spoken by the model straight to whoever listens.
+"""One turn of a conversation: hold the session, read the input, run the graph, stream the answer, store the turn.
 
-Decides the order of things: hold the session, check what was asked, prepare, speak, remember. A turn is remembered
-after its last word and before the listener hears that it is complete; one that ends in any other way is noted apart and
-forgotten. Refuses to know any wire shape, and how a model, a source or a store is reached.
+What is stored and what an abort leaves is decided by lockgate.agent.turn_machine. A turn is stored before the client
+hears that it is complete.
 """
 
 import asyncio
@@ -39,6 +38,7 @@ from lockgate.agent.routes import (
     build_final_messages,
     find_route,
 )
+from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, State, Store, TurnMachine
 from lockgate.agent.turn_types import Ask, Speech, attend
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Frame, Message
@@ -58,9 +58,7 @@ from lockgate.sessions.turns import (
     Intent,
     Past,
     Said,
-    SessionKey,
     Turn,
-    forget_reasoning,
     list_intents,
     recall,
     recall_sent,
@@ -71,12 +69,8 @@ from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_c
 
 _TOO_SLOW = "the answer could not be prepared in time"
 _NO_STORE = "the session store is not available"
-_USED_BEFORE = "this request id was used before, for another question"
 _NOTE_S = 1.0  # for the note about a turn that came to no end
-_LEFT = "the client left"
 _MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
-_MAX_REMEMBERED_CHARS = 1_048_576  # of an answer; what follows is heard, and forgotten
-REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
 
 
 class Memory(NamedTuple):
@@ -126,6 +120,7 @@ class _Turn:
         self._clock = asyncio.get_running_loop().time
         self._started = self._clock()
         self._prepare_until = 0.0
+        self._machine = TurnMachine(ask.request_id, has_session=ask.session is not None)
         self._question = ""
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
         self._past = Past()
@@ -136,35 +131,36 @@ class _Turn:
         self._intents: tuple[Intent, ...] = ()
         self._group: Group | None = None
         self._vector: Foreseen | None = None
-        self._is_over = False  # nothing that happens from now on makes the turn an aborted one
 
     async def run(self) -> AsyncGenerator[str, None]:
         """The turn's pieces; also notes how it ended."""
         agent, key = self._agent, self._ask.session
         agent.check_label(self._ask.label)
-        said = Said(0 if key is None else _MAX_REMEMBERED_CHARS)
         async with nullcontext() if key is None else _reaching_store(agent.memory.store.hold(key)):
             self._started = self._clock()
             try:
                 async with aclosing(self._say()) as pieces:
                     async for piece in pieces:
-                        if not said.has_begun:
+                        if not self._machine.has_begun:
                             self.facts.first_token_ms = self._elapsed_ms()
-                        said.add(piece)
+                        self._machine.say(piece)
                         yield piece
-                if self.facts.outcome == ANSWERED and not self.facts.is_repeated:
-                    await self._remember(said.text)
-                self._is_over = True
+                self._note_input()
+                await self._carry_out(self._machine.finish(is_answered=self.facts.outcome == ANSWERED))
             except BaseException as error:
-                await self._note_end(said.text, error)
+                self._note_input()
+                effects = self._break_off(error)
+                self._observe()
+                await self._carry_out(effects)
                 raise
-        self._observe(REPEATED if self.facts.is_repeated else self.facts.outcome)
+        self._observe()
 
     def _elapsed_ms(self) -> int:
         return int((self._clock() - self._started) * 1000)
 
     async def _say(self) -> AsyncGenerator[str, None]:
         self._past = await self._load()
+        self._machine.load(self._past.repeated)
         policy, is_whole = self._agent.guarding(), not self._ask.is_stream
         self._guarding, self._meter = policy, policy.open_meter()
         request = GuardedRequest(
@@ -189,8 +185,9 @@ class _Turn:
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """The graph as far as the answer; a repeated request gets the stored answer."""
         self._take(self._texts.split(checked))
-        if self._past.repeated is not None:
-            yield Prepared(_read_stored(self._repeat(self._past.repeated)))
+        repeated = self._machine.prepare(self._question)
+        if repeated is not None:
+            yield Prepared(_read_stored(self._repeat(repeated)))
             return
         self._prepare_until = self._clock() + self._agent.prepare_s
         with agent_step("prepare"):
@@ -211,9 +208,7 @@ class _Turn:
         return past
 
     def _repeat(self, turn: Turn) -> str:
-        """What was answered to the same request before: a retry makes no second turn."""
-        if turn.question != self._question:
-            raise InvalidRequest(_USED_BEFORE, status=400)
+        """What was answered to the same request before."""
         self.facts.is_repeated = True
         self.facts.label, self.facts.layer, self.facts.topic = turn.label, turn.layer, turn.topic
         self.facts.tokens = 1
@@ -269,6 +264,7 @@ class _Turn:
             facts.prepare_ms = self._elapsed_ms()
             facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
             facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
+            self._machine.learn(Label(facts.label, facts.layer, facts.topic, facts.confidence))
 
     @asynccontextmanager
     async def _within(self) -> AsyncIterator[None]:
@@ -319,55 +315,54 @@ class _Turn:
 
     # The end.
 
-    async def _remember(self, answer: str) -> None:
-        """Store the turn. Once the store is at it, a client that leaves changes nothing any more."""
-        facts, key = self.facts, self._ask.session
-        if key is not None:
-            turn = Turn(
-                self._question,
-                forget_reasoning(answer),
-                facts.label,
-                facts.topic,
-                facts.layer,
-                facts.confidence,
-                self._ask.request_id,
-            )
-            try:
-                await see_through(self._write(key, turn))
-            except UpstreamError as error:
-                raise _fail_store(error) from error
-        self._agent.note_label(self._question, facts.label, facts.layer, facts.confidence)
+    def _note_input(self) -> None:
+        if self.facts.has_read_input and self._machine.state is State.READING:
+            self._machine.read()
 
-    async def _write(self, key: SessionKey, turn: Turn) -> None:
-        await self._agent.memory.store.append(key, turn)
-        self._is_over = True
+    def _break_off(self, error: BaseException) -> list[Effect]:
+        """What the turn leaves that ends with this error."""
+        if not isinstance(error, Exception):
+            return self._machine.leave()
+        reason = error.message if isinstance(error, LockgateError) else type(error).__name__
+        return self._machine.fail(reason, is_callers=isinstance(error, RequestError))
 
-    async def _note_end(self, said: str, error: BaseException) -> None:
-        """A turn that came to no end is noted where no prompt will find it."""
-        has_left = not isinstance(error, Exception)
-        self._observe(ABORTED if has_left and not self._is_over else FAILED if not self._is_over else ANSWERED)
-        key = self._ask.session
-        if self._is_over or key is None or isinstance(error, RequestError):
-            return
-        reason = _LEFT if has_left else error.message if isinstance(error, LockgateError) else type(error).__name__
-        question = self._question if self.facts.has_read_input else ""
-        turn = AbortedTurn(question, said, reason, self.facts.label, self._ask.request_id)
-        await see_through(self._note_aborted(key, turn))
+    async def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Store):
+                await self._carry_out(await self._store(effect.turn))
+            elif isinstance(effect, NoteAborted):
+                await see_through(self._note_aborted(effect.turn))
+            elif isinstance(effect, NoteLabel):
+                label = effect.label
+                self._agent.note_label(effect.question, label.label, label.layer, label.confidence)
 
-    async def _note_aborted(self, key: SessionKey, turn: AbortedTurn) -> None:
+    async def _store(self, turn: Turn) -> list[Effect]:
+        """Store the turn. Once the store has begun, a client that leaves changes nothing any more."""
+        try:
+            return await see_through(self._append(turn))
+        except UpstreamError as error:
+            raise _fail_store(error) from error
+
+    async def _append(self, turn: Turn) -> list[Effect]:
+        assert self._ask.session is not None
+        await self._agent.memory.store.append(self._ask.session, turn)
+        return self._machine.stored()
+
+    async def _note_aborted(self, turn: AbortedTurn) -> None:
+        assert self._ask.session is not None
         try:
             async with asyncio.timeout(_NOTE_S):
-                await self._agent.memory.store.abort(key, turn)
+                await self._agent.memory.store.abort(self._ask.session, turn)
         except (UpstreamError, TimeoutError) as failure:
             reason = name_causes(failure) if isinstance(failure, UpstreamError) else "too slow"
             log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=reason)
 
-    def _observe(self, outcome: str) -> None:
+    def _observe(self) -> None:
         facts = self.facts
         observe_turn(
             label=facts.label,
             layer=facts.layer,
-            outcome=outcome,
+            outcome=self._machine.ending or facts.outcome,
             first_token_s=facts.first_token_ms / 1000 if facts.tokens else None,
             tokens=facts.tokens,
         )

@@ -34,6 +34,7 @@ NEVER = {"guard": SERVICES, "rag": SERVICES, "agent": SERVICES}
 PURE = frozenset(
     {
         "agent.routes",
+        "agent.turn_machine",
         "detectors.judge.scores",
         "detectors.letters",
         "index.fusion",

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TurnMachine: what one turn of a conversation leaves in its session. TABLE has its states.
+
+A turn is stored once, after its last word, or it is noted apart as aborted, or it leaves nothing; never two of these.
+The question is noted only if its input has been read. A request id that was stored before gives the stored answer to
+the same question and is refused for another. An event that is not in the table raises RuntimeError.
+
+The machine awaits nothing and calls nothing: lockgate.agent.turns drives it and carries its effects out.
+"""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from lockgate.errors import InvalidRequest
+from lockgate.sessions.turns import AbortedTurn, Said, Turn, forget_reasoning
+
+REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
+MAX_STORED_CHARS = 1_048_576  # of an answer; the client gets the rest, the session does not
+_LEFT = "the client left"
+_USED_BEFORE = "this request id was used before, for another question"
+
+
+class State(Enum):
+    """How far a turn has come."""
+
+    LOADING = auto()
+    READING = auto()
+    ANSWERING = auto()
+    STORING = auto()
+    OVER = auto()
+
+
+class Event(Enum):
+    """What happens to a turn."""
+
+    LOAD = auto()
+    PREPARE = auto()
+    READ = auto()
+    SAY = auto()
+    WITHHOLD = auto()
+    COMPLETE = auto()
+    KEEP = auto()
+    STORE = auto()
+    BREAK_OFF = auto()
+
+
+TABLE: Final = {
+    (State.LOADING, Event.LOAD): State.READING,
+    (State.READING, Event.PREPARE): State.READING,  # a speculative policy does not wait for the input
+    (State.READING, Event.READ): State.ANSWERING,
+    (State.READING, Event.SAY): State.READING,  # the text in place of an answer, where the input is blocked
+    (State.READING, Event.WITHHOLD): State.OVER,
+    (State.ANSWERING, Event.PREPARE): State.ANSWERING,
+    (State.ANSWERING, Event.SAY): State.ANSWERING,
+    (State.ANSWERING, Event.WITHHOLD): State.OVER,  # the answer is blocked: nothing is left
+    (State.ANSWERING, Event.COMPLETE): State.OVER,  # NoteLabel; a repeated turn leaves nothing
+    (State.ANSWERING, Event.KEEP): State.STORING,  # Store
+    (State.STORING, Event.STORE): State.OVER,  # NoteLabel
+    **{(state, Event.BREAK_OFF): State.OVER for state in State},  # NoteAborted, unless it was over
+}
+
+
+class Label(NamedTuple):
+    """The label of a question, the layer that chose it, and what the question is about."""
+
+    label: str = ""
+    layer: str = ""
+    topic: str = ""
+    confidence: float | None = None
+
+
+class Store(NamedTuple):
+    """The turn is to be stored; `stored` follows."""
+
+    turn: Turn
+
+
+class NoteLabel(NamedTuple):
+    """The label of a complete turn is to be exported."""
+
+    question: str
+    label: Label
+
+
+class NoteAborted(NamedTuple):
+    """The turn is to be noted where no prompt finds it."""
+
+    turn: AbortedTurn
+
+
+Effect = Store | NoteLabel | NoteAborted
+
+
+class TurnMachine:
+    """One turn: events in, effects out. `ending` is one of the words above where the turn has such an end."""
+
+    __slots__ = ("_has_session", "_label", "_question", "_repeated", "_request_id", "_said", "ending", "state")
+
+    def __init__(self, request_id: str = "", *, has_session: bool, max_chars: int = MAX_STORED_CHARS) -> None:
+        self.state = State.LOADING
+        self.ending = ""
+        self._request_id = request_id
+        self._has_session = has_session
+        self._said = Said(max_chars if has_session else 0)
+        self._question = ""
+        self._label = Label()
+        self._repeated: Turn | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has got a word."""
+        return self._said.has_begun
+
+    def load(self, repeated: Turn | None = None) -> None:
+        """The session is known, and the turn that was stored under this request id."""
+        self._move(Event.LOAD)
+        self._repeated = repeated
+
+    def prepare(self, question: str) -> Turn | None:
+        """The question as it goes on; returns the turn that answers it, if it was asked before under this id."""
+        self._move(Event.PREPARE)
+        repeated = self._repeated
+        if repeated is not None and repeated.question != question:
+            raise InvalidRequest(_USED_BEFORE, status=400)
+        self._question = question
+        if repeated is not None:
+            self.learn(Label(repeated.label, repeated.layer, repeated.topic, repeated.confidence))
+        return repeated
+
+    def learn(self, label: Label) -> None:
+        """The question has a label."""
+        self._label = label
+
+    def read(self) -> None:
+        """The input has been read and goes on."""
+        self._move(Event.READ)
+
+    def say(self, piece: str) -> None:
+        """The piece is given to the client."""
+        self._move(Event.SAY)
+        self._said.add(piece)
+
+    def finish(self, *, is_answered: bool) -> list[Effect]:
+        """The client has got the last piece: of the answer, or of what stands in its place."""
+        is_repeat = self._repeated is not None
+        is_kept = is_answered and not is_repeat and self._has_session
+        self._move(Event.KEEP if is_kept else Event.COMPLETE if is_answered else Event.WITHHOLD)
+        self.ending = REPEATED if is_repeat else ""
+        if is_kept:
+            return [Store(self._build_turn())]
+        return [] if is_repeat or not is_answered else [NoteLabel(self._question, self._label)]
+
+    def stored(self) -> list[Effect]:
+        """The store has the turn."""
+        self._move(Event.STORE)
+        return [NoteLabel(self._question, self._label)]
+
+    def leave(self) -> list[Effect]:
+        """The client left, or the process ends."""
+        return self._break_off(ABORTED, _LEFT, is_noted=True)
+
+    def fail(self, reason: str, *, is_callers: bool = False) -> list[Effect]:
+        """The turn failed. `is_callers`: by a mistake of the caller."""
+        return self._break_off(FAILED, reason, is_noted=not is_callers)
+
+    def _break_off(self, ending: str, reason: str, *, is_noted: bool) -> list[Effect]:
+        before = self.state
+        self._move(Event.BREAK_OFF)
+        if before is State.OVER:
+            return []
+        self.ending = ending
+        if not (is_noted and self._has_session):
+            return []
+        question = self._question if before in (State.ANSWERING, State.STORING) else ""
+        turn = AbortedTurn(question, self._said.text, reason, self._label.label, self._request_id)
+        return [NoteAborted(turn)]
+
+    def _build_turn(self) -> Turn:
+        label, layer, topic, confidence = self._label
+        answer = forget_reasoning(self._said.text)
+        return Turn(self._question, answer, label, topic, layer, confidence, self._request_id)
+
+    def _move(self, event: Event) -> None:
+        following = TABLE.get((self.state, event))
+        if following is None:
+            raise RuntimeError(f"{event.name} cannot follow in {self.state.name}")
+        self.state = following
