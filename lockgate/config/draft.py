@@ -107,6 +107,13 @@ class Draft:
         return value if isinstance(value, dict) else {}
 
 
+def check_named(draft: Draft, path: Path, section: str, name: str, known: Collection[str]) -> None:
+    """Note a fault if no entry of the section has the name."""
+    if name not in known:
+        what = {"policies": "policy"}.get(section, section.removesuffix("s"))
+        draft.blame(path, f"{what} `{name}` not found in section `{section}`{suggest(name, list(known))}")
+
+
 def read_fields(
     draft: Draft,
     cls: type,

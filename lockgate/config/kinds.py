@@ -19,7 +19,6 @@ MAX_INTEGER = 2**63 - 1
 TRUE_WORDS = ("true", "1", "yes", "on")
 FALSE_WORDS = ("false", "0", "no", "off")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
-_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 _SPECIAL_ORIGINS = ("*", "null")  # any, and those of pages without an origin
 
 
@@ -83,20 +82,6 @@ def _parse_text(value: object) -> str:
     return value
 
 
-def _parse_name(value: object) -> str:
-    text = _parse_text(value)
-    if not text:
-        raise ValueError("must not be empty")
-    return text
-
-
-def _parse_embedded(value: object) -> str:
-    text = _parse_text(value)
-    if not re.fullmatch(r"[\w-]+|[\w.]+:[\w.]+", text):
-        raise ValueError("must be the name of an embedded part or `module:attribute`")
-    return text
-
-
 def _parse_boolean(value: object) -> bool:
     word = str(value).lower() if isinstance(value, bool | int | str) else ""
     if word in TRUE_WORDS or word in FALSE_WORDS:
@@ -125,27 +110,6 @@ def _parse_texts(value: object) -> tuple[str, ...]:
     return tuple(_parse_text(item) for item in value)
 
 
-def _parse_url(value: object) -> str:
-    text = _parse_text(value)
-    if (fault := check_url(text)) is not None:
-        raise ValueError(fault)
-    return text.rstrip("/")
-
-
-def _parse_slug(value: object) -> str:
-    text = _parse_text(value)
-    if (fault := check_segment(text)) is not None:
-        raise ValueError(fault)
-    return text
-
-
-def _parse_table(value: object) -> str:
-    text = _parse_text(value)
-    if not _TABLE.fullmatch(text):
-        raise ValueError("must be a name of at most 48 lower-case letters, digits and _, and not begin with a digit")
-    return text
-
-
 def _parse_origins(value: object) -> tuple[str, ...]:
     """As browsers spell them: in lower case, without a slash at the end."""
     words = [text.lower().rstrip("/") for text in _parse_texts(value)]
@@ -158,13 +122,6 @@ def _parse_map(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be a map, not {describe(value)}")
     return dict(value)
-
-
-def _parse_path(value: object) -> Path:
-    text = _parse_text(value)
-    if not text or "\0" in text:
-        raise ValueError("must be a path")
-    return Path(text)
 
 
 def _parse_level(value: object) -> str:
@@ -237,6 +194,23 @@ def words_of(*words: str) -> Kind:
     return Kind(f"list of {' | '.join(words)}", parse, is_list=True)
 
 
+def checked(name: str, find_fault: Callable[[str], str | None]) -> Kind:
+    """A string in which `find_fault` finds nothing wrong."""
+
+    def parse(value: object) -> str:
+        text = _parse_text(value)
+        if (fault := find_fault(text)) is not None:
+            raise ValueError(fault)
+        return text
+
+    return Kind(name, parse, is_text=True)
+
+
+def matching(pattern: str, fault: str) -> Kind:
+    """A string that matches a pattern."""
+    return checked("string", lambda text: None if re.fullmatch(pattern, text) else fault)
+
+
 def normalised(kind: Kind, change: Callable[[Any], Any]) -> Kind:
     """The same kind, its value changed after parsing."""
     return dataclasses.replace(kind, parse=lambda value: change(kind.parse(value)))
@@ -247,18 +221,21 @@ LOG_FORMATS = ("full", "compact", "pretty", "json", "console")
 OTLP_PROTOCOLS = ("grpc", "http")
 
 TEXT = Kind("string", _parse_text, is_text=True)
-NAME = Kind("string", _parse_name, is_text=True)
-EMBEDDED = Kind("string", _parse_embedded, is_text=True)
+NAME = checked("string", lambda text: None if text else "must not be empty")
+EMBEDDED = matching(r"[\w-]+|[\w.]+:[\w.]+", "must be the name of an embedded part or `module:attribute`")
 TEXTS = Kind("list of strings", _parse_texts, is_list=True)
 ORIGINS = Kind("list of origins", _parse_origins, is_list=True)
-URL = Kind("URL", _parse_url, is_text=True)
-SLUG = Kind("string", _parse_slug, is_text=True)
-TABLE = Kind("string", _parse_table, is_text=True)
+URL = normalised(checked("URL", check_url), lambda text: text.rstrip("/"))
+SLUG = checked("string", check_segment)
+TABLE = matching(
+    "[a-z_][a-z0-9_]{0,47}",
+    "must be a name of at most 48 lower-case letters, digits and _, and not begin with a digit",
+)
 BOOLEAN = Kind("boolean", _parse_boolean)
 NUMBER = Kind("number", _parse_number)
 DURATION = Kind("seconds", _parse_duration)
 MAP = Kind("map", _parse_map)
-PATH = Kind("path", _parse_path, is_text=True)
+PATH = normalised(checked("path", lambda text: "must be a path" if not text or "\0" in text else None), Path)
 LEVEL = Kind(" | ".join(LEVELS), _parse_level, is_text=True)
 PORT = whole(0, 65535, "port")
 COUNT = whole(0)

@@ -8,15 +8,28 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
-from lockgate.config.agent_environment import lay_agent_variables
-from lockgate.config.agents import AGENT_SECTIONS, Known, add_index, read_agent_sections
-from lockgate.config.callers import read_callers
-from lockgate.config.draft import Check, Draft, read_fields
-from lockgate.config.environment import blame_unknown, lay_flags, lay_variables, read_aggregator_listener
-from lockgate.config.kinds import describe, suggest
-from lockgate.config.otlp import resolve_otlp
+from lockgate.config.agent_sections import (
+    AGENT_SECTIONS,
+    add_index,
+    check_upstreams,
+    read_agent_sections,
+    read_models,
+    read_sources,
+)
+from lockgate.config.draft import Check, Draft, build, read_fields, read_secret
+from lockgate.config.environment import (
+    blame_unknown,
+    lay_agent_variables,
+    lay_flags,
+    lay_variables,
+    read_aggregator_listener,
+)
+from lockgate.config.kinds import OTLP_PROTOCOLS, describe
+from lockgate.config.options import Secret
 from lockgate.config.policies import check_default_policies, check_judges, read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.service_sections import (
@@ -31,21 +44,19 @@ from lockgate.config.settings import (
     EMBEDDED_DEFAULT,
     PART_GROUPS,
     AggregatorSettings,
+    CallerSettings,
     Listener,
     Listeners,
-    ModerationSettings,
     OtlpSettings,
-    RouterSettings,
     ServerSettings,
     ServerTlsSettings,
     Settings,
-    UpstreamSettings,
 )
-from lockgate.config.upstreams import check_upstreams, read_models, read_sources
 from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
 from lockgate.errors import ConfigError, ConfigFaults, UnusableFile
 
 DEFAULT_PATH = Path("config/config.yaml")
+DEFAULT_ENDPOINTS = {"grpc": "http://localhost:4317", "http": "http://localhost:4318"}
 MAX_FILE_BYTES = 8 * 1024 * 1024
 OWN_READERS = (*SPECIAL_KEYS, "policies", "callers", "models", "sources", *AGENT_SECTIONS)
 
@@ -77,31 +88,27 @@ def load_settings(
     found = read_fields(draft, Settings, draft.tree, (), special=OWN_READERS)
     found |= read_service_sections(draft)
     found["policies"] = read_policies(draft, found["detectors"], found.get("grounding", "hold"))
-    found["callers"] = read_callers(draft) if needs_callers else {}
+    found["callers"] = _read_callers(draft) if needs_callers else {}
     found["models"], found["sources"] = read_models(draft), read_sources(draft)
     check_default_policies(draft, found)
     check_judges(draft, found)
-    _check_moderation(draft, found)
     found["data_dir"] = _expand(found.get("data_dir"), environ)
-    found |= read_agent_sections(draft, Known(found["models"], found["sources"], found["policies"]))
+    found |= read_agent_sections(draft, found)
     if try_part is not None:
         _try_parts(draft, found, try_part)
-    check_router(draft, found.get("router", RouterSettings()))
-    check_upstreams(draft, found.get("upstreams", UpstreamSettings()))
-    found["aggregator"] = _resolve_aggregator(draft, found.get("aggregator", AggregatorSettings()))
-    found["server"] = _resolve_server(draft, found.get("server", ServerSettings()))
-    found["otlp"] = resolve_otlp(draft, found.get("otlp", OtlpSettings()))
-    found["listeners"] = _build_listeners(draft, found["server"], bool(found["agents"]))
+    settings = Settings(source=draft.base, **found)
+    check_router(draft, settings.router)
+    check_upstreams(draft, settings.upstreams)
+    aggregator = _resolve_aggregator(draft, settings.aggregator)
+    server = _resolve_server(draft, settings.server)
+    otlp = _resolve_otlp(draft, settings.otlp)
+    listeners = _build_listeners(draft, server, bool(settings.agents))
+    warnings = tuple(draft.warnings)
     if draft.faults:
-        raise ConfigFaults(_in_order(draft), tuple(draft.warnings))  # a typo is only a warning, and may be the cause
-    return Settings(source=draft.base, warnings=tuple(draft.warnings), **found)
-
-
-def _check_moderation(draft: Draft, found: Mapping[str, Any]) -> None:
-    name = found.get("moderation", ModerationSettings()).policy
-    if name is not None and name not in found["policies"]:
-        message = f"policy `{name}` not found in section `policies`{suggest(name, list(found['policies']))}"
-        draft.blame(("moderation", "policy"), message)
+        raise ConfigFaults(_in_order(draft), warnings)  # a typo is only a warning, and may be the cause
+    return dataclasses.replace(
+        settings, aggregator=aggregator, server=server, otlp=otlp, listeners=listeners, warnings=warnings
+    )
 
 
 def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:
@@ -216,3 +223,71 @@ def _build_listeners(draft: Draft, server: ServerSettings, has_agents: bool) -> 
     agent = listen("agent", "grpc_port") if has_agents else None
     aggregator = read_aggregator_listener(draft)
     return Listeners(listen("api", "http_port"), listen("health", "health_port"), agent, aggregator)
+
+
+def _read_callers(draft: Draft) -> MappingProxyType[str, CallerSettings | None]:
+    """The callers by name, in the order of the file."""
+    entries = draft.take_map(draft.tree.get("callers"), ("callers",))
+    holders: dict[Secret, str] = {}
+    return MappingProxyType({name: _read_caller(draft, name, raw, holders) for name, raw in entries.items()})
+
+
+def _read_caller(draft: Draft, name: str, value: object, holders: dict[Secret, str]) -> CallerSettings | None:
+    path = ("callers", name)
+    if not name:
+        draft.blame(path, "a caller needs a name")
+    found = read_fields(draft, CallerSettings, draft.take_map(value, path), path)
+    key = read_secret(draft, found["key_env"], (*path, "key_env"), "key") if "key_env" in found else None
+    if key is None:
+        return None
+    holder = holders.setdefault(key, name)
+    if holder != name:
+        draft.blame((*path, "key_env"), f"has the same key as `{holder}`")
+    caller: CallerSettings | None = build(CallerSettings, {**found, "name": name, "key": key})
+    return caller
+
+
+def _resolve_otlp(draft: Draft, otlp: OtlpSettings) -> OtlpSettings:
+    """Fill in what was not asked for, and check the rest."""
+    protocol = _pick_protocol(draft, otlp, "protocol", "grpc")
+    endpoint = otlp.endpoint if draft.is_asked_for("otlp", "endpoint") else DEFAULT_ENDPOINTS[protocol]
+    if _path_of(endpoint) != "/":
+        draft.blame(("otlp", "endpoint"), "invalid otlp_endpoint", Check.OTLP)
+    changes = {"protocol": protocol, "endpoint": endpoint}
+    for signal in ("traces", "metrics"):
+        changes[f"{signal}_protocol"] = _pick_protocol(draft, otlp, f"{signal}_protocol", protocol)
+        changes[f"{signal}_endpoint"] = _pick_endpoint(draft, otlp, signal, changes)
+    return dataclasses.replace(otlp, **changes)  # type: ignore[arg-type]
+
+
+def _pick_protocol(draft: Draft, otlp: OtlpSettings, key: str, default: str) -> str:
+    if not draft.is_asked_for("otlp", key):
+        return default
+    word: str = getattr(otlp, key)
+    if word not in OTLP_PROTOCOLS:
+        draft.warn(f"unknown otlp.{key} `{word[:40]}`: using grpc")
+    return word if word in OTLP_PROTOCOLS else "grpc"
+
+
+def _pick_endpoint(draft: Draft, otlp: OtlpSettings, signal: str, changes: dict[str, str]) -> str:
+    protocol = changes[f"{signal}_protocol"]
+    key = f"{signal}_endpoint"
+    expected = "/" if protocol == "grpc" else f"/v1/{signal}"
+    if draft.is_asked_for("otlp", key):
+        endpoint: str = getattr(otlp, key)
+        if _path_of(endpoint) != expected:
+            hint = f": path should be {expected}" if protocol == "http" else ""
+            draft.blame(("otlp", key), f"invalid otlp_{key} for {protocol} protocol{hint}", Check.OTLP)
+        return endpoint
+    base = changes["endpoint"] if draft.is_asked_for("otlp", "endpoint") else DEFAULT_ENDPOINTS[protocol]
+    return base.rstrip("/") + expected.rstrip("/")
+
+
+def _path_of(url: str) -> str:
+    """The path of an http(s) URL; empty when it is none."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and parts.hostname and parts.port != -1
+    except ValueError:
+        return ""
+    return (parts.path or "/") if is_url else ""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config import kinds
-from lockgate.config.draft import UNREAD, Draft, read_fields, read_value
+from lockgate.config.draft import UNREAD, Draft, check_named, read_fields, read_value
 from lockgate.config.options import empty_map
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
@@ -137,13 +137,14 @@ def check_judges(draft: Draft, found: Mapping[str, Any]) -> None:
     """The models that judge are there."""
     for name, one in found["detectors"].items():
         model = one.options.get("model") if one is not None and one.embedded == "llm_judge" else None
-        if isinstance(model, str) and model not in found["models"]:  # of what is no name the detector tells itself
-            message = f"model `{model}` not found in section `models`{kinds.suggest(model, list(found['models']))}"
-            draft.blame(("detectors", name, "options", "model"), message)
+        if isinstance(model, str):  # the detector itself refuses anything else
+            check_named(draft, ("detectors", name, "options", "model"), "models", model, found["models"])
 
 
 def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
     """The policies of requests that name none are there."""
+    if (moderation := found.get("moderation")) is not None and moderation.policy is not None:
+        check_named(draft, ("moderation", "policy"), "policies", moderation.policy, found["policies"])
     models = {name: one for name, one in found["models"].items() if one is not None and one.policy is not None}
     named: dict[Path, Any] = {("models", name, "policy"): one.policy for name, one in models.items()}
     if found.get("openai") is not None:
@@ -152,8 +153,7 @@ def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
         if not isinstance(policy, str):
             draft.blame(path, f"must be a string, not {kinds.describe(policy)}")
         elif policy not in found["policies"]:
-            message = f"policy `{policy}` not found in section `policies`"
-            draft.blame(path, message + kinds.suggest(policy, list(found["policies"])))
+            check_named(draft, path, "policies", policy, found["policies"])
         elif path[0] == "openai" and not (found["policies"][policy].input or found["policies"][policy].output):
             reason = f"`{policy}` has no detectors of `input` or `output`"
             draft.warn(f"{'.'.join(path)} guards nothing: {reason}, and completions have no documents")

@@ -6,8 +6,9 @@ here instead of being called: then they have `embedded` in place of `service`.
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.config.draft import Check, Draft, build, read_fields, read_value
 from lockgate.config.schema import Path, options_of
@@ -31,7 +32,24 @@ SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
 # Of embedded detectors that have another one than 0.5, as measured on benchmarks/labelled.
 _THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8}
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
+_ANSWERING_KEYS = ("aggregator", "models", "sources")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
+
+
+class _Part(NamedTuple):
+    """What the entries of a section are: their settings, the default port of a service, and the check of its host."""
+
+    settings: type
+    port: int
+    host_check: Check
+
+
+_PARTS = {
+    "generation": _Part(GenerationSettings, 8033, Check.GENERATION_HOST),
+    "openai": _Part(OpenAISettings, 8080, Check.OPENAI_HOST),
+    "detectors": _Part(DetectorSettings, 8080, Check.DETECTOR_HOST),
+    "chunkers": _Part(ChunkerSettings, 8085, Check.CHUNKER_HOST),
+}
 
 
 def default_tree() -> dict[str, Any]:
@@ -72,8 +90,8 @@ def read_service_sections(draft: Draft) -> dict[str, Any]:
     reader = _Reader(draft)
     return {
         "tls": reader.tls,
-        "generation": reader.read_generation(),
-        "openai": reader.read_openai(),
+        "generation": reader.read_single("generation"),
+        "openai": reader.read_single("openai"),
         "detectors": reader.read_detectors(),
         "chunkers": reader.read_chunkers(),
     }
@@ -86,9 +104,6 @@ def check_router(draft: Draft, router: RouterSettings) -> None:
         draft.blame(("router", "enabled"), message, Check.ROUTER)
 
 
-_ANSWERING_KEYS = ("aggregator", "models", "sources")
-
-
 class _Reader:
     """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
 
@@ -97,32 +112,11 @@ class _Reader:
         self._tree = draft.tree
         self.tls = read_value(draft, options_of(Settings)["tls"].kind, self._tree.get("tls"), ("tls",))
 
-    def read_generation(self) -> GenerationSettings | None:
-        """G-16."""
-        if self._tree.get("generation") is None:
+    def read_single(self, section: str) -> Any:
+        """The section `generation` or `openai`; None if it is not there (G-16, G-17)."""
+        if (raw := self._tree.get(section)) is None:
             return None
-        path = ("generation",)
-        raw = self._draft.take_map(self._tree["generation"], path)
-        found = read_fields(self._draft, GenerationSettings, raw, path, special=("service",))
-        port = GENERATION_PORTS.get(found.get("provider", ""), 8033)
-        self._add_services(found, raw, path, port)
-        self._require_service(raw, path)
-        self._check_host(raw, path, Check.GENERATION_HOST, "`generation`")
-        generation: GenerationSettings | None = build(GenerationSettings, found)
-        return generation
-
-    def read_openai(self) -> OpenAISettings | None:
-        """G-17."""
-        if self._tree.get("openai") is None:
-            return None
-        path = ("openai",)
-        raw = self._draft.take_map(self._tree["openai"], path)
-        found = read_fields(self._draft, OpenAISettings, raw, path, special=("service", "health_service"))
-        self._add_services(found, raw, path, 8080)
-        self._require_service(raw, path)
-        self._check_host(raw, path, Check.OPENAI_HOST, "`openai`")
-        openai: OpenAISettings | None = build(OpenAISettings, found)
-        return openai
+        return build(_PARTS[section].settings, self._read_part(raw, (section,)))
 
     def read_detectors(self) -> MappingProxyType[str, DetectorSettings | None]:
         """G-19; the file must name at least one, unless it is about answers: then it is none of the orchestrator's."""
@@ -131,15 +125,10 @@ class _Reader:
             self._draft.blame(("detectors",), "no detectors configured", Check.NO_DETECTORS)
         return MappingProxyType({name: self._read_detector(name, raw) for name, raw in detectors.items()})
 
-    def _read_detector(self, name: str, value: object) -> DetectorSettings | None:
+    def _read_detector(self, name: str, raw: object) -> DetectorSettings | None:
         path = ("detectors", name)
-        raw = self._draft.take_map(value, path)
-        defaults = embedded_defaults(raw["embedded"]) if raw.get("embedded") is not None else {}
-        special = ("service", "health_service")
-        found = read_fields(self._draft, DetectorSettings, raw, path, special=special, defaults=defaults)
-        self._check_one_way(raw, path, "detector")
-        self._add_services(found, raw, path, 8080)
-        self._check_host(raw, path, Check.DETECTOR_HOST, f"detector `{name}`")
+        embedded = raw.get("embedded") if isinstance(raw, dict) else None
+        found = self._read_part(raw, path, embedded_defaults(embedded) if embedded is not None else {})
         chunker = found.get("chunker_id")
         if chunker is not None and chunker not in self._tree["chunkers"]:
             message = f"chunker `{chunker}` not found for detector `{name}`"
@@ -151,17 +140,31 @@ class _Reader:
         """G-18, and the embedded ones."""
         return MappingProxyType({name: self._read_chunker(name, raw) for name, raw in self._tree["chunkers"].items()})
 
-    def _read_chunker(self, name: str, value: object) -> ChunkerSettings | None:
+    def _read_chunker(self, name: str, raw: object) -> ChunkerSettings | None:
         path = ("chunkers", name)
-        raw = self._draft.take_map(value, path)
-        found = read_fields(self._draft, ChunkerSettings, raw, path, special=("service",))
-        self._check_one_way(raw, path, "chunker")
-        if raw.get("service") is not None and raw.get("type") is None:
+        if isinstance(raw, dict) and raw.get("service") is not None and raw.get("type") is None:
             self._draft.blame((*path, "type"), "is required")
-        self._add_services(found, raw, path, 8085)
-        self._check_host(raw, path, Check.CHUNKER_HOST, f"chunker `{name}`")
-        chunker: ChunkerSettings | None = build(ChunkerSettings, found)
+        chunker: ChunkerSettings | None = build(ChunkerSettings, self._read_part(raw, path))
         return chunker
+
+    def _read_part(
+        self, value: object, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """The fields of something that is a service, or that may run here."""
+        section, part = path[0], _PARTS[path[0]]
+        raw = self._draft.take_map(value, path)
+        services = [key for key in ("service", "health_service") if key in options_of(part.settings)]
+        found = read_fields(self._draft, part.settings, raw, path, special=services, defaults=defaults)
+        if len(path) > 1:
+            self._check_one_way(raw, path, section.removesuffix("s"))
+        elif raw.get("service") is None:
+            self._draft.blame((*path, "service"), "is required")
+        port = GENERATION_PORTS.get(found.get("provider", ""), part.port)
+        for key in services:
+            if raw.get(key) is not None and (service := self._read_service(raw[key], (*path, key), port)) is not None:
+                found[key] = service
+        self._check_host(raw, path, part.host_check)
+        return found
 
     def _check_one_way(self, raw: dict[str, Any], path: Path, what: str) -> None:
         """Exactly one of `service` and `embedded` (D-23)."""
@@ -172,17 +175,6 @@ class _Reader:
             self._draft.blame(path, f"needs `service` (a remote {what}) or `embedded` (one that runs here)")
         elif is_remote and raw.get("options"):
             self._draft.warn(f"{'.'.join(path)}.options is ignored: only an embedded {what} has options")
-
-    def _require_service(self, raw: dict[str, Any], path: Path) -> None:
-        if raw.get("service") is None:
-            self._draft.blame((*path, "service"), "is required")
-
-    def _add_services(self, found: dict[str, Any], raw: dict[str, Any], path: Path, port: int) -> None:
-        keys = ("service", "health_service") if path[0] in ("openai", "detectors") else ("service",)
-        for key in keys:
-            if raw.get(key) is not None:
-                service = self._read_service(raw[key], (*path, key), port)
-                found |= {key: service} if service is not None else {}
 
     def _read_service(self, value: object, path: Path, port: int) -> ServiceSettings | None:
         """G-20."""
@@ -212,17 +204,17 @@ class _Reader:
         return named
 
     def _read_token(self, name: str, path: Path) -> Secret | None:
-        """The value of the variable that `api_token` names."""
+        """The value of the variable that `api_token` names, as it is."""
         value = self._draft.environ.get(name)
         if value is None:
             self._draft.blame_missing(path, name, "token")
-            return None
-        return Secret(value)
+        return None if value is None else Secret(value)
 
-    def _check_host(self, raw: dict[str, Any], path: Path, check: Check, who: str) -> None:
+    def _check_host(self, raw: dict[str, Any], path: Path, check: Check) -> None:
         service = raw.get("service")
         hostname = service.get("hostname") if isinstance(service, dict) else None
         if isinstance(hostname, str) and not is_hostname(hostname):
+            who = f"{path[0].removesuffix('s')} `{path[1]}`" if len(path) > 1 else f"`{path[0]}`"
             message = f"invalid hostname: {who} has an invalid hostname"
             self._draft.blame((*path, "service", "hostname"), message, check)
 

@@ -4,31 +4,31 @@
 The names of the fields are the keys of the config file. A field without help is not a setting: loading fills it in.
 Which file, variable or flag a value came from is not known here; `load_settings` decides that.
 """
-# ruff: noqa: RUF009 - option() is dataclasses.field() with a help text
 
 import dataclasses
 from collections.abc import Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
 from lockgate.config.agent_settings import AgentSettings as AgentSettings
 from lockgate.config.agent_settings import ClassifierSettings as ClassifierSettings
+from lockgate.config.agent_settings import ElasticsearchSettings as ElasticsearchSettings
 from lockgate.config.agent_settings import EmbeddingSettings as EmbeddingSettings
 from lockgate.config.agent_settings import EvaluationSettings as EvaluationSettings
+from lockgate.config.agent_settings import ModelSettings as ModelSettings
+from lockgate.config.agent_settings import OllamaModelSettings as OllamaModelSettings
+from lockgate.config.agent_settings import OpenAIModelSettings as OpenAIModelSettings
+from lockgate.config.agent_settings import PostgresSettings as PostgresSettings
+from lockgate.config.agent_settings import PostgresSourceSettings as PostgresSourceSettings
 from lockgate.config.agent_settings import SessionSettings as SessionSettings
+from lockgate.config.agent_settings import SourceSettings as SourceSettings
+from lockgate.config.agent_settings import SpaceSettings as SpaceSettings
+from lockgate.config.agent_settings import UpstreamSettings as UpstreamSettings
 from lockgate.config.kinds import Section, SectionMap
 from lockgate.config.options import Secret as Secret
 from lockgate.config.options import empty_map, option
-from lockgate.config.upstream_settings import ElasticsearchSettings as ElasticsearchSettings
-from lockgate.config.upstream_settings import ModelSettings as ModelSettings
-from lockgate.config.upstream_settings import OllamaModelSettings as OllamaModelSettings
-from lockgate.config.upstream_settings import OpenAIModelSettings as OpenAIModelSettings
-from lockgate.config.upstream_settings import PostgresSettings as PostgresSettings
-from lockgate.config.upstream_settings import PostgresSourceSettings as PostgresSourceSettings
-from lockgate.config.upstream_settings import SourceSettings as SourceSettings
-from lockgate.config.upstream_settings import SpaceSettings as SpaceSettings
-from lockgate.config.upstream_settings import UpstreamSettings as UpstreamSettings
 from lockgate.gate.values import WHOLE_TEXT_CHUNKER
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ Grounding = Literal["hold", "trail"]
 DetectorType = Literal["text_contents", "text_generation", "text_chat", "text_context_doc"]
 
 EMBEDDED_DEFAULT = "embedded default"
+ANY_HOST = str(IPv4Address(0))  # every address of the machine
 PART_GROUPS = {  # where the embedded parts of a section are registered
     "detectors": "lockgate.detectors",
     "chunkers": "lockgate.chunkers",
@@ -293,7 +294,7 @@ class ServerTlsSettings:
 class ServerSettings:
     """Where we listen and what we open."""
 
-    host: str = option(kinds.NAME, "address to bind", "0.0.0.0", "0.0.0.0; 127.0.0.1 without a config file")  # noqa: S104
+    host: str = option(kinds.NAME, "address to bind", ANY_HOST, "0.0.0.0; 127.0.0.1 without a config file")
     http_port: int = option(kinds.PORT, "API port", 8033, variables=("HTTP_PORT",))
     health_port: int = option(kinds.PORT, "health port", 8034, variables=("HEALTH_HTTP_PORT",))
     grpc_port: int = option(kinds.PORT, "agent port (gRPC), opened when an agent is configured", 50051)
@@ -390,15 +391,16 @@ class Listeners(NamedTuple):
     aggregator: Listener | None = None
 
 
+DEFAULT_LISTENERS = Listeners(Listener("api", "127.0.0.1", 8033, False), Listener("health", "127.0.0.1", 8034, False))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """The resolved whole."""
 
     source: str = EMBEDDED_DEFAULT
     warnings: tuple[str, ...] = ()
-    listeners: Listeners = Listeners(
-        Listener("api", "127.0.0.1", 8033, False), Listener("health", "127.0.0.1", 8034, False)
-    )
+    listeners: Listeners = DEFAULT_LISTENERS
     trace_token: Secret | None = None  # made anew at each start
     compat: Compat = option(kinds.choice("none", "fms"), "fms: follow the existing orchestrator to the letter", "none")
     release_strategy: ReleaseStrategy | None = option(

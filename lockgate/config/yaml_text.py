@@ -32,7 +32,6 @@ class Duplicate(NamedTuple):
 class _Composer(yaml.SafeLoader):
     """Gives nodes, no deeper than MAX_DEPTH."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML keeps them on the class
     depth = 0
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
@@ -44,6 +43,7 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
+_Composer.yaml_implicit_resolvers = {}  # none of YAML 1.1
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", [*"~nN", ""]),

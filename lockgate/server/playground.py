@@ -6,15 +6,18 @@ way of its own to an answer but the API that everybody calls.
 """
 
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from lockgate._version import __version__
 from lockgate.api.endpoints import PAGE_FILES_PATH, PAGE_PATH
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
-from lockgate.config.samples import load_samples
 from lockgate.config.settings import ModelSettings
+from lockgate.config.yaml_text import parse_yaml
+from lockgate.errors import ConfigError
 from lockgate.gateway import Gateway
 from lockgate.interfaces import DescribedModel, NamedModel
 from lockgate.server.addresses import is_loopback
@@ -129,3 +132,37 @@ def _load_files() -> dict[str, bytes]:
     folder = resources.files("lockgate.server") / "page"
     found = [one for one in folder.iterdir() if any(one.name.endswith(ending) for ending in _TYPES)]
     return {one.name: one.read_bytes() for one in found}
+
+
+_MAX_BYTES = 262_144
+
+
+class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question, under which policy and of which sources it is asked (none: all), and what one will see."""
+
+    title: str
+    question: str
+    policy: str | None = None
+    sources: tuple[str, ...] = ()
+    shows: str = ""
+
+
+class Samples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of them, and what stands above them."""
+
+    title: str = ""
+    samples: tuple[Sample, ...] = ()
+
+
+def load_samples(path: Path | None) -> Samples:
+    """The questions in a file; raises ConfigError."""
+    if path is None:
+        return Samples()
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigError(f"{path} has more than {_MAX_BYTES} bytes", source="server", key="samples")
+        found, _ = parse_yaml(path.read_text(encoding="utf-8"))
+        return msgspec.convert(found, Samples)
+    except (OSError, ValueError, yaml.YAMLError, msgspec.ValidationError) as error:
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: {words}", source="server", key="samples") from error

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 
 from lockgate.api.report import list_endpoints
-from lockgate.config.agents import AGENT_SECTIONS
+from lockgate.config.agent_sections import AGENT_SECTIONS
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check, render_yaml
 from lockgate.config.settings import (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.config.agent_environment import AGENT_VARIABLES
-from lockgate.config.environment import AGGREGATOR_VARIABLES
+from lockgate.config.environment import AGENT_VARIABLES, AGGREGATOR_VARIABLES
 from lockgate.config.schema import Setting, list_settings
 
 ROOT = Path(__file__).parents[2]

@@ -1,30 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections `models`, `sources` and `upstreams`: who answers and who knows, by id, and who else may be called.
+"""Reads the sections `models`, `sources`, `upstreams`, `agents`, `sessions`, `embeddings`, `classifier`, `evaluation`.
 
-Decides that each entry is of exactly one kind and complete; an unknown key in one is a fault, for it may be what keeps
-something closed. Refuses to know whether anybody answers there, and how one speaks to them.
+An unknown key is a fault here: it may be what keeps something closed.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config.addresses import check_entry
-from lockgate.config.draft import Draft, build, read_fields, read_secret
+from lockgate.config.agent_settings import INDEX, SESSIONS_FILE
+from lockgate.config.draft import Draft, build, check_named, read_fields, read_secret
 from lockgate.config.kinds import Section, suggest
 from lockgate.config.schema import Path, options_of
 from lockgate.config.settings import (
+    AgentSettings,
+    ClassifierSettings,
     ElasticsearchSettings,
+    EmbeddingSettings,
+    EvaluationSettings,
     ModelSettings,
     OpenAIModelSettings,
     PostgresSettings,
     PostgresSourceSettings,
+    SessionSettings,
     SourceSettings,
     SpaceSettings,
     UpstreamSettings,
 )
 
+Known = Mapping[str, Collection[str]]
+
+AGENT_SECTIONS = ("agents", "sessions", "embeddings", "classifier", "evaluation")
 AGENT_MODEL = "brunix"  # what requests call the agent `default`
+_OWN_STORES = ("sqlite", "postgres")  # their addresses have settings of their own, which keep secrets out of files
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _KINDS = {
     ModelSettings: ("openai", "ollama", "embedded"),
     SourceSettings: ("syftai_space", "embedded", "postgres", "elasticsearch"),
@@ -134,3 +145,80 @@ def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:
     if hidden is not None and (name := found.get(hidden.name)) is not None:
         found[hidden.value] = read_secret(draft, name, (*path, hidden.name), hidden.what)
     return build(cls, found)
+
+
+def add_index(draft: Draft) -> None:
+    """An agent that names no sources has the embedded index, without a word about it in `sources`."""
+    agents = draft.tree.get("agents")
+    entries = agents.values() if isinstance(agents, dict) else ()
+    if any(entry is None or (isinstance(entry, dict) and entry.get("sources") is None) for entry in entries):
+        sources = draft.take_map(draft.tree.get("sources"), ("sources",))
+        draft.tree["sources"] = {INDEX: {"embedded": INDEX}} | sources
+
+
+def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
+    """The sections as fields of Settings; an agent that is None is faulty, which has been noted.
+
+    `known` has the ids of the sections that agents may name.
+    """
+    return {
+        "agents": _read_agents(draft, known),
+        "sessions": _read_sessions(draft),
+        "embeddings": _read_plain(draft, "embeddings", EmbeddingSettings),
+        "classifier": _read_plain(draft, "classifier", ClassifierSettings),
+        "evaluation": _read_evaluation(draft, known),
+    }
+
+
+def _read_agents(draft: Draft, known: Known) -> Mapping[str, AgentSettings | None]:
+    entries = draft.take_map(draft.tree.get("agents"), ("agents",))
+    return MappingProxyType({name: _read_agent(draft, name, raw, known) for name, raw in entries.items()})
+
+
+def _read_agent(draft: Draft, name: str, value: object, known: Known) -> AgentSettings | None:
+    path = ("agents", name)
+    if not _NAME.fullmatch(name):
+        draft.blame(
+            path, "the name of an agent is made of letters, digits, - _ and . only: requests say `agent/<name>`"
+        )
+    raw = take_known(draft, value, path, AgentSettings)
+    if raw is None:
+        return None
+    found = read_fields(draft, AgentSettings, raw, path)
+    found["sources"] = tuple(dict.fromkeys(found.get("sources", ()))) if raw.get("sources") is not None else (INDEX,)
+    named: list[tuple[str, str, str]] = [
+        (key, "models", found[key]) for key in ("main", "conversational") if key in found
+    ]
+    named += [("sources", "sources", source) for source in found["sources"]]
+    named += [("policy", "policies", found["policy"])] if "policy" in found else []
+    for key, section, one in named:
+        check_named(draft, (*path, key), section, one, known[section])
+    agent: AgentSettings | None = build(AgentSettings, {**found, "id": name})
+    return agent
+
+
+def _read_sessions(draft: Draft) -> SessionSettings:
+    path = ("sessions",)
+    raw = take_known(draft, draft.tree.get("sessions"), path, SessionSettings) or {}
+    given = {key: value for key, value in raw.items() if value is not None}
+    if "postgres" not in given and "embedded" not in given:
+        given.setdefault("sqlite", SESSIONS_FILE)
+    kind = find_kind(draft, given, path, ("sqlite", "postgres", "embedded"))
+    if kind != "embedded" and kind and given.get("options"):
+        draft.warn("sessions.options is ignored: only the store of a plugin has options")
+    found = read_with_endpoints(draft, SessionSettings, given, path)
+    if (name := found.get("embedded")) in _OWN_STORES:
+        draft.blame((*path, "embedded"), f"write `sessions.{name}` instead")
+    return SessionSettings(**{"sqlite": None, **found})
+
+
+def _read_plain(draft: Draft, section: str, cls: type) -> Any:
+    raw = take_known(draft, draft.tree.get(section), (section,), cls) or {}
+    return cls(**read_with_endpoints(draft, cls, raw, (section,)))
+
+
+def _read_evaluation(draft: Draft, known: Known) -> EvaluationSettings:
+    evaluation: EvaluationSettings = _read_plain(draft, "evaluation", EvaluationSettings)
+    if evaluation.judge is not None:
+        check_named(draft, ("evaluation", "judge"), "models", evaluation.judge, known["models"])
+    return evaluation
