@@ -205,7 +205,8 @@ class Model(Protocol):
     ) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer's frames as they come, those that came at once in a list; closing the iterator stops the model.
 
-        `params` are `max_tokens`, `temperature` and `stream`: without the last the answer comes as one frame. A frame
+        `params` are `stream`, without which the answer comes as one frame, `max_tokens`, `temperature`, and what else
+        a TunableModel takes. A frame
         may carry `usage` in its fields: the counters that the model told; and `is_cut`, true where it was not allowed
         to say more. Errors are UpstreamError, their words for the caller.
         """
@@ -220,6 +221,15 @@ class GroundedModel(Protocol):
 
     def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer to a question from its documents; otherwise like `Model.generate`."""
+
+
+@runtime_checkable
+class TunableModel(Protocol):
+    """A Model that says which parameters it takes, in OpenAI's words; others take `max_tokens` and `temperature`."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The names of the parameters."""
 
 
 @runtime_checkable

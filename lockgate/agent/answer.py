@@ -21,10 +21,11 @@ from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import blaming_model, next_burst
 from lockgate.guard.request import GuardedRequest, InputBlocked, InputRead, ModelStarted, Released, open_guarded
 from lockgate.guard.stream import Source
-from lockgate.interfaces import Model, NamedModel
+from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.telemetry import Event, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
+BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _GONE = "the model is not available"
 _LATE = "the model did not answer in time"
@@ -105,6 +106,11 @@ class ModelCall(NamedTuple):
     messages: Sequence[Message]
     params: Mapping[str, Any]
     pace: Pace
+
+
+def list_params(model: Model) -> frozenset[str]:
+    """The parameters that a model takes."""
+    return model.takes if isinstance(model, TunableModel) else BASIC_PARAMS
 
 
 async def list_pieces(

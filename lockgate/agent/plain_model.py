@@ -9,7 +9,18 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from lockgate.agent.answer import PACE, Facts, Gate, ModelCall, Pace, collect, join_whole, list_pieces, listen
+from lockgate.agent.answer import (
+    PACE,
+    Facts,
+    Gate,
+    ModelCall,
+    Pace,
+    collect,
+    join_whole,
+    list_params,
+    list_pieces,
+    listen,
+)
 from lockgate.agent.turn_types import Ask, Speech, attend
 from lockgate.gate.values import Message
 from lockgate.guard.input import InputTexts
@@ -27,6 +38,11 @@ class ModelSpeaker:
     guarding: Callable[[], Policy]
     gate: Gate
     pace: Pace = PACE
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The parameters of its model."""
+        return list_params(self.model)
 
     def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
         """An answer to what the client sent."""

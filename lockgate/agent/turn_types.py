@@ -19,7 +19,7 @@ class Ask(NamedTuple):
     """What is asked, by whom, in which session; without a session nothing is remembered.
 
     `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
-    the history. `params` are `max_tokens` and `temperature`, where the client chose them.
+    the history. `params` are those of the request, all of them among those that the speaker takes.
     """
 
     question: str
@@ -43,7 +43,11 @@ class Speech(Protocol):
 
 
 class Speaker(Protocol):
-    """Whoever answers: an agent, or a model alone."""
+    """Answers: an agent, or a model alone."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The parameters that a request may have, in OpenAI's words."""
 
     def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
         """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.

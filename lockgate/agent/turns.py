@@ -23,6 +23,7 @@ from lockgate.agent.answer import (
     collect,
     fail_model,
     join_whole,
+    list_params,
     list_pieces,
     listen,
 )
@@ -98,6 +99,11 @@ class Agent:
     embedder: Embedder | None = None
     pace: Pace = PACE
     prepare_s: float = 30.0
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The parameters that both of its models take."""
+        return list_params(self.main) & list_params(self.conversational)
 
     def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
         """A turn of a conversation."""

@@ -14,6 +14,7 @@ from lockgate.backends.endpoints import NO_DETAIL, Scrubber
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
 from lockgate.backends.http_model import HttpModel
 from lockgate.backends.ollama_format import (
+    TAKES,
     ChatReader,
     encode_chat,
     encode_texts,
@@ -46,6 +47,7 @@ class OllamaModel(HttpModel):
     stream_type = NDJSON
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES
+    takes = TAKES
 
     def __init__(self, caller: HttpCaller, settings: OllamaModelSettings) -> None:
         super().__init__(caller, find_path(settings.url, "/api/chat"), own_headers(), _NO_TOKENS)

@@ -17,7 +17,11 @@ from lockgate.gate.ndjson import LineSplitter
 from lockgate.gate.values import Message
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
-_OPTIONS = {"max_tokens": "num_predict", "temperature": "temperature"}  # our names, theirs
+# Options that are called the same in OpenAI's API, and some that only Ollama has.
+_SAME = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+_OWN = ("top_k", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "num_ctx", "num_keep")
+_OPTIONS = {"max_tokens": "num_predict", **{name: name for name in (*_SAME, *_OWN)}}  # our names, theirs
+TAKES = frozenset({*_OPTIONS, "response_format"})
 _MIN_LENGTH = 1e-30  # of a vector: what is shorter has no direction
 
 
@@ -63,7 +67,17 @@ def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, An
     body: dict[str, Any] = {"model": model, "messages": said, "stream": bool(params.get("stream"))}
     if options := {theirs: params[ours] for ours, theirs in _OPTIONS.items() if params.get(ours) is not None}:
         body["options"] = options
+    if wanted := _find_format(params.get("response_format") or {}):
+        body["format"] = wanted
     return _encode(body)
+
+
+def _find_format(wanted: Mapping[str, Any]) -> Any:
+    """The format of an answer: JSON, or a schema of it; nothing where it is plain text."""
+    if wanted.get("type") == "json_object":
+        return "json"
+    schema = wanted.get("json_schema")
+    return schema.get("schema") or "json" if isinstance(schema, dict) else None
 
 
 def read_answer(body: bytes) -> WholeAnswer:

@@ -33,6 +33,12 @@ from lockgate.gate.values import Endpoint, Health, Message
 from lockgate.interfaces import Headers
 
 DEFAULT_BASE = "/v1"
+TAKES = frozenset(
+    {
+        *("max_tokens", "temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty"),
+        *("logit_bias", "response_format", "reasoning_effort"),
+    }
+)
 _CUT = "length"  # why an answer ended that was not allowed to go on
 MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event says hundreds of bytes for each of text
 
@@ -72,7 +78,7 @@ class OpenAIModel(HttpModel):
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         said = [{"role": one.role, "content": one.text} for one in messages]
         body: dict[str, Any] = {"model": self._model, "messages": said}
-        body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
+        body |= {name: value for name, value in params.items() if name in TAKES}
         body["stream"] = bool(params.get("stream"))
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
@@ -99,6 +105,7 @@ class OwnOpenAIModel(OpenAIModel):
 
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES
+    takes = TAKES
 
 
 @asynccontextmanager

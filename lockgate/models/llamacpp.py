@@ -37,6 +37,9 @@ THREADS, MAX_THREADS = 2, 256
 CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS = 4096, 512, 1 << 20
 SHORT_TOKENS, LONG_TOKENS = 96, 1024  # of an answer, with the short prompt and without
 MAX_WAITING = 8
+_READ_HERE = ("max_tokens", "temperature")
+_TAKES = frozenset({"max_tokens", "stop", "presence_penalty", "frequency_penalty", "response_format"})
+_SAMPLING = frozenset({"temperature", "top_p", "seed"})
 
 
 class Manner(NamedTuple):
@@ -63,6 +66,11 @@ class LlamaModel:
         self.known_as = manner.path.stem
 
     @property
+    def takes(self) -> frozenset[str]:
+        """The parameters that count: where the likeliest word is chosen always, none of sampling."""
+        return _TAKES if self._manner.greedy else _TAKES | _SAMPLING
+
+    @property
     def pid(self) -> int | None:
         """The number of the process that the model runs in, while there is one."""
         return self._keeper.pid
@@ -71,9 +79,9 @@ class LlamaModel:
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer's frames, those that came at once together; closing the iterator stops the model."""
-        options: dict[str, Any] = {}
+        options = {name: params[name] for name in self.takes & params.keys() if name not in _READ_HERE}
         if not self._manner.greedy and (warmth := params.get("temperature")):
-            options = {"temperature": warmth, "top_k": 40}
+            options |= {"temperature": warmth, "top_k": 40}
         async with aclosing(self._speak({"messages": _write(messages)}, options, params)) as frames:
             async for burst in frames:
                 yield burst

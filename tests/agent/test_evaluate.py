@@ -53,6 +53,8 @@ def name_metric(messages: Sequence[Message]) -> str:
 class Answering:
     """An agent of the test: says `answer`, or what is scripted for a question; counts who is with it."""
 
+    takes = frozenset[str]()
+
     def __init__(self, scripted: Mapping[str, str | Exception] | None = None, facts: Facts | None = None) -> None:
         self.asked: list[Ask] = []
         self.open_now = self.most_open = 0

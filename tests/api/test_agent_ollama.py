@@ -13,15 +13,16 @@ from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+TAKES = frozenset({"max_tokens", "temperature", "seed"})
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 
-def chat(**fields: Any) -> Wanted:
-    return wire.read_chat(json.dumps({"model": "brunix", "messages": HELLO, **fields}).encode())
+def chat(takes: frozenset[str] = TAKES, **fields: Any) -> Wanted:
+    return wire.read_chat(json.dumps({"model": "brunix", "messages": HELLO, **fields}).encode(), takes)
 
 
 def text(**fields: Any) -> Wanted:
-    return wire.read_text(json.dumps({"model": "brunix", **fields}).encode())
+    return wire.read_text(json.dumps({"model": "brunix", **fields}).encode(), TAKES)
 
 
 def test_a_request_streams_unless_it_says_otherwise() -> None:
@@ -34,12 +35,25 @@ def test_options_say_how_to_answer_and_negative_numbers_mean_any() -> None:
     assert chat(options={"num_predict": 5, "temperature": 0.5, "seed": 1}).params == {
         "max_tokens": 5,
         "temperature": 0.5,
+        "seed": 1,
     }
     assert chat(options={"num_predict": -1}).params == chat(options=None).params == {}
 
 
+def test_options_and_formats_have_the_names_of_openai() -> None:
+    takes = frozenset({"stop", "top_k", "response_format"})
+    assert chat(takes, options={"stop": ["x"], "top_k": 3, "top_p": 1}).params == {"stop": ["x"], "top_k": 3}
+    assert chat(takes, format="json").params == {"response_format": {"type": "json_object"}}
+    schema = {"type": "object"}
+    assert chat(takes, format=schema).params["response_format"]["json_schema"]["schema"] == schema
+    with pytest.raises(InvalidRequest, match=r"`options\.num_ctx` is not supported by this model: leave it out"):
+        chat(takes, options={"num_ctx": 9})
+    with pytest.raises(InvalidRequest, match="`format` must be `json` or a schema"):
+        chat(takes, format="xml")
+
+
 def test_a_text_may_come_with_a_system_message() -> None:
-    assert text(prompt="Hi?", system="Be kind.", context=[1]).sent == (
+    assert text(prompt="Hi?", system="Be kind.", context=[]).sent == (
         Message("system", "Be kind."),
         Message("user", "Hi?"),
     )
@@ -49,7 +63,8 @@ def test_a_text_may_come_with_a_system_message() -> None:
     "fields",
     [{"messages": []}, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, {"tools": [{}]},
      {"format": "json"}, {"format": {"type": "object"}}, {"options": []}, {"options": {"temperature": -1}},
-     {"options": {"num_predict": "5"}}, {"logprobs": True}, {"session_id": 1}, {"detectors": {"policy": "x"}}],
+     {"options": {"num_predict": "5"}}, {"options": {"top_k": 3}}, {"think": True}, {"no_such_field": 1},
+     {"logprobs": True}, {"session_id": 1}, {"detectors": {"policy": "x"}}],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):

@@ -17,6 +17,7 @@ from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.gate.values import Message
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+TAKES = frozenset({"max_tokens", "temperature", "seed"})
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 
@@ -25,11 +26,11 @@ def body(**fields: Any) -> bytes:
 
 
 def chat(messages: list[Any] = HELLO, **fields: Any) -> Wanted:
-    return wire.read_chat(body(messages=messages, **fields))
+    return wire.read_chat(body(messages=messages, **fields), TAKES)
 
 
 def text(**fields: Any) -> Wanted:
-    return wire.read_text(body(**fields))
+    return wire.read_text(body(**fields), TAKES)
 
 
 def b64(words: str) -> str:
@@ -81,7 +82,8 @@ def test_every_field_that_is_known_is_read() -> None:
         seed=4,
     )
     assert wanted[2:] == (
-        True, "s 1", "RETRIEVAL", Editor("file ü", "part"), '{"id":7}', {"max_tokens": 5, "temperature": 0}, True
+        True, "s 1", "RETRIEVAL", Editor("file ü", "part"), '{"id":7}', {"max_tokens": 5, "temperature": 0, "seed": 4},
+        True,
     )  # fmt: skip
 
 
@@ -122,8 +124,16 @@ def test_a_text_completion_has_one_prompt(prompt: Any) -> None:
         ({"max_tokens": 0}, "`max_tokens` must be at least 1"),
         ({"max_tokens": "5"}, "max_tokens: invalid type"),
         ({"temperature": 2.5}, "`temperature` must be between 0 and 2"),
-        ({"n": 2}, "`n` is not supported by agents and configured models: ask once for each answer"),
-        ({"tools": [{}]}, "`tools` is not supported"),
+        ({"n": 2}, "`n` is not supported by this model: ask once for each answer"),
+        ({"tools": [{}]}, "`tools` is not supported by this model: leave it out"),
+        ({"tool_choice": {"type": "function"}}, "`tool_choice` is not supported"),
+        ({"top_p": 0.5}, "`top_p` is not supported"),
+        ({"top_p": "high"}, "top_p: invalid type"),
+        ({"stop": ["x"]}, "`stop` is not supported"),
+        ({"stop": 3}, "data did not match any variant of untagged enum Stop"),
+        ({"frequency_penalty": 1}, "`frequency_penalty` is not supported"),
+        ({"top_logprobs": 2}, "`top_logprobs` is not supported"),
+        ({"no_such_field": ""}, "`no_such_field` is not supported"),
         ({"functions": [{}]}, "`functions` is not supported"),
         ({"logprobs": True}, "`logprobs` is not supported"),
         ({"response_format": {"type": "json_object"}}, "`response_format` is not supported"),
@@ -134,14 +144,15 @@ def test_a_text_completion_has_one_prompt(prompt: Any) -> None:
 )
 def test_what_cannot_be_used_is_refused_in_plain_words(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        wire.read_chat(body(**{"messages": HELLO, **fields}))
+        wire.read_chat(body(**{"messages": HELLO, **fields}), TAKES)
     assert words in caught.value.message
 
 
 @pytest.mark.parametrize(
     "fields",
     [{}, {"prompt": ""}, {"prompt": []}, {"prompt": ["a", "b"]}, {"prompt": [1]}, {"prompt": "a", "suffix": "b"},
-     {"prompt": "a", "echo": True}, {"prompt": "a", "best_of": 2}, {"prompt": "a", "logprobs": 2}],
+     {"prompt": "a", "echo": True}, {"prompt": "a", "best_of": 2}, {"prompt": "a", "logprobs": 2},
+     {"prompt": "a", "logprobs": 0}],
 )  # fmt: skip
 def test_a_text_completion_that_cannot_be_given_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
@@ -151,7 +162,9 @@ def test_a_text_completion_that_cannot_be_given_is_refused(fields: dict[str, Any
 @pytest.mark.parametrize(
     "fields",
     [{"n": 1}, {"n": None}, {"tools": []}, {"tools": None}, {"response_format": {"type": "text"}}, {"logprobs": False},
-     {"detectors": {}}, {"tool_choice": "none"}, {"stop": ["x"]}, {"metadata": {"a": "b"}}, {"session_id": ""}],
+     {"detectors": {}}, {"tool_choice": "none"}, {"stop": []}, {"metadata": {"a": "b"}}, {"session_id": ""},
+     {"top_p": 1}, {"presence_penalty": 0.0}, {"logit_bias": {}}, {"store": True}, {"keep_alive": "5m"}, {"stop": None},
+     {"stream_options": {}}, {"parallel_tool_calls": True}, {"no_such_field": None}],
 )  # fmt: skip
 def test_values_that_mean_nothing_here_are_fine(fields: dict[str, Any]) -> None:
     assert chat(**fields) == chat()

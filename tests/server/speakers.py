@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockgate.agent.answer import Facts
+from lockgate.agent.answer import BASIC_PARAMS, Facts
 from lockgate.agent.turn_types import Ask, Speaker, Speech
 from lockgate.api.openai.turn_routes import AgentRoutes, tell_version
 from lockgate.config.settings import Settings
@@ -39,6 +39,7 @@ class ScriptedSpeaker:
     said: int = 0
     left: int = 0  # turns that were ended before their last piece
     stored: int = 0
+    takes: frozenset[str] = BASIC_PARAMS
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[Speech]:

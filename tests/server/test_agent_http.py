@@ -282,8 +282,8 @@ async def test_clients_of_ollama_need_not_name_the_type_of_the_body() -> None:
 @pytest.mark.parametrize("path", POSTS)
 async def test_a_body_over_the_limit_is_413(path: str) -> None:
     async with playing() as (port, cast):
-        answer = await ask(port, path, body(path, padding="x" * 5000))
-        fitting = await ask(port, path, body(path, padding="x" * 4500))
+        answer = await ask(port, path, body(path, metadata={"padding": "x" * 5000}))
+        fitting = await ask(port, path, body(path, metadata={"padding": "x" * 4500}))
     assert (answer.status, fitting.status, len(cast.model.asked)) == (413, 200, 1)
     assert "length limit exceeded" in error_in(path, answer)
 

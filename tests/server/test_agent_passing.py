@@ -112,7 +112,7 @@ async def test_each_side_has_its_own_limit() -> None:
     limits = "limits: {body_bytes: 1000, agent_request_bytes: 3000}\n"
     async with before(reply_json(ANSWER), NAMED + limits) as (port, peer):
         for size, statuses in ((500, (200, 200)), (2000, (413, 200)), (4000, (413, 413))):
-            sent = chat_body(False, padding="x" * size)
+            sent = chat_body(False, metadata={"padding": "x" * size})
             got = [(await ask(port, CHAT, sent | {"model": name})).status for name in ("m", "tiny")]
             assert tuple(got) == statuses
     assert len(peer.received) == 1

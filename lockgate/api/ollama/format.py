@@ -9,35 +9,27 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from lockgate.api.openai.format import encode
+from lockgate.api.openai.format import encode, refuse_typos
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
-    Params,
-    Unfit,
     Wanted,
     build_wanted,
+    choose_params,
+    decode_fields,
     read_messages,
     read_prompt,
-    refuse_unfit,
 )
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidRequest
 
 LATEST = ":latest"  # what clients add to a name that has no version
-_LEAVE_OUT = "leave it out"
-_UNFIT: tuple[Unfit, ...] = (
-    ("tools", bool, _LEAVE_OUT),
-    ("images", bool, _LEAVE_OUT),
-    ("logprobs", bool, _LEAVE_OUT),
-    ("suffix", bool, _LEAVE_OUT),
-    ("format", bool, "say in a message how to answer"),
-)
+_OPTION = "options"
 # Line ends to some readers of lines, the official client's among them; JSON lets them stand inside a string.
 _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
@@ -47,10 +39,16 @@ class OllamaOptions(msgspec.Struct):
 
     num_predict: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Annotated[str | list[str], msgspec.Meta(title="Stop")] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
 
 class _Ollama(AgentRequest, kw_only=True):
     options: OllamaOptions | None = None
+    format: Annotated[str | dict[str, Any], msgspec.Meta(title="Format")] | None = None
 
 
 class OllamaChat(_Ollama, kw_only=True):
@@ -69,28 +67,43 @@ class OllamaText(_Ollama, kw_only=True):
 _CHAT, _TEXT = Shape(OllamaChat), Shape(OllamaText)
 
 
-def read_chat(raw: bytes) -> Wanted:
-    """A request of /api/chat."""
+def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
+    """A request of /api/chat to a model that takes these parameters."""
     request = _CHAT.decode(raw)
-    refuse_unfit(raw, _UNFIT)
-    return _want(request, read_messages(request.messages))
+    return _want(request, read_messages(request.messages), _read_params(request, raw, takes))
 
 
-def read_text(raw: bytes) -> Wanted:
-    """A request of /api/generate."""
+def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
+    """A request of /api/generate to a model that takes these parameters."""
     request = _TEXT.decode(raw)
-    refuse_unfit(raw, _UNFIT)
-    return _want(request, read_prompt(request.prompt, request.system or ""))
+    return _want(request, read_prompt(request.prompt, request.system or ""), _read_params(request, raw, takes))
 
 
-def _want(request: _Ollama, sent: Any) -> Wanted:
-    options = request.options or OllamaOptions()
-    tokens = options.num_predict
-    if tokens is not None and tokens < 1:  # as many as the model likes
-        tokens = None
-    if options.temperature is not None and options.temperature < 0:
+def _want(request: _Ollama, sent: Any, params: Mapping[str, Any]) -> Wanted:
+    return build_wanted(request, sent, params, is_stream=request.stream is not False)
+
+
+def _read_params(request: _Ollama, raw: bytes, takes: frozenset[str]) -> dict[str, Any]:
+    """The parameters under OpenAI's names."""
+    fields = decode_fields(raw)
+    refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
+    options = fields.pop(_OPTION, None) or {}
+    tokens = options.pop("num_predict", None)
+    if tokens is not None and tokens >= 1:  # else as many as the model likes
+        fields["max_tokens"] = tokens
+    if (options.get("temperature") or 0) < 0:
         raise InvalidRequest("`options.temperature` must not be negative")
-    return build_wanted(request, sent, Params(tokens, options.temperature), is_stream=request.stream is not False)
+    if request.format and "response_format" in takes:
+        fields["response_format"] = _to_response_format(fields.pop("format"))
+    return choose_params(fields, takes) | choose_params(options, takes, _OPTION)
+
+
+def _to_response_format(wanted: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(wanted, dict):
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted}}
+    if wanted != "json":
+        raise InvalidRequest("`format` must be `json` or a schema")
+    return {"type": "json_object"}
 
 
 class ChatScribe:

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to an agent or a configured model holds, whatever its dialect: plain values, checked one by one.
+"""The fields of a request to an agent or a configured model, the same for every wire format.
 
-Decides which values can be used and in which words the others are refused. Refuses to know who will answer, and how an
-answer is written: that is for `agent_openai` and `agent_ollama`.
+Every parameter is taken by the model or refused by name. Nothing is left out in silence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from lockgate.agent.routes import Editor
-from lockgate.api.openai.format import ContentPart, refuse_typos
+from lockgate.api.openai.format import ContentPart
 from lockgate.api.shapes import Shape
 from lockgate.api.turn_values import check_session_id, decode_text, refuse
 from lockgate.errors import InvalidRequest
@@ -24,11 +23,57 @@ _EDITOR_FIELDS = ("editor_content", "selected_text", "extra_context")
 _ACCOUNT_FIELD = "user_info"
 
 AgentContent = Annotated[str | list[ContentPart], msgspec.Meta(title="Content")]
-Unfit = tuple[str, Callable[[Any], bool], str]  # a field, which of its values mean something, and what to do instead
-_GUARDS = tuple(
-    (name, bool, "name a policy with a configured model, as `<model>@<policy>`")
-    for name in ("detectors", "policy", "guardrail_config")
+# Fields that every model accepts: read elsewhere, or without a meaning for the answer.
+_ALWAYS = frozenset(
+    {
+        *("model", "messages", "prompt", "system", "stream", "stream_options", "max_completion_tokens"),
+        *("session_id", "query_type", "user", "metadata", "store", "keep_alive"),
+        *("safety_identifier", "prompt_cache_key"),
+    }
 )
+# Values that ask for nothing, by parameter. A model that does not take `temperature` always says the likeliest word.
+_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "context": ([],),
+    "detectors": ({},),
+    "echo": (False,),
+    "format": ("",),
+    "frequency_penalty": (0,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "guardrail_config": ({},),
+    "images": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "parallel_tool_calls": (True, False),
+    "policy": ("",),
+    "presence_penalty": (0,),
+    "raw": (False,),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "stop": ("", []),
+    "suffix": ("",),
+    "temperature": (0, 1),
+    "template": ("",),
+    "think": (False,),
+    "tool_choice": ("auto", "none"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "top_p": (1,),
+}
+_ONE_ANSWER = "ask once for each answer"
+_NAME_POLICY = "name a policy with a configured model, as `<model>@<policy>`"
+_ADVICE: Mapping[str, str] = {
+    "best_of": _ONE_ANSWER,
+    "n": _ONE_ANSWER,
+    "format": "say in a message how to answer",
+    "response_format": "say in a message how to answer",
+    "detectors": _NAME_POLICY,
+    "policy": _NAME_POLICY,
+    "guardrail_config": _NAME_POLICY,
+}
 
 
 class AgentMessage(msgspec.Struct):
@@ -48,17 +93,6 @@ class AgentRequest(msgspec.Struct):
     session_id: str | None = None
     query_type: str | None = None
     user: str | None = None
-
-
-class Params(NamedTuple):
-    """How the model shall answer, where the client says so; `Ask` wants a map."""
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-
-    def told(self) -> Mapping[str, Any]:
-        """Those that were chosen."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 class Wanted(NamedTuple):
@@ -86,7 +120,7 @@ class _Named(msgspec.Struct):
 
 _NAMED = Shape(_Named)
 _peek = msgspec.json.Decoder(_Named).decode
-_split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def peek_model(raw: bytes) -> str:
@@ -102,16 +136,31 @@ def read_model(raw: bytes) -> str:
     return _NAMED.decode(raw).model
 
 
-def refuse_unfit(raw: bytes, unfit: Sequence[Unfit]) -> None:
-    """What would be expected of an answer and cannot be given is not left out in silence."""
-    fields = _split(raw)
-    for name, is_asked, advice in (*unfit, *_GUARDS):
-        if name in fields and is_asked(msgspec.json.decode(fields[name])):
-            raise InvalidRequest(f"`{name}` is not supported by agents and configured models: {advice}")
-    refuse_typos(fields)
+def choose_params(fields: Mapping[str, Any], takes: frozenset[str], inside: str = "") -> dict[str, Any]:
+    """The parameters among these fields that the model takes; raises InvalidRequest for one that it does not.
+
+    `inside` is the name of the object that holds the fields, where it is not the body.
+    """
+    params = {}
+    for name, value in fields.items():
+        if value is None or name in _ALWAYS:
+            continue
+        if name in takes:
+            params[name] = value
+        elif not _is_default(name, value):
+            place = f"{inside}.{name}" if inside else name
+            raise InvalidRequest(f"`{place}` is not supported by this model: {_ADVICE.get(name, 'leave it out')}")
+    return params
 
 
-def build_wanted(request: AgentRequest, sent: tuple[Message, ...], params: Params, *, is_stream: bool) -> Wanted:
+def _is_default(name: str, value: Any) -> bool:
+    """Whether the value asks for nothing; `false` is not 0."""
+    return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in _DEFAULTS.get(name, ()))
+
+
+def build_wanted(
+    request: AgentRequest, sent: tuple[Message, ...], params: Mapping[str, Any], *, is_stream: bool
+) -> Wanted:
     """What a request wants, of its own fields and of those that all have."""
     session_id = request.session_id or ""
     check_session_id(session_id)
@@ -124,7 +173,7 @@ def build_wanted(request: AgentRequest, sent: tuple[Message, ...], params: Param
         request.query_type or "",
         editor,
         account,
-        params.told(),
+        params,
     )
 
 

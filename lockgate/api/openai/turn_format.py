@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents and configured models in OpenAI's words: completions of chats and texts, whole or as events, and the list.
-
-Decides which fields are understood and what an answer looks like. Refuses to know who answers.
-"""
+"""Requests to agents and configured models in OpenAI's format, answers of agents, and the list of models."""
 
 import time
 import uuid
@@ -12,17 +9,16 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from lockgate.api.openai.events import DONE, encode_event
-from lockgate.api.openai.format import encode
+from lockgate.api.openai.format import encode, refuse_typos
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
-    Params,
-    Unfit,
     Wanted,
     build_wanted,
+    choose_params,
+    decode_fields,
     read_messages,
     read_prompt,
-    refuse_unfit,
 )
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape
@@ -31,19 +27,6 @@ from lockgate.errors import InvalidRequest
 OWNER = "lockgate"
 _MAX_TEMPERATURE = 2.0
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
-_LEAVE_OUT = "leave it out"
-_ONE_ANSWER = "ask once for each answer"
-
-_UNFIT: tuple[Unfit, ...] = (
-    ("n", lambda value: value not in (None, 1), _ONE_ANSWER),
-    ("best_of", lambda value: value not in (None, 1), _ONE_ANSWER),
-    ("tools", bool, _LEAVE_OUT),
-    ("functions", bool, _LEAVE_OUT),
-    ("logprobs", bool, _LEAVE_OUT),
-    ("echo", bool, _LEAVE_OUT),
-    ("suffix", bool, _LEAVE_OUT),
-    ("response_format", lambda value: value not in (None, {"type": "text"}), "say in a message how to answer"),
-)
 
 
 class StreamOptions(msgspec.Struct):
@@ -56,6 +39,14 @@ class _Completion(AgentRequest, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Annotated[str | list[str], msgspec.Meta(title="Stop")] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     stream_options: StreamOptions | None = None
 
 
@@ -74,32 +65,36 @@ class AgentText(_Completion, kw_only=True):
 _CHAT, _TEXT = Shape(AgentChat), Shape(AgentText)
 
 
-def read_chat(raw: bytes) -> Wanted:
-    """A request of chat completions."""
+def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
+    """A request of chat completions to a model that takes these parameters."""
     request = _CHAT.decode(raw)
-    refuse_unfit(raw, _UNFIT)
-    return _want(request, read_messages(request.messages))
+    return _want(request, read_messages(request.messages), _read_params(request, raw, takes))
 
 
-def read_text(raw: bytes) -> Wanted:
-    """A request of text completions."""
+def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
+    """A request of text completions to a model that takes these parameters."""
     request = _TEXT.decode(raw)
-    refuse_unfit(raw, _UNFIT)
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     if len(prompts) != 1:
         raise InvalidRequest("`prompt` must be one text")
-    return _want(request, read_prompt(prompts[0]))
+    return _want(request, read_prompt(prompts[0]), _read_params(request, raw, takes))
 
 
-def _want(request: _Completion, sent: Any) -> Wanted:
-    tokens, temperature = request.max_tokens, request.temperature
+def _read_params(request: _Completion, raw: bytes, takes: frozenset[str]) -> dict[str, Any]:
+    fields = decode_fields(raw)
+    refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
     if request.max_completion_tokens is not None:
-        tokens = request.max_completion_tokens
+        fields["max_tokens"] = request.max_completion_tokens
+    tokens = fields.get("max_tokens")
     if tokens is not None and tokens < 1:
         raise InvalidRequest("`max_tokens` must be at least 1")
-    if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
+    if request.temperature is not None and not 0 <= request.temperature <= _MAX_TEMPERATURE:
         raise InvalidRequest("`temperature` must be between 0 and 2")
-    wanted = build_wanted(request, sent, Params(tokens, temperature), is_stream=bool(request.stream))
+    return choose_params(fields, takes)
+
+
+def _want(request: _Completion, sent: Any, params: Mapping[str, Any]) -> Wanted:
+    wanted = build_wanted(request, sent, params, is_stream=bool(request.stream))
     options = request.stream_options
     return wanted._replace(tells_usage=bool(options and options.include_usage))
 

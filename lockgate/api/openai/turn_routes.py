@@ -68,7 +68,7 @@ class Manners(NamedTuple):
 class Dialect(NamedTuple):
     """One way to ask and to be answered."""
 
-    read: Callable[[bytes], Wanted]
+    read: Callable[[bytes, frozenset[str]], Wanted]  # of a model that takes these parameters
     scribe: Callable[[Wanted], Scribe]
     manners: Manners
 
@@ -173,7 +173,8 @@ class AgentRoutes:
             if found is None:
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
                 return
-            wanted = await decode(raw, dialect.read)
+            takes = found.speaker.takes
+            wanted = await decode(raw, lambda body: dialect.read(body, takes))
             ask = _build_ask(exchange, wanted, found)
         await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
 
