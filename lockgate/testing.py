@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lockgate.errors import InvalidRequest, Rejected
-from lockgate.gate.chunks import ChunkAligner, Tape
+from lockgate.gate.chunks import ChunkAligner, ChunkerInput
 from lockgate.gate.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.interfaces import Chunker, Detector, Headers
 from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
@@ -269,9 +269,9 @@ async def check_chunker(chunker: Chunker) -> None:
 
 
 def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
-    tape = Tape()
-    tape.append(Frame(0, text))
-    aligner = ChunkAligner("chunker under test", tape)
+    chunker_input = ChunkerInput()
+    chunker_input.append(Frame(0, text))
+    aligner = ChunkAligner("chunker under test", chunker_input)
     for chunk in chunks:
         aligner.place(chunk)
     aligner.finish()

@@ -47,23 +47,12 @@ class Progress(NamedTuple):
     detections: tuple[Detection, ...]
 
 
-class _Desk:
+class DetectorQueue:
     """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
 
     __slots__ = (
-        "answers",
-        "asked",
-        "before",
-        "detector",
-        "ends_at",
-        "frontier",
-        "look",
-        "open",
-        "passed",
-        "reader",
-        "reported",
-        "told",
-        "waiting",
+        "answers", "asked", "before", "detector", "ends_at", "frontier", "look", "open", "passed", "reader", "reported",
+        "told", "waiting",
     )  # fmt: skip
 
     def __init__(self, reader: Reader) -> None:
@@ -93,7 +82,7 @@ class _Desk:
 class DetectionBatcher:
     """All detectors of one text."""
 
-    __slots__ = ("_by_chunker", "_choice", "_desks", "_is_whole", "_max_open")
+    __slots__ = ("_by_chunker", "_choice", "_is_whole", "_max_open", "_queues")
 
     def __init__(
         self, readers: Iterable[Reader], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
@@ -101,116 +90,118 @@ class DetectionBatcher:
         self._choice = choice
         self._max_open = max_open
         self._is_whole = is_whole
-        self._desks = {reader.detector: _Desk(reader) for reader in readers}
-        self._by_chunker: dict[str, list[_Desk]] = {}
-        for desk in self._desks.values():
-            self._by_chunker.setdefault(desk.reader.chunker, []).append(desk)
+        self._queues = {reader.detector: DetectorQueue(reader) for reader in readers}
+        self._by_chunker: dict[str, list[DetectorQueue]] = {}
+        for queue in self._queues.values():
+            self._by_chunker.setdefault(queue.reader.chunker, []).append(queue)
 
     def add(self, chunker: str, chunk: Chunk) -> list[Ask]:
         """A chunk to be read by every detector of its chunker."""
         asks: list[Ask] = []
-        for desk in self._by_chunker[chunker]:
-            if self._is_whole or desk.waiting or len(desk.open) >= self._max_open:
-                desk.waiting.append(chunk)
+        for queue in self._by_chunker[chunker]:
+            if self._is_whole or queue.waiting or len(queue.open) >= self._max_open:
+                queue.waiting.append(chunk)
             else:
-                is_plain = not (desk.before or chunk.is_forced)  # as nearly every chunk is
-                self._open(desk, (chunk,), (Excerpt(chunk.text) if is_plain else desk.excerpt(chunk),), asks)
+                is_plain = not (queue.before or chunk.is_forced)  # as nearly every chunk is
+                self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), asks)
         return asks
 
     def add_all(self, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
         """Chunks that came at once. Of a whole text they wait until the chunker has ended."""
         if not self._is_whole:
             return [ask for chunk in chunks for ask in self.add(chunker, chunk)]
-        for desk in self._by_chunker[chunker]:
-            desk.waiting.extend(chunks)
+        for queue in self._by_chunker[chunker]:
+            queue.waiting.extend(chunks)
         return []
 
     def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
         """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""
         asks: list[Ask] = []
         progress: list[Progress] = []
-        for desk in self._by_chunker[chunker]:
-            desk.ends_at = upto
-            if self._is_whole and desk.waiting:
-                self._ask_all(desk, asks)
-            elif not desk.owes():
-                self._close(desk, progress)
+        for queue in self._by_chunker[chunker]:
+            queue.ends_at = upto
+            if self._is_whole and queue.waiting:
+                self._ask_all(queue, asks)
+            elif not queue.owes():
+                self._close(queue, progress)
         return asks, progress
 
     def pass_over(self, chunker: str, upto: int) -> list[Progress]:
         """The chunker has failed: its detectors read what it has cut, and nothing that follows, up to `upto`."""
         progress: list[Progress] = []
-        for desk in self._by_chunker[chunker]:
-            desk.passed = upto
-            if not desk.owes():
-                self._pass(desk, progress)
+        for queue in self._by_chunker[chunker]:
+            queue.passed = upto
+            if not queue.owes():
+                self._pass(queue, progress)
         return progress
 
-    def _pass(self, desk: _Desk, progress: list[Progress]) -> None:
-        if desk.passed > desk.frontier:
-            desk.frontier = desk.passed
-            progress.append(Progress(desk.detector, desk.frontier, ()))
+    def _pass(self, queue: DetectorQueue, progress: list[Progress]) -> None:
+        if queue.passed > queue.frontier:
+            queue.frontier = queue.passed
+            progress.append(Progress(queue.detector, queue.frontier, ()))
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
         """A detector's answer to a request: what to ask next, and how far it has now read."""
-        desk = self._desks[ask.detector]
-        if desk.open.pop(ask.number, None) is None:
+        queue = self._queues[ask.detector]
+        if queue.open.pop(ask.number, None) is None:
             raise RuntimeError(f"request {ask.number} to {ask.detector} is not open")
         asks: list[Ask] = []
         progress: list[Progress] = []
-        if ask.number != desk.told:  # an earlier answer is still missing
-            desk.answers[ask.number] = ask, findings
+        if ask.number != queue.told:  # an earlier answer is still missing
+            queue.answers[ask.number] = ask, findings
         else:
-            self._tell(desk, ask, findings, progress)
-            while desk.answers and (ready := desk.answers.pop(desk.told, None)) is not None:
-                self._tell(desk, *ready, progress)
-        if desk.waiting:
-            self._ask(desk, asks)
-        if not desk.owes():
-            self._pass(desk, progress)
-            if desk.ends_at is not None:
-                self._close(desk, progress)
+            self._tell(queue, ask, findings, progress)
+            while queue.answers and (ready := queue.answers.pop(queue.told, None)) is not None:
+                self._tell(queue, *ready, progress)
+        if queue.waiting:
+            self._ask(queue, asks)
+        if not queue.owes():
+            self._pass(queue, progress)
+            if queue.ends_at is not None:
+                self._close(queue, progress)
         return asks, progress
 
     def owes(self, detector: str) -> bool:
         """Whether the detector has text to read or to answer for."""
-        return self._desks[detector].owes()
+        return self._queues[detector].owes()
 
     def has_backlog(self, chunker: str, limit: int) -> bool:
         """Whether so many of the chunker's chunks wait for one of its detectors."""
-        for desk in self._by_chunker[chunker]:  # noqa: SIM110 - asked for every frame, and a loop is cheaper than any()
-            if len(desk.waiting) >= limit:
-                return True
-        return False
+        is_long = False
+        for queue in self._by_chunker[chunker]:  # for every frame: cheaper than any()
+            is_long |= len(queue.waiting) >= limit
+        return is_long
 
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""
-        return {name: desk.frontier for name, desk in self._desks.items()}
+        return {name: queue.frontier for name, queue in self._queues.items()}
 
-    def _ask(self, desk: _Desk, asks: list[Ask]) -> None:
-        while desk.waiting and len(desk.open) < self._max_open:
-            chunk = desk.waiting.popleft()
-            self._open(desk, (chunk,), (desk.excerpt(chunk),), asks)
+    def _ask(self, queue: DetectorQueue, asks: list[Ask]) -> None:
+        while queue.waiting and len(queue.open) < self._max_open:
+            chunk = queue.waiting.popleft()
+            self._open(queue, (chunk,), (queue.excerpt(chunk),), asks)
 
-    def _ask_all(self, desk: _Desk, asks: list[Ask]) -> None:
-        chunks = tuple(desk.waiting)
-        desk.waiting.clear()
-        if any([chunk.is_forced for chunk in chunks]):  # noqa: C419 - short, and a list is cheaper than a generator
-            excerpts = [desk.excerpt(chunk) for chunk in chunks]
-        else:
-            excerpts = [Excerpt(chunk.text) for chunk in chunks]
-        self._open(desk, chunks, tuple(excerpts), asks)
+    def _ask_all(self, queue: DetectorQueue, asks: list[Ask]) -> None:
+        chunks = tuple(queue.waiting)
+        queue.waiting.clear()
+        forced = [chunk for chunk in chunks if chunk.is_forced]
+        excerpts = [queue.excerpt(chunk) if forced else Excerpt(chunk.text) for chunk in chunks]
+        self._open(queue, chunks, tuple(excerpts), asks)
 
-    def _open(self, desk: _Desk, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]) -> None:
-        number = desk.asked
-        ask = desk.open[number] = Ask(desk.detector, number, chunks, excerpts, self._choice)
-        desk.asked = number + 1
+    def _open(
+        self, queue: DetectorQueue, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]
+    ) -> None:
+        number = queue.asked
+        ask = queue.open[number] = Ask(queue.detector, number, chunks, excerpts, self._choice)
+        queue.asked = number + 1
         asks.append(ask)
 
-    def _tell(self, desk: _Desk, ask: Ask, findings: Sequence[Sequence[Detection]], progress: list[Progress]) -> None:
+    def _tell(
+        self, queue: DetectorQueue, ask: Ask, findings: Sequence[Sequence[Detection]], progress: list[Progress]
+    ) -> None:
         found: list[Detection] = []
-        desk.told += 1
-        look, frontier = desk.look, desk.frontier
+        queue.told += 1
+        look, frontier = queue.look, queue.frontier
         for number, chunk in enumerate(ask.chunks):
             begin, end, is_reread = frontier, chunk.end, look and chunk.is_forced
             if is_reread:
@@ -219,33 +210,35 @@ class DetectionBatcher:
                 frontier = end
             placed: list[Detection] = []
             if number < len(findings) and findings[number]:  # a short answer means no findings for the rest
-                placed = _place(desk, chunk, findings[number], begin, frontier if is_reread else None)
+                placed = _place(queue, chunk, findings[number], begin, frontier if is_reread else None)
                 found += placed
             if look:
-                desk.reported = tuple(placed) if is_reread else ()
-        desk.frontier = frontier
-        progress.append(Progress(desk.detector, frontier, tuple(found)))
+                queue.reported = tuple(placed) if is_reread else ()
+        queue.frontier = frontier
+        progress.append(Progress(queue.detector, frontier, tuple(found)))
 
-    def _close(self, desk: _Desk, progress: list[Progress]) -> None:
-        if desk.ends_at is not None and desk.ends_at > desk.frontier:
-            desk.frontier = desk.ends_at
-            progress.append(Progress(desk.reader.detector, desk.frontier, ()))
+    def _close(self, queue: DetectorQueue, progress: list[Progress]) -> None:
+        if queue.ends_at is not None and queue.ends_at > queue.frontier:
+            queue.frontier = queue.ends_at
+            progress.append(Progress(queue.reader.detector, queue.frontier, ()))
 
 
-def _place(desk: _Desk, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None) -> list[Detection]:
+def _place(
+    queue: DetectorQueue, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None
+) -> list[Detection]:
     """The findings that this chunk is responsible for, with spans in the whole text.
 
     One that starts before the chunk was seen by looking back: it counts from `begin`, where the chunk before stopped.
     One that starts at `stop` or later will be seen again by the next chunk.
     """
     placed = []
-    for found in keep(findings, desk.reader.threshold):
+    for found in keep(findings, queue.reader.threshold):
         start, end, text = found.start + chunk.start, found.end + chunk.start, found.text
         if stop is not None and start >= stop:
             continue
         if found.start < 0 and start < begin:
-            if end <= begin or any(one.start <= start and end <= one.end for one in desk.reported):
+            if end <= begin or any(one.start <= start and end <= one.end for one in queue.reported):
                 continue
             start, text = begin, text[begin - start :]
-        placed.append(found._replace(start=start, end=end, text=text, detector_id=desk.detector))
+        placed.append(found._replace(start=start, end=end, text=text, detector_id=queue.detector))
     return placed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tape: the text of a lane as its chunkers see it. ChunkAligner: ties a chunker's answers to that text.
+"""ChunkerInput: the text of a lane as its chunkers see it. ChunkAligner: ties a chunker's answers to that text.
 
 Decides whether a chunk may be believed. In a stream chunks must follow each other: white space may be left out
 between them, anything else that no detector would read, an overlap, or text that was never sent is the chunker's
@@ -13,7 +13,7 @@ from lockgate.gate.values import Chunk, Frame
 _MAX_GAP = 64  # of white space before a chunk whose place has to be found
 
 
-class Tape:
+class ChunkerInput:
     """The frames that some chunker has not placed, stored once for all; each aligner keeps its own place in them."""
 
     __slots__ = ("first", "frames", "received")
@@ -41,13 +41,15 @@ class Tape:
 class ChunkAligner:
     """One chunker's view of one text: how much it was given, and how much it has placed."""
 
-    __slots__ = ("_chunker", "_head", "_is_whole", "_reads_empty", "_tape", "_whole", "given", "placed", "reached")
+    __slots__ = ("_chunker", "_head", "_input", "_is_whole", "_reads_empty", "_whole", "given", "placed", "reached")
 
-    def __init__(self, chunker: str, tape: Tape, *, is_whole: bool = False, reads_empty: bool = False) -> None:
+    def __init__(
+        self, chunker: str, chunker_input: ChunkerInput, *, is_whole: bool = False, reads_empty: bool = False
+    ) -> None:
         self._chunker = chunker
         self._reads_empty = reads_empty
         self._is_whole = is_whole
-        self._tape = tape
+        self._input = chunker_input
         self._whole: str | None = None
         self._head = 0  # characters of the frame `reached` that are already placed
         self.reached = 0  # the first frame that is not placed whole
@@ -57,12 +59,12 @@ class ChunkAligner:
     @property
     def is_fed(self) -> bool:
         """Whether the chunker has taken all there is."""
-        return self.given == self._tape.first + len(self._tape.frames)
+        return self.given == self._input.first + len(self._input.frames)
 
     def feed(self) -> list[Frame]:
         """The frames that the chunker has not yet taken."""
-        tape = self._tape
-        frames = tape.frames[self.given - tape.first :]
+        chunker_input = self._input
+        frames = chunker_input.frames[self.given - chunker_input.first :]
         if frames:
             self.given += len(frames)
         return frames
@@ -70,12 +72,12 @@ class ChunkAligner:
     def place(self, chunk: Chunk) -> bool:
         """Whether the chunk is one to read: in a stream an empty one is passed over, unless empty texts are read."""
         start, end, text = chunk.start, chunk.end, chunk.text
-        received = self._tape.received
+        received = self._input.received
         if not 0 <= start <= end <= received:
             raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")
         if self._is_whole:
             if self._whole is None:
-                self._whole = self._tape.join()
+                self._whole = self._input.join()
             if self._whole[start:end] != text:
                 raise self._fault(f"chunk {start}..{end} is not the text that was sent")
             return True
@@ -91,7 +93,7 @@ class ChunkAligner:
         start, wanted = self.placed, len(text)
         come, size = [], 0
         head = self._head
-        for frame in self._tape.frames[self.reached - self._tape.first :]:
+        for frame in self._input.frames[self.reached - self._input.first :]:
             come.append(frame.text[head:])
             size += len(frame.text) - head
             head = 0
@@ -103,17 +105,17 @@ class ChunkAligner:
 
     def finish(self) -> int:
         """The chunker has ended: the position up to which its chunks count, which is all that was sent."""
-        received = self._tape.received
+        received = self._input.received
         if not self._is_whole:
             self._skip(received)
         self.placed = received
-        self.reached = self._tape.first + len(self._tape.frames)
+        self.reached = self._input.first + len(self._input.frames)
         return received
 
     def pass_over(self) -> int:
         """The chunker has failed, and its text goes on unread: the position up to which that is so."""
-        self.placed, self._head = self._tape.received, 0
-        self.reached = self.given = self._tape.first + len(self._tape.frames)
+        self.placed, self._head = self._input.received, 0
+        self.reached = self.given = self._input.first + len(self._input.frames)
         return self.placed
 
     def _skip(self, upto: int) -> None:
@@ -125,7 +127,7 @@ class ChunkAligner:
         self.placed = upto
 
     def _take(self, length: int) -> str:
-        frames, at, head = self._tape.frames, self.reached - self._tape.first, self._head
+        frames, at, head = self._input.frames, self.reached - self._input.first, self._head
         if not head and length and len(frames[at].text) == length:  # exactly one frame
             self.reached += 1
             return frames[at].text
@@ -143,7 +145,7 @@ class ChunkAligner:
                     at += 1
             length -= len(part)
             taken.append(part)
-        self.reached, self._head = at + self._tape.first, head
+        self.reached, self._head = at + self._input.first, head
         return taken[0] if len(taken) == 1 else "".join(taken)
 
     def _fault(self, reason: str) -> BrokeProtocol:

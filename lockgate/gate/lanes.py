@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.gate.batching import Ask, DetectionBatcher, Progress, Reader
-from lockgate.gate.chunks import ChunkAligner, Tape
+from lockgate.gate.chunks import ChunkAligner, ChunkerInput
 from lockgate.gate.release import Release, ReleaseGate, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame, Span
 
@@ -62,15 +62,15 @@ class Lane:
     """One text."""
 
     __slots__ = (
-        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_is_finished", "_is_source_open",
-        "_log", "_open", "_plan", "_tape", "_trim_at",
+        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_is_finished",
+        "_is_source_open", "_log", "_open", "_plan", "_trim_at",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
-        self._tape = Tape()
+        self._input = ChunkerInput()
         self._aligners = {
-            name: ChunkAligner(name, self._tape, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
+            name: ChunkAligner(name, self._input, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
             for name in plan.chunkers()
         }
         self._is_source_open = True
@@ -111,8 +111,8 @@ class Lane:
         log = self._log
         if self._aligners and (frame.text or self._plan.feeds_empty):
             # what a frame carries besides is kept once, by the log
-            self._tape.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
-            if self._tape.received >= self._trim_at or len(self._tape.frames) >= _MAX_FRAMES:
+            self._input.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
+            if self._input.received >= self._trim_at or len(self._input.frames) >= _MAX_FRAMES:
                 self._trim()
         outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend
         if log.received + len(log.frames) > self._check_at:
@@ -152,7 +152,7 @@ class Lane:
         place = self._aligners[chunker].place
         chunks = [chunk if chunk.end - chunk.start == len(chunk.text) else _fit(chunk) for chunk in chunks]
         if self._plan.trusts_chunks:
-            received = self._tape.received
+            received = self._input.received
             to_read = [chunk if chunk.end <= received else chunk._replace(end=received) for chunk in chunks]
         else:
             to_read = [chunk for chunk in chunks if place(chunk)]
@@ -183,7 +183,7 @@ class Lane:
 
     def has_unplaced(self) -> bool:
         """Whether a chunker still owes chunks of what has come."""
-        return any(aligner.placed < self._tape.received for aligner in self._aligners.values())
+        return any(aligner.placed < self._input.received for aligner in self._aligners.values())
 
     def may_cut(self, chunker: str) -> bool:
         """Whether the chunker may go on: not while many of its chunks wait for a detector."""
@@ -238,12 +238,12 @@ class Lane:
 
     def _trim(self) -> None:
         """Forget what every chunker has placed, at most once per as much text as is left."""
-        tape, aligners = self._tape, self._aligners.values()
-        tape.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
-        if len(tape.frames) >= _MAX_FRAMES:  # without text, or nobody takes them
+        chunker_input, aligners = self._input, self._aligners.values()
+        chunker_input.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
+        if len(chunker_input.frames) >= _MAX_FRAMES:  # without text, or nobody takes them
             raise HeldTooMuch(f"more than {_MAX_FRAMES} messages wait for a chunker")
-        left = tape.received - min(aligner.placed for aligner in aligners)
-        self._trim_at = tape.received + max(left, _TRIM_CHARS)
+        left = chunker_input.received - min(aligner.placed for aligner in aligners)
+        self._trim_at = chunker_input.received + max(left, _TRIM_CHARS)
 
 
 def _fit(chunk: Chunk) -> Chunk:
@@ -292,10 +292,10 @@ class Lanes:
 
     def may_read(self) -> bool:
         """Whether the source may be read on."""
-        for lane in self._lanes.values():  # noqa: SIM110 - asked for every frame, and a loop is cheaper than all()
-            if not lane.may_read():
-                return False
-        return True
+        may_read = True
+        for lane in self._lanes.values():  # for every frame: cheaper than all()
+            may_read = may_read and lane.may_read()
+        return may_read
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""

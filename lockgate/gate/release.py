@@ -11,8 +11,6 @@ MAX_PROCESSED_INDEX  wait for one answer of every detector; the largest chunk en
 
 A finding leaves once, with the first released text that overlaps it. A trailing detector holds nothing; its findings
 leave with the final release. What a frame carried beside its text leaves with its last character.
-
-Whatever affects when text leaves lives in this file. It refuses to know where frames and answers come from.
 """
 
 import heapq
@@ -21,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from lockgate.gate.frames import FrameLog
 from lockgate.gate.values import Detection, Frame, Span
 
 
@@ -48,6 +45,46 @@ class Release(NamedTuple):
     is_final: bool = False
     inputs: tuple[int, int] = (0, 0)
     told: Span | None = None
+
+
+class FrameLog:
+    """The frames of one text that have been received and not yet released."""
+
+    __slots__ = ("_head_start", "first", "frames", "last", "received", "released")
+
+    def __init__(self) -> None:
+        self.frames: deque[Frame] = deque()
+        self._head_start = 0
+        self.received = 0
+        self.released = 0
+        self.first = self.last = 0  # numbers of the first and the last frame whose text the latest release holds
+
+    def append(self, frame: Frame) -> None:
+        """Take in one frame; its text follows what was received before."""
+        self.frames.append(frame)
+        self.received += len(frame.text)
+
+    def release(self, upto: int) -> tuple[str, tuple[Frame, ...]]:
+        """The text from the last release up to `upto`, and the frames whose last character it contains."""
+        if not self.released <= upto <= self.received:
+            raise RuntimeError(f"cannot release up to {upto}: released {self.released}, received {self.received}")
+        frames, texts, completed = self.frames, [], []
+        position, start = self.released, self._head_start
+        if frames:
+            self.first = frames[0].number
+        while frames:
+            text = frames[0].text
+            end = start + len(text)
+            if text and start < upto:
+                self.last = frames[0].number
+            if end > upto:
+                texts.append(text[position - start : upto - start])
+                break
+            texts.append(text[position - start :] if position > start else text)
+            completed.append(frames.popleft())
+            start = position = end
+        self._head_start, self.released = start, upto
+        return "".join(texts), tuple(completed)
 
 
 class ReleaseGate:

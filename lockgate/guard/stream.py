@@ -323,10 +323,7 @@ class _GuardedStream:
             try:
                 findings = await self._ask(name, ask)
             except LockgateError as error:
-                failure = refuse(name, error) if isinstance(error, RequestError) else error
-                if name not in self._trailing:
-                    raise failure  # noqa: B904 - its cause is told by itself
-                self._late_failure = self._late_failure or failure  # what others have cleared leaves first
+                self._note_failure(name, refuse(name, error) if isinstance(error, RequestError) else error)
             observe_held(name, perf_counter() - since)
             self._carry_out(self._lanes.answer(ask, findings))
             if self._is_behind:
@@ -337,6 +334,11 @@ class _GuardedStream:
                 read_chars = 0
                 await asyncio.sleep(0)
         self._workers[name] -= 1
+
+    def _note_failure(self, name: str, failure: LockgateError) -> None:
+        if name not in self._trailing:
+            raise failure
+        self._late_failure = self._late_failure or failure  # what others have cleared leaves first
 
     async def _ask(self, name: str, ask: Ask) -> Sequence[Sequence[Detection]]:
         if self._permits is None:

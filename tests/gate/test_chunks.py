@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.errors import BrokeProtocol
-from lockgate.gate.chunks import ChunkAligner, Tape
+from lockgate.gate.chunks import ChunkAligner, ChunkerInput
 from lockgate.gate.values import Chunk, Frame
 
 
 def _aligner(text: str, *, is_whole: bool = False, size: int = 3) -> ChunkAligner:
-    tape = Tape()
+    chunker_input = ChunkerInput()
     for start in range(0, len(text), size):
-        tape.append(Frame(start, text[start : start + size]))
-    return ChunkAligner("c", tape, is_whole=is_whole)
+        chunker_input.append(Frame(start, text[start : start + size]))
+    return ChunkAligner("c", chunker_input, is_whole=is_whole)
 
 
 @given(st.text(alphabet="a b中😀\n", min_size=1, max_size=30), st.sets(st.integers(1, 29)), st.integers(1, 5))
@@ -86,15 +86,15 @@ def test_an_impossible_span_is_the_chunkers_fault(chunk: Chunk) -> None:
 
 
 def test_frames_that_everybody_has_placed_are_forgotten_and_the_rest_is_still_there() -> None:
-    tape = Tape()
-    aligners = [ChunkAligner(name, tape) for name in "ab"]
+    chunker_input = ChunkerInput()
+    aligners = [ChunkAligner(name, chunker_input) for name in "ab"]
     for number in range(10):
-        tape.append(Frame(number, "xy"))
+        chunker_input.append(Frame(number, "xy"))
     assert [frame.number for frame in aligners[0].feed()] == list(range(10))
     for aligner in aligners:
         aligner.place(Chunk(0, 7, "xyxyxyx"))
-    tape.forget(min(aligner.reached for aligner in aligners))
-    assert [frame.number for frame in tape.frames] == list(range(3, 10))
+    chunker_input.forget(min(aligner.reached for aligner in aligners))
+    assert [frame.number for frame in chunker_input.frames] == list(range(3, 10))
     for aligner in aligners:
         aligner.place(Chunk(7, 20, "yxyxyxyxyxyxy"))
         assert aligner.finish() == 20

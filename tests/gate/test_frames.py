@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.frames import FrameLog
+from lockgate.gate.release import FrameLog
 from lockgate.gate.values import Frame
 
 TEXTS = st.lists(st.text(alphabet="ab中😀\u0301", max_size=4), max_size=10)

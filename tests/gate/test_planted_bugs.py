@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.gate.batching import Ask, DetectionBatcher, Progress, _Desk
+from lockgate.gate.batching import Ask, DetectionBatcher, DetectorQueue, Progress
 from lockgate.gate.chunks import ChunkAligner
-from lockgate.gate.frames import FrameLog
 from lockgate.gate.lanes import Lane, Lanes
-from lockgate.gate.release import Release, ReleaseGate
+from lockgate.gate.release import FrameLog, Release, ReleaseGate
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Chunk, Detection, Frame
 from tests.gate import test_batching, test_chunks, test_frames, test_lanes, test_sse, test_verdicts
@@ -163,8 +162,8 @@ def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch)
 def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Any, progress: list[Progress]) -> None:
-        honest(self, desk, ask, found, progress)
+    def tell(self: DetectionBatcher, queue: DetectorQueue, ask: Ask, found: Any, progress: list[Progress]) -> None:
+        honest(self, queue, ask, found, progress)
         if ask.number:
             told = progress.pop()
             moved = tuple(one._replace(start=one.start - 1) for one in told.detections)
@@ -181,7 +180,7 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
     honest = DetectionBatcher.answer
 
     def answer(self: DetectionBatcher, ask: Ask, found: Any) -> tuple[list[Ask], list[Progress]]:
-        self._desks[ask.detector].told = ask.number
+        self._queues[ask.detector].told = ask.number
         return honest(self, ask, found)
 
     monkeypatch.setattr(DetectionBatcher, "answer", answer)
@@ -205,10 +204,10 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
     honest = DetectionBatcher.add
 
     def add(self: DetectionBatcher, chunker: str, chunk: Chunk) -> list[Ask]:
-        desks = self._by_chunker[chunker]
-        self._by_chunker[chunker] = desks[:1]
+        queues = self._by_chunker[chunker]
+        self._by_chunker[chunker] = queues[:1]
         asks = honest(self, chunker, chunk)
-        self._by_chunker[chunker] = desks
+        self._by_chunker[chunker] = queues
         return asks
 
     monkeypatch.setattr(DetectionBatcher, "add", add)
@@ -218,10 +217,10 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
 def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, desk: _Desk, ask: Ask, found: Any, progress: list[Progress]) -> None:
-        honest(self, desk, ask, found, progress)
-        desk.frontier = ask.chunks[-1].end
-        progress.append(progress.pop()._replace(upto=desk.frontier))
+    def tell(self: DetectionBatcher, queue: DetectorQueue, ask: Ask, found: Any, progress: list[Progress]) -> None:
+        honest(self, queue, ask, found, progress)
+        queue.frontier = ask.chunks[-1].end
+        progress.append(progress.pop()._replace(upto=queue.frontier))
 
     monkeypatch.setattr(DetectionBatcher, "_tell", tell)
 
@@ -230,9 +229,9 @@ def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     from lockgate.gate import batching
 
-    def place(desk: _Desk, chunk: Chunk, found: Sequence[Detection], *_: object) -> list[Detection]:
+    def place(queue: DetectorQueue, chunk: Chunk, found: Sequence[Detection], *_: object) -> list[Detection]:
         moved = [one._replace(start=one.start + chunk.start, end=one.end + chunk.start) for one in found]
-        return [one._replace(detector_id=desk.detector) for one in moved if one.score >= desk.reader.threshold]
+        return [one._replace(detector_id=queue.detector) for one in moved if one.score >= queue.reader.threshold]
 
     monkeypatch.setattr(batching, "_place", place)
 
@@ -287,7 +286,7 @@ def a_chunks_text_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ChunkAligner.place
 
     def place(self: ChunkAligner, chunk: Chunk) -> bool:
-        said = self._tape.join()[chunk.start : chunk.end]
+        said = self._input.join()[chunk.start : chunk.end]
         return honest(self, chunk._replace(text=said))
 
     monkeypatch.setattr(ChunkAligner, "place", place)
