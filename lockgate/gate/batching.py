@@ -71,11 +71,13 @@ class DetectorQueue:
         self.ends_at: int | None = None
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
+        """What the detector reads of the chunk."""
         before = self.before
         self.before = (before + chunk.text)[-self.look :] if chunk.is_forced and self.look else ""
         return Excerpt(chunk.text, before)
 
     def owes(self) -> bool:
+        """Whether a chunk waits or a request is open."""
         return bool(self.open or self.waiting)
 
 
