@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a caikit-NLP generation server over gRPC.
-
-Decides how the generation parameters of a request become its own, how its answers become messages of ours, and when it
-is asked again: while it is not to be reached, a few times, a few milliseconds apart. What is done with an answer is not
-known here.
-"""
+"""Calls a caikit-NLP generation server over gRPC; an unavailable server is asked again, a few milliseconds apart."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a chunker over gRPC: a whole text in one call, or a stream that goes out frame by frame as chunks come back.
-
-Decides when a stream is opened, fed and ended. Whether the chunks fit the text is not known here; the core checks that.
-"""
+"""Calls a chunker over gRPC: a whole text in one call, or a stream of frames. The gate checks the chunks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence

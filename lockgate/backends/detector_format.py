@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The detector API, both directions: what a detector is asked, what it answers, and how it refuses.
+"""Encodes requests of the detector API and decodes its answers and refusals.
 
-Decides what is a well-formed answer: more lenient than the API's text where real servers are (no `text`, `{}` or `null`
-for evidence and metadata, unknown keys), strict about offsets, which must be whole numbers with the end not before the
-start. Refuses to know who asks, thresholds, and what an offset beyond its text means. Bodies that do not fit raise
-ValueError or RecursionError, whose words hold nothing of the text.
+More lenient than the API's text where real servers are (no `text`, `{}` or `null` for evidence and metadata, unknown
+keys), strict about offsets: whole numbers, the end not before the start. Bodies that do not fit raise ValueError or
+RecursionError, whose messages hold nothing of the text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

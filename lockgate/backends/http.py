@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP towards others: pooled connections, TLS, headers, time limits and error mapping, written once.
+"""HTTP clients: pooled connections, TLS, headers, time limits and error mapping.
 
 Services that the settings name (HttpService, and those whose address is a URL: JoinedCaller) join the trace. Endpoints
-that a request names (HttpCaller) are given exactly the headers that come with each call.
-
-Decides what of a caller's headers is passed on, how long and how large an answer may be, and what each foreign error
-is called here. Refuses to know any service's paths and bodies, and what a status means.
+that a request names (HttpCaller) get exactly the headers that come with each call.
 """
 
 import asyncio
@@ -24,8 +21,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate._version import __version__
-from lockgate.backends.headers import NEVER_PASSED as NEVER_PASSED
-from lockgate.backends.tls import blaming, set_up_client
+from lockgate.backends.connections import NEVER_PASSED as NEVER_PASSED
+from lockgate.backends.connections import blaming, set_up_client
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Health

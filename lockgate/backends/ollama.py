@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from lockgate.backends.endpoints import NO_DETAIL, Scrubber
+from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, find_path, open_caller, own_headers
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
 from lockgate.backends.http_model import HttpModel
 from lockgate.backends.ollama_format import (
@@ -24,7 +24,6 @@ from lockgate.backends.ollama_format import (
     read_vectors,
 )
 from lockgate.backends.replies import MAX_DETAIL_CHARS, PieceReader, WholeAnswer, read_detail
-from lockgate.backends.services import STREAM_WINDOW_BYTES, find_path, open_caller, own_headers
 from lockgate.config.settings import OllamaModelSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Health, Message

@@ -13,7 +13,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from lockgate.backends.endpoints import NO_DETAIL, Scrubber
+from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, open_caller, own_headers
 from lockgate.backends.http import HttpCaller
 from lockgate.backends.http_model import HttpModel
 from lockgate.backends.openai import NAME, find_error, read_message
@@ -26,7 +26,6 @@ from lockgate.backends.replies import (
     read_detail,
     refuse_many,
 )
-from lockgate.backends.services import STREAM_WINDOW_BYTES, open_caller, own_headers
 from lockgate.config.settings import OpenAIModelSettings
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Endpoint, Health, Message

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL towards others: pooled connections, limits of time and error mapping, written once.
+"""PostgreSQL clients: pooled connections, time limits and error mapping.
 
-Decides how many connections there are, how long a statement may take, and what each foreign error is called here.
-Refuses to know any table. Nothing of an address, a password or a row ever stands in the words of an error.
-
-Nothing is connected before the first statement; a connection that broke is replaced by the next one that needs it.
-TLS is what the address says (`?sslmode=verify-full&sslrootcert=...`).
+No error message holds an address, a password or a row. Nothing is connected before the first statement; a broken
+connection is replaced when one is needed. The address sets TLS (`?sslmode=verify-full&sslrootcert=...`).
 """
 
 import asyncio

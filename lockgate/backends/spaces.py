@@ -1,25 +1,241 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of a SyftAI-Space: data sources and models.
+"""Endpoints of a SyftAI-Space: data sources and models. One request per call, never repeated.
 
-Decides how an endpoint is asked and in which words its failure is told. Refuses to know what the bodies look like
-(lockgate.backends.spaces_format), who may be called, and how long it may take. One request per call, never repeated.
+Replies are read leniently: documents and answers, whole or as server-sent events with chunks in any format.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, Scrubber
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
 from lockgate.backends.http_model import HttpModel
-from lockgate.backends.replies import AnswerReader, WholeAnswer, read_detail
-from lockgate.backends.spaces_format import encode_messages, encode_query, read_answer, read_documents
-from lockgate.backends.spaces_stream import SpaceReader
+from lockgate.backends.replies import (
+    DONE,
+    AnswerReader,
+    Usage,
+    WholeAnswer,
+    count_usage,
+    decode_any,
+    is_number,
+    mend,
+    read_detail,
+    refuse_dense,
+)
 from lockgate.errors import BrokeProtocol, UpstreamError
+from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Document, Endpoint, Message
+
+MAX_DOCUMENTS = 10_000
+
+
+class _Titles(msgspec.Struct, gc=False):
+    title: str | int | float | None = None
+    document_title: str | int | float | None = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    content: str | None = None
+    metadata: _Titles | None = None
+    similarity_score: float | None = None
+
+
+class _References(msgspec.Struct, gc=False):
+    documents: list[_Item] | None = None
+
+
+class _Reply(msgspec.Struct, gc=False):
+    references: _References | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+_NO_TITLES = _Titles()
+
+
+def encode_query(question: str, limit: int, threshold: float, transaction_token: str | None) -> bytes:
+    """What a source is asked."""
+    body: dict[str, Any] = {"messages": question, "limit": limit, "similarity_threshold": threshold}
+    body["include_metadata"] = True
+    return _encode(_with_token(body, transaction_token))
+
+
+def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], transaction_token: str | None) -> bytes:
+    """What a model is asked."""
+    body: dict[str, Any] = {"messages": [{"role": one.role, "content": one.text} for one in messages]}
+    body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
+    body["stream"] = bool(params.get("stream"))
+    body["stop_sequences"] = []
+    return _encode(_with_token(body, transaction_token))
+
+
+def read_documents(body: bytes, source: str) -> list[Document]:
+    """The documents of a source's reply; raises ValueError or RecursionError for what is none."""
+    refuse_dense(body)
+    try:
+        reply = _decode_reply(body)
+    except ValueError:
+        return _read_leniently(body, source)
+    items = reply.references.documents or () if reply.references is not None else ()
+    _refuse_many(items)
+    documents: list[Document] = []
+    for item in items:
+        titles = item.metadata or _NO_TITLES
+        title = _to_title(titles.title) or _to_title(titles.document_title)
+        documents.append(Document(title, item.content or "", _to_score(item.similarity_score), None, source))
+    return documents
+
+
+def read_answer(body: bytes) -> WholeAnswer:
+    """A model's whole answer; raises ValueError or RecursionError for what is none."""
+    reply = decode_any(body)
+    if not isinstance(reply, dict) or (text := find_summary(reply)) is None:
+        raise ValueError("there is no text in it")
+    return WholeAnswer(mend(text), find_usage(reply))
+
+
+def find_summary(reply: Mapping[str, Any]) -> str | None:
+    """The text of a reply's summary."""
+    summary = reply.get("summary")
+    message = summary.get("message") if isinstance(summary, dict) else None
+    text = message.get("content") if isinstance(message, dict) else message
+    return text if isinstance(text, str) else None
+
+
+def find_usage(reply: Mapping[str, Any]) -> Usage | None:
+    """What a reply says was read and written: in its summary, or beside it."""
+    summary = reply.get("summary")
+    inside = summary.get("usage") if isinstance(summary, dict) else None
+    return count_usage(inside) or count_usage(reply.get("usage"))
+
+
+def _read_leniently(body: bytes, source: str) -> list[Document]:
+    references = _find(decode_any(body), "references")
+    items = None if references is None else _find(references, "documents")
+    if items is None:
+        return []
+    if not isinstance(items, list):
+        raise ValueError("there are no documents in it")
+    _refuse_many(items)
+    return [_read_item(item, source) for item in items if isinstance(item, dict)]
+
+
+def _find(value: object, key: str) -> object:
+    if not isinstance(value, dict):
+        raise ValueError(f"there is no object around `{key}`")
+    return value.get(key)
+
+
+def _refuse_many(items: Sequence[object]) -> None:
+    if len(items) > MAX_DOCUMENTS:
+        raise ValueError(f"it has more than {MAX_DOCUMENTS} documents")
+
+
+def _read_item(item: Mapping[str, Any], source: str) -> Document:
+    content, metadata = item.get("content"), item.get("metadata")
+    titles = metadata if isinstance(metadata, dict) else {}
+    title = _to_title(titles.get("title")) or _to_title(titles.get("document_title"))
+    text = content if isinstance(content, str) else ""
+    return Document(mend(title), mend(text), _to_score(item.get("similarity_score")), None, source)
+
+
+def _to_title(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if is_number(value) else ""
+
+
+def _to_score(value: object) -> float:
+    return float(value) if is_number(value) else 0.0
+
+
+def _with_token(body: dict[str, Any], transaction_token: str | None) -> dict[str, Any]:
+    if transaction_token:
+        body["transaction_token"] = transaction_token
+    return body
+
+
+_NO_ERROR = (None, False, "")
+
+
+class SpaceReader(AnswerReader):
+    """The pieces of an answer, whatever format each of its chunks has."""
+
+    __slots__ = ()
+
+    def _read_event(self, event: SseEvent) -> Iterator[str]:
+        for data in _split(event.data):
+            if self.is_over:
+                return
+            if event.event == "error":
+                self.failure = _describe(data)
+            elif data.strip() == DONE:
+                self.is_done = True
+            elif piece := self._read_chunk(data):
+                yield mend(piece)
+
+    def _read_chunk(self, data: str) -> str:
+        chunk = _read_object(data)
+        if chunk is None:
+            return data
+        if chunk.get("error") not in _NO_ERROR:
+            self.failure = _describe_error(chunk["error"])
+            return ""
+        self.usage = find_usage(chunk) or self.usage
+        return _find_text(chunk)
+
+
+def _find_text(chunk: Mapping[str, Any]) -> str:
+    """The text of a chunk in any of the formats."""
+    for text in (find_summary(chunk), _find_delta(chunk.get("choices")), chunk.get("content"), chunk.get("text")):
+        if isinstance(text, str):
+            return text
+    return ""
+
+
+def _describe_error(error: object) -> str:
+    """What an error says: its own words, else all of it."""
+    said = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return mend(said) if isinstance(said, str) else json.dumps(error, separators=(",", ":"))
+
+
+def _find_delta(choices: object) -> str | None:
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    text = delta.get("content") if isinstance(delta, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _read_object(data: str) -> dict[str, Any] | None:
+    """A chunk that is an object; anything else is text."""
+    if not data.lstrip().startswith("{"):
+        return None
+    try:
+        chunk = decode_any(data)
+    except (ValueError, RecursionError):
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _split(data: str) -> list[str]:
+    """The chunks of an event: one, but some senders leave out the empty lines between theirs."""
+    if "\n" not in data or _read_object(data) is not None:
+        return [data]
+    lines = data.split("\n")
+    is_list = all(line.strip() == DONE or _read_object(line) is not None for line in lines)
+    return lines if is_list else [data]
+
+
+def _describe(data: str) -> str:
+    chunk = _read_object(data)
+    return data if chunk is None else _describe_error(chunk.get("error", chunk))
+
 
 NAME = "syftai_space"
 

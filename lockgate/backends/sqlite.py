@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQLite files of ours: known for what they are before anything about them is changed, then opened.
-
-Decides how a file of ours is told from somebody else's, and that readers and writers do not wait for each other.
-Refuses to know what the tables mean and who may use a connection when.
-"""
+"""Opens SQLite files of ours, after a look at what they are; readers and writers do not wait for each other."""
 
 import sqlite3
 import time

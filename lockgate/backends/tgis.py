@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a TGIS generation server over gRPC.
-
-Decides how the generation parameters of a request become its own, and how its answers become messages of ours. It is
-never asked twice; what is done with an answer is not known here.
-"""
+"""Calls a TGIS generation server over gRPC. A request is sent once."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstreams: the sources and models that requests name, behind one pool of connections.
+"""Upstreams: the sources and models that requests name, behind one connection pool.
 
-Decides by the scheme of its address what an endpoint is, and who may be called: the address of every connection is
-judged when it is made, so that no name can lead elsewhere later. Refuses to know what is asked. Nothing here raises:
-an endpoint that cannot be used is one whose calls fail.
+The scheme of its address says what an endpoint is. The address of every connection is checked when it is made, so that
+no name can lead elsewhere later. Nothing here raises: calls of an endpoint that cannot be used fail.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded chunkers: paragraph, word and whole text; how they run, how they are opened, and where a cut may fall.
 
-Decides where one chunk ends and the next begins. Every machine reads text from left to right and decides from the
-text and the position alone, never from where one feed ended: any cut of the input gives the same chunks. Where
-sentences end is decided in `sentences`. Refuses to know what chunks are for, who reads them, and what a frame holds
-besides its text.
+Every machine reads from left to right and decides from the text and the position alone, never from where one feed
+ended: any cut of the input gives the same chunks.
 """
 
 import asyncio

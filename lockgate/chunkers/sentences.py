@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentence machine: where a sentence ends, in many scripts, while the text still arrives.
+"""The sentence machine: finds where a sentence ends, in many scripts, while the text still arrives.
 
-Decides in this order: marks that need no white space after them (CJK, Devanagari, Urdu and others); question and
-exclamation marks; full stops, for which nupunkt is asked when the word before is not an ordinary one; then blank
-lines and list items. Refuses to know grammar, the language of the text, and anything before the open sentence or
-more than a word after its end: in doubt two sentences stay together, and are never lost.
+In this order: marks that need no white space after them (CJK, Devanagari, Urdu and others); question and exclamation
+marks; full stops, for which nupunkt is asked when the word before is not an ordinary one; then blank lines and list
+items. It looks at most one word past an end: in doubt two sentences stay together.
 """
 
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Protocol
 
 from nupunkt import load_default_model
 
 from lockgate.chunkers.machines import CuttingMachine, has_blank_line
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from lockgate.data_files import Table, read_table, split_words
 
 # How much of the next word a decision may see, and how far back it may look.
 _GUARD_CHARS = 8
@@ -52,45 +48,25 @@ _LINE_END = re.compile("[\r\n\u2029]")
 _LIST_MARKER = re.compile(r"[-*+•‣◦▪●○–—]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,4})\)|\d{1,3}\.|#{1,6}")
 _ENUMERATOR = re.compile(r"\(?(?:\d{1,3}|[A-Za-z]|[ivxlcIVXLC]{1,6})\)?\.")
 _ORDINAL = re.compile(r"\d{1,2}\.")
-_MONTHS = tuple(
-    _words("Januar Jänner Februar März April Mai Juni Juli August Septembe Oktober November Dezember Jahrhund Jahrtaus")
-)
-# A single capital before one of these is no initial of a name: "Plan B. The next day".
-_AFTER_NO_INITIAL = _words(
-    "The This That These Those It He She We They You But However There If When Then So After Because"
-)
 
-# nupunkt's table of abbreviations was learned from noisy text. Words that end sentences every day are taken out of
-# it, as is every long or non-Latin entry (Korean and Persian verbs among them) but those of `_LONG_ABBREVIATIONS`.
-_LONG_ABBREVIATIONS = _words("approx messrs incorp abstr subsec subpar subdiv distrib certif telecomm biochem")
-_ORDINARY_WORDS = _words("""
-    acres add ago ah aims all alike ails aloud am amen amok an andes ant arrow at auto awry axe aye backs bail bank barn
-    bat bed bee bets bin bien biome black bled bleak blip bold bond book bra brash bro broad bull bump bus bays call cam
-    can cap car cent chaos chase chest chip chit cliff climb coal cod code cold con cow crazy dan day decks den depot
-    des dig dill dull dumb dusk dud dyes enter equal et faded fairs farce fish fist flag flak flake flip foes found fray
-    free futur gages gall girt glob hall hand hard harp hay heave hemp hen hers highs horse how hum human hun hunts ill
-    ills ilk imp in info iowa jerky joke john johns just jugs keg knees la lab lack lazy lea lead leaps leg life lids
-    lit liter lock loot low luck luz mag mas mason mass me med mend mess met metro mien mills mis miss mites mod moll
-    month mum nary ness nope nor oils ok okay oooh or ore os ouch overt pah par para park pears pen penny pens per pet
-    phew pick pimp pin pop port pow pub putty que quart rad rand rash raw re rest rich rife rites rob roll rota rove row
-    ruin ruts sand sane saw scam se sent shade shrug sic sick sinks sir skid sleep so soar sol sou south spas spool
-    stake stars stein stew stock story sub sum sun sup super sur tabs tale talen tasks tax taxis temp ten thank tics
-    toil tread tuck un utah vain vase vena vet vi vibe vidas vodka wall walk wane waned ware wash wave weave webs week
-    west wheat wheel wig will win wings wool works wrath yap yard yea yep yer york yup daño dedos diari niñas otoño kg
-    mai
-    """)
-_MORE_ABBREVIATIONS = _words("""
-    aprox avda dcha dra dres dña ej excmo gral ilmo ing izq lic p.ej prof profa sra sras sres srta srtas tel uds ud
-    vd vds ee.uu
-    abb allg anm aufl ausg bd bspw bzgl bzw d.h dipl ehem einschl entspr evtl exkl frl ggf hr hrsg i.d.r inkl insb jh
-    jhd kap mio mrd nr o.ä s.o s.u sog std str stv tsd u.a u.ä usf usw v.a vgl z.b z.t zzgl
-    c.-à-d déc éd févr hab janv juil mlle mlles mme mmes n.b réf ste tél boul
-    capt cmdr gen lt maj sgt
-    sig sigg dott ecc pag bijv blz dhr enz mevr exmo
-    г гг др им млн млрд проф руб см стр т.д т.е т.п тыс ул
-    """)
-# nupunkt takes a word with vowel signs for no abbreviation; these never end a sentence.
-_CASELESS_ABBREVIATIONS = _words("डॉ प्रो पं सं रु कि.मी ई.पू")
+
+class SentenceFile(Table, frozen=True):
+    """The word lists of `sentences.toml`."""
+
+    months: str
+    after_no_initial: str
+    long_abbreviations: str
+    ordinary_words: str
+    more_abbreviations: str
+    caseless_abbreviations: str
+
+
+_FILE = read_table(Path(__file__).with_name("sentences.toml"), SentenceFile)
+_MONTHS = tuple(_FILE.months.split())
+_AFTER_NO_INITIAL = split_words(_FILE.after_no_initial)
+_LONG_ABBREVIATIONS = split_words(_FILE.long_abbreviations)
+_ORDINARY_WORDS = split_words(_FILE.ordinary_words)
+_CASELESS_ABBREVIATIONS = split_words(_FILE.caseless_abbreviations)
 
 
 class Splitter(Protocol):
@@ -145,7 +121,7 @@ def load_stop_judge() -> StopJudge:
     for abbreviation in splitter.abbreviations:
         if _is_noise(abbreviation):
             splitter.remove_abbreviation(abbreviation)
-    splitter.add_abbreviations(sorted(_MORE_ABBREVIATIONS))
+    splitter.add_abbreviations(sorted(_FILE.more_abbreviations.split()))
     judge = StopJudge(splitter)
     judge.ends("etc.", "etc", "and")  # nupunkt compiles its patterns at the first question
     return judge

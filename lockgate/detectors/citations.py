@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Citations that name no known source.
-
-This module decides which sources count as known: those of the options, of the request, and of the documents behind the
-answer, once they are told. What a citation is, is decided in `lockgate.gate.citations`. It refuses to know whether a
-source that is known says what the sentence claims.
-"""
+"""Reports citations that name no known source: of the options, the request, or the documents of the answer."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager

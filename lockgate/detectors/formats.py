@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a text is valid JSON, XML or YAML, and where it is not.
+"""Reports where a text is not valid JSON, XML or YAML.
 
-This module decides validity only: it builds nothing from the text, expands no entity and follows no alias, so a
-small document stays small work. It refuses to know schemas, and it refuses document type declarations.
+Nothing is built from the text, no entity expanded, no alias followed. Document type declarations are refused.
 """
 
 import json

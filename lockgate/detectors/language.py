@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which language a text is, and whether that language is wanted.
+"""Reports text in languages that are not wanted.
 
-This module decides what is long enough to be judged, how a long text is cut, and which languages count as one. Of the
-package that carries the model only the model file is read, by the bare engine: the code around it, which would fetch a
-larger model, is never imported. It refuses to know what a text says, and what several languages in one piece are.
+Of the package that carries the model only the model file is read: its code, which would download a larger model, is
+never imported.
 """
 
 import asyncio
@@ -40,16 +39,7 @@ _NO_PROSE = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|`[^`\n]{1,200}`")
 _UNREADABLE = re.compile("[\\s\x00\ud800-\udfff]+")
 _MOSTLY = 0.8
 # What the model tells apart and a list of languages does not: varieties that are written under one of two letters.
-_VARIETIES = {
-    "als": "de",
-    "arz": "ar",
-    "azb": "az",
-    "bar": "de",
-    "ckb": "ku",
-    "pnb": "pa",
-    "wuu": "zh",
-    "yue": "zh",
-}
+_VARIETIES = {"als": "de", "arz": "ar", "azb": "az", "bar": "de", "ckb": "ku", "pnb": "pa", "wuu": "zh", "yue": "zh"}
 
 Predict = Callable[[str], tuple[str, float]]
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Letters in place of letters: odd forms as plain ones, and tables of what letters become, for `str.translate`.
-
-This module decides which odd forms are not spelled out, and how much a table remembers. It refuses to know what a
-letter becomes.
-"""
+"""Plain letters in place of wide and ornamental ones, and tables for `str.translate` that are bounded."""
 
 import unicodedata
 from collections.abc import Callable

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator or the caller asks to find: patterns and keywords.
+"""Reports matches of patterns and keywords that the operator or the caller gives.
 
-This module decides which patterns are acceptable and says where a bad one is at fault, what a word boundary is,
-and how much work a pattern may cause. Patterns run in an engine whose time is linear in the text; it refuses
-look-around and back references, and so do we. It knows nothing of what the patterns mean.
+Patterns run in an engine whose time is linear in the text; it has no look-around and no back references.
 """
 
 import re

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as pattern tables read it: small ASCII letters, whatever the text is dressed in.
-
-This module decides which letters are taken for the same: capitals, accents, wide and ornamental forms, letters of other
-alphabets that look like Latin ones, and nothing at all in place of what cannot be seen. It refuses to know what is
-looked for, and keeps no offsets.
-"""
+"""Rules over plain text: small ASCII letters without accents, look-alikes and characters that cannot be seen."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence

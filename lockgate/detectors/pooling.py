@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model that runs here, shared by all streams: a thread of its own, one run for many chunks.
+"""A model that runs here, shared by all streams: one thread, one run for many chunks.
 
-Decides when a run begins and who fails with it. A call that finds the model idle starts at once; what comes while it
-runs shares the next run, fair between streams. A run that fails is repeated for each caller alone, so that one bad
-input fails only its own. Refuses to know what the model computes and which items run together
-(lockgate.gate.sharing).
+A call that finds the model idle starts at once; calls that come while it runs share the next run, fair between streams
+(lockgate.gate.sharing). A run that fails is repeated for each caller alone.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts as small models read them: in windows of so many tokens, one after the other, each a little into the next.
+"""Cuts texts into windows of as many tokens as a model takes, each overlapping the one before.
 
-This module decides where a window begins and ends: at words, never more tokens than the model takes, and what the end
-of one has seen the next sees again, so that a sentence is whole in one of them. A text that fits is one window without
-its outer white space. Every token is in a window, each window comes further than the one before, and the work grows
-with the text only. It refuses to know what a token is, and what a model finds.
+Windows begin and end at words, so that a sentence is whole in one of them. A text that fits is one window without its
+outer white space. Every token is in a window, and the work grows with the text only.
 """
 
 import asyncio

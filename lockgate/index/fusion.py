@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reciprocal rank fusion: several rankings of the same documents become one.
-
-Decides the order by ranks alone, for scores of different searches cannot be compared. The same rankings always give
-the same order.
-"""
+"""Reciprocal rank fusion: several rankings of the same documents become one, by ranks alone."""
 
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, TypeVar

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two searches of an index find, and how their findings become one list of documents.
 
-Decides which findings of the search by words count beside those of the search by meaning. Refuses to know how anything
-was found; ranks become one order in lockgate.index.fusion.
-
 A search by words always finds something: some passage has one word of the question. Fusion sees ranks alone, so such
 chance hits would push out what the search by meaning has found. A passage therefore counts there only if it has a
 third of what the question says, each word weighed by how rare it is. Where there is no other search, all count.

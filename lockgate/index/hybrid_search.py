@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One search made of two, by words and by meaning, as every index of ours does it.
+"""Two searches at once, by words and by meaning, each with a time limit.
 
-Decides that both run at once, how long each may take, and that one which fails does not take the other's passages
-away; of that the log is told once, until the search works again. Refuses to know how anything is found.
+If one fails, the other's passages are returned; the failure is logged once, until the search works again.
 """
 
 import asyncio
@@ -117,20 +116,25 @@ class DoubleSearch:
             return {}  # how near a passage is can be missed, the passage not
 
     async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
-        """What a search finds in its time, or why it did not."""
+        """What a search finds in its time, or why it failed."""
         try:
             async with asyncio.timeout(self._leg_timeout_s):
-                found = await search()
+                found = await self._search(leg, search)
         except TimeoutError:
             return TimedOut(self._name, f"{_FAILED}no answer in time")
         except UpstreamError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - an embedder is somebody else's code; the other search goes on
-            failure = Unavailable(self._name, f"{_FAILED}the {leg} search failed")
-            failure.__cause__ = error
-            return failure
         self._told.pop(leg, None)
         return found
+
+    async def _search(self, leg: str, search: Callable[[], Awaitable[T]]) -> T:
+        """Raises Unavailable for any error of foreign code, such as an embedder."""
+        try:
+            return await search()
+        except (TimeoutError, UpstreamError):
+            raise
+        except Exception as error:
+            raise Unavailable(self._name, f"{_FAILED}the {leg} search failed") from error
 
     def _tell(self, leg: str, reason: str) -> None:
         if self._told.get(leg) != reason:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the embedded index: its tables, and everything that is read from and written to them.
+"""The SQLite file of the embedded index: its tables, and everything that is read from and written to them.
 
-Decides how documents, passages, words and vectors lie in one SQLite file. A document is put in, replaced or taken out
-in one transaction. Refuses to know how a search ranks, who makes vectors, and threads: a connection has one user.
-
-Numbers of documents only ever rise, so a reader can tell what is new by its number, and what is gone by its absence;
-the edition tells whether there is anything to look for.
+A document is added, replaced or removed in one transaction. Numbers of documents only ever rise: a reader can tell what
+is new by its number, what is gone by its absence, and by the edition whether anything has changed.
 """
 
 import secrets
@@ -24,41 +21,7 @@ from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 BUSY_TIMEOUT_S: Final = 10.0
 _APPLICATION: Final = 0x4C4B4958  # "LKIX": the file is an index of ours
 _VERSION: Final = 1
-_TABLES: Final = """
-CREATE TABLE edition (file TEXT NOT NULL, number INTEGER NOT NULL, passages INTEGER NOT NULL);
-CREATE TABLE documents (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    source TEXT NOT NULL UNIQUE,
-    digest TEXT NOT NULL,
-    name TEXT NOT NULL,
-    title TEXT NOT NULL,
-    model TEXT NOT NULL,
-    added_at_s REAL NOT NULL
-);
-CREATE TABLE passages (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    document INTEGER NOT NULL REFERENCES documents (id),
-    number INTEGER NOT NULL,
-    title TEXT NOT NULL,
-    text TEXT NOT NULL
-);
-CREATE INDEX passages_of_document ON passages (document);
-CREATE TABLE vectors (
-    passage INTEGER PRIMARY KEY REFERENCES passages (id),
-    document INTEGER NOT NULL REFERENCES documents (id),
-    vector BLOB NOT NULL
-);
-CREATE INDEX vectors_of_document ON vectors (document);
-CREATE VIRTUAL TABLE words USING fts5 (
-    title, text, content = 'passages', content_rowid = 'id', tokenize = 'porter unicode61 remove_diacritics 2'
-);
-CREATE TRIGGER words_in AFTER INSERT ON passages BEGIN
-    INSERT INTO words (rowid, title, text) VALUES (new.id, new.title, new.text);
-END;
-CREATE TRIGGER words_out AFTER DELETE ON passages BEGIN
-    INSERT INTO words (words, rowid, title, text) VALUES ('delete', old.id, old.title, old.text);
-END;
-"""
+_TABLES: Final = Path(__file__).with_suffix(".sql").read_text("utf-8")
 _HIT = "passages.id, documents.name, passages.number, passages.title, passages.text"
 _JOINED = "passages JOIN documents ON documents.id = passages.document"
 _FIND_WORDS = f"""

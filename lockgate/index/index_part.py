@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded index as a part that settings name.
-
-Decides where its file lies: that is its one option, `index.db` unless given. Refuses to know how anything is found.
-"""
+"""The embedded index as a part that settings name; its one option is the file, `index.db` unless given."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

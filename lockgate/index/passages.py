@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an index holds, and how a document is cut into passages.
 
-Decides where a passage begins and ends: at headings, then between blocks, then between lines and sentences, and only
-where nothing else helps between or inside of words. Refuses to know files, formats and how passages are found again.
+Cuts are at headings, then between blocks, then between lines and sentences, and only where nothing else helps between
+or inside of words.
 """
 
 import re

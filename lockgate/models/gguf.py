@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a GGUF file: whether it is one, and which pieces of text its model takes for marks of its own.
+"""Reads the head of a GGUF file: whether it is one, and which pieces of text are control tokens of its model.
 
-A mark, such as the one that ends a message, means what it means wherever it stands in a prompt: text of others must not
-hold any. This module decides which tokens are such marks, and how a text is freed of them. It refuses to know what they
-mean, and reads no weights.
+A control token, such as the one that ends a message, works wherever it stands in a prompt: text of others must not hold
+any.
 """
 
 import re

@@ -2,9 +2,8 @@
 """The program of the child process in which llama.cpp runs: `python -m lockgate.models.llama_child`.
 
 Lines of JSON come in and go out. The first says which model to load, and is answered by `ready` or `failed`; then each
-`ask` is answered by pieces of text and an `end`, and `stop` ends it early. Decides how llama.cpp is set up, and that
-the same question gets the same answer whatever was asked before. Refuses to know what the prompts say, who asks and
-who waits (lockgate.models.llamacpp). It ends when its input does. Nothing it reads or writes is kept.
+`ask` is answered by pieces of text and an `end`, and `stop` ends it early. The same question gets the same answer, no
+matter what was asked before. The process ends when its input does.
 """
 
 import ctypes
@@ -234,9 +233,9 @@ def main() -> int:
     threading.Thread(target=orders.listen, daemon=True).start()
     try:
         engine = load_engine(json.loads(first))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent wants to know
+    except Exception as error:  # the parent reports it
         tell({"failed": f"{error}" or type(error).__name__})
-        return 1
+        raise SystemExit(1) from error
     tell({"ready": True})
     serve(engine, orders, tell)
     return 0

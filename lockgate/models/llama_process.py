@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the child process of a model that runs here: one that loads, answers, is stopped, dies and is started again.
+"""Runs the child process of a local model: starts it, sends it jobs, stops it, and starts it again when it dies.
 
-Decides who is answered next (first come, first served, a bounded number waiting), how long a child may take to stop
-before it is killed, and when another one is started. Refuses to know what is asked and what the answers mean. Nothing
-of either is kept or logged.
+Jobs are answered first come, first served; a bounded number waits. No job or answer is kept or logged.
 """
 
 import asyncio

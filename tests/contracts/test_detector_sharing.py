@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from lockgate.backends import detector_batches as batching
-from lockgate.backends.detector import DetectorClient, open_detector_client
-from lockgate.backends.detector_batches import ALONE_CALLS, MAX_CHARS
+from lockgate.backends import detector as batching
+from lockgate.backends.detector import ALONE_CALLS, MAX_CHARS, DetectorClient, open_detector_client
 from lockgate.config.load import load_settings
 from lockgate.config.settings import DetectorSettings
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, TimedOut, Unavailable

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lockgate.backends.chunker import ChunkerClient, open_chunker_client
-from lockgate.backends.grpc_tls import open_unverified_relay
+from lockgate.backends.grpc import open_unverified_relay
 from lockgate.config.settings import TlsSettings
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.gate.values import Chunk, Health

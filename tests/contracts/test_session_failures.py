@@ -18,7 +18,7 @@ import pytest
 
 from lockgate.backends.postgres import open_postgres
 from lockgate.errors import ConfigError, TimedOut, Unavailable, UpstreamError
-from lockgate.sessions import sqlite_file as session_file
+from lockgate.sessions import sqlite as session_file
 from lockgate.sessions.postgres import open_postgres_sessions
 from lockgate.sessions.sqlite import open_sqlite_sessions
 from lockgate.sessions.turns import AbortedTurn, SessionKey, StoreLimits, Turn

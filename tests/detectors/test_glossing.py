@@ -3,7 +3,7 @@
 
 import pytest
 
-from lockgate.detectors.injection.glosses import LANGUAGES, Interpreter, load_interpreter
+from lockgate.detectors.injection.detector import LANGUAGES, Interpreter, load_interpreter
 from tests.weights import ROOT
 
 

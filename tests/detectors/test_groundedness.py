@@ -29,6 +29,7 @@ from lockgate.gate.verdicts import hide
 from lockgate.guard.account import Basis, Chunking, ground
 from lockgate.guard.detectors import ActiveReview, Guard
 from lockgate.interfaces import ContextFactory, Embedder, Model
+from lockgate.models import onnx_session
 from lockgate.models.minilm import open_minilm
 from tests.embedders import BrokenEmbedder, TopicEmbedder
 from tests.waits import bounded_work, latency, until
@@ -182,7 +183,7 @@ async def test_without_weights_or_packages_it_says_what_to_do(monkeypatch: pytes
         await _open(TinyContext(None))
     with pytest.raises(ConfigError, match="unknown parameter `x`"):
         await _open(TinyContext(TopicEmbedder()), x=1)
-    monkeypatch.setattr(groundedness, "find_spec", lambda _name: None)
+    monkeypatch.setattr(onnx_session, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lockgate\[detectors\]'"):
         await _open(TinyContext(TopicEmbedder()))
 

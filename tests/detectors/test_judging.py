@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors.judge.verdicts import (
+from lockgate.detectors.judge.detector import (
     MAX_REASON_CHARS,
     MAX_REPLY_CHARS,
     Example,
@@ -171,7 +171,7 @@ def test_any_reply_is_read_or_refused(reply: str) -> None:
 
 @pytest.mark.parametrize("piece", ["{", "[", '{"', "<think>", "</think>", "* ", "no ", "No. ", '{"violates":'])
 def test_the_work_grows_with_the_reply_only(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockgate.detectors.judge.verdicts.MAX_REPLY_CHARS", 4_000_000)
+    monkeypatch.setattr("lockgate.detectors.judge.detector.MAX_REPLY_CHARS", 4_000_000)
     assert_linear(lambda size: read_ruling((piece * size)[:size]), 100_000)
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from lockgate.errors import ConfigError, Unavailable
-from lockgate.index.fts import FtsDataSource, open_index
+from lockgate.index.fts import FtsDataSource, VectorTable, open_index, pack_vectors
 from lockgate.index.index_file import IndexFile, open_index_file
 from lockgate.index.index_part import find_index_file, open_index_part
 from lockgate.index.passages import IndexedDocument, Passage
-from lockgate.index.vector_table import VectorTable, pack_vectors
 from tests.embedders import TopicEmbedder
 from tests.waits import HANG_S
 

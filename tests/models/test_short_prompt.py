@@ -9,16 +9,20 @@ from hypothesis import strategies as st
 
 from lockgate.gate.prompt import Grounds
 from lockgate.gate.values import Document
-from lockgate.models.short_passages import (
+from lockgate.models.short_prompt import (
     MAX_DOCUMENT_CHARS,
     MAX_LINE_CHARS,
     MAX_LINE_WORDS,
     MAX_LINES,
+    OPENING,
+    REFUSAL,
     Line,
+    build_citing_grammar,
+    build_short_prompt,
     choose_lines,
+    cite,
     flatten,
 )
-from lockgate.models.short_prompt import OPENING, REFUSAL, build_citing_grammar, build_short_prompt, cite
 
 HOURS = Document(
     "Opening hours at the weekend",

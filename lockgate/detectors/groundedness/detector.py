@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from importlib.util import find_spec
 from operator import mul
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,6 +19,7 @@ from lockgate.detectors.groundedness.grounds import Grounds, Judgement, Steps
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
 from lockgate.interfaces import Embedder, Headers, PartContext, with_context
+from lockgate.models.onnx_session import find_missing_package
 from lockgate.params import Params
 
 KNOWN = ()
@@ -235,10 +235,9 @@ async def open_groundedness_detector(
 ) -> AsyncIterator[GroundednessDetector]:
     """Reports texts that their documents do not support. No options."""
     Params.of_options(options, KNOWN)
-    for package in ("numpy", "onnxruntime"):
-        if find_spec(package) is None:
-            message = f"the detector `{NAME}` needs {package}: pip install 'lockgate[detectors]'"
-            raise ConfigError(message, source="plugins", key=NAME)
+    if missing := find_missing_package():
+        message = f"the detector `{NAME}` needs {missing}: pip install 'lockgate[detectors]'"
+        raise ConfigError(message, source="plugins", key=NAME)
     embedder = await context.share_embedder()
     if embedder is None:
         message = f"no weights of `minilm` in {context.data_dir}: run `lockgate setup`"

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether documents say what a claim says, by its words, its figures and its nearness in meaning.
+"""Compares a claim with documents, by its words, its figures and its nearness in meaning.
 
-Decides how surely an assertion is *not* supported, and why. It needs one sentence of the documents that has its words,
-means nearly the same, and contradicts it in nothing that can be seen without understanding: another weekday or month, a
-denial, an opposite, `all` where the sentence says `some`. Each number and each name must occur in some document; the
-sum and the difference of two amounts in one sentence count as said.
+An assertion is supported by one sentence of the documents that has its words, means nearly the same, and contradicts it
+in nothing that can be seen without understanding: another weekday or month, a denial, an opposite, `all` where the
+sentence says `some`. Each number and each name must occur in some document; the sum and the difference of two amounts
+in one sentence count as said. That the documents lack something is supported, unless one sentence has all of its words
+of meaning, and at least three. An assertion in another language than the documents is judged by its figures alone.
 
-That the documents lack something is supported, unless one sentence has all of its words of meaning, and at least three.
-An assertion in another language than the documents is judged by its figures alone.
-
-Reading documents, looking for candidates and judging can each be had in steps, so that whoever asks may rest in
-between; a step takes a few milliseconds at most, whatever the text.
-
-Refuses to know grammar and the world: who does what to whom, and what follows from what. How near two texts are in
-meaning is told by whoever asks.
+Long work is done in steps of a few milliseconds at most.
 """
 
 import re

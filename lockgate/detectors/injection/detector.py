@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that somebody put into a text for the model that will read it.
+"""Reports instructions that a text gives to the model that will read it.
 
-This module decides how sure it is that a piece of text tries to take over a model. Two tiers speak: a small classifier
-(the ONNX model of stackone-defender on our own windows), and our table of plain overrides; the surer one counts. The
-classifier has learned from English: it is given a gloss of Spanish and German, and in other languages, where any text
-excites it, it must be much surer to be heard. It refuses to know who is speaking, so a quoted attack is an attack, and
-decodes nothing.
+The higher of two scores counts: of a small classifier (the ONNX model of stackone-defender) and of a table of rules.
+The classifier has learned from English: it gets a gloss of Spanish and German text, word by word, and in other
+languages its score must be much higher.
 
 Each window runs alone, at its own length. The model's weights are whole numbers, and it finds their scale from all that
 runs at once: with neighbours a window's score would depend on the texts of others. Nor would it be faster on one core.
@@ -20,10 +18,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.data_files import read_table
-from lockgate.detectors.injection.glosses import Interpreter, load_interpreter
+from lockgate.data_files import read_table, split_words
+from lockgate.detectors.language import LanguageModel, load_language_model, read_prose
 from lockgate.detectors.letters import make_plain
-from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
+from lockgate.detectors.plain_text import PlainText, Rule, RuleFile, RuleTable
 from lockgate.detectors.pooling import ModelPool, open_pool
 from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
 from lockgate.gate.values import Detection
@@ -36,7 +34,116 @@ from lockgate.params import Params
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-RULES = read_table(Path(__file__).with_name("injection.toml"), RuleFile).build()
+
+ENGLISH = "en"
+LANGUAGES = ("es", "de")
+MIN_COVER = 0.5
+"""So large a share of a text's words must be in a table that the language model did not choose."""
+MIN_STEM = 3
+
+_FOLDER = Path(__file__).parent / "gloss_words"
+# Not in names of machines and files: nothing that touches a mark which occurs there.
+_WORD = re.compile(r"(?<![\w./@:#-])[a-z]+(?:-[a-z]+)*(?![\w/@]|[.:][\w/])")
+_UMLAUT_AS_TWO = re.compile(r"([aou])e")
+
+
+class InjectionFile(RuleFile, frozen=True):
+    """The word lists and rules of the detector."""
+
+    english: str
+    homographs: str
+
+
+_FILE = read_table(Path(__file__).with_name("injection.toml"), InjectionFile)
+
+
+class Told(NamedTuple):
+    """A text as a classifier of English reads it. `is_english`: it is, or has been put into English words."""
+
+    text: str
+    is_english: bool
+    is_gloss: bool = False
+
+
+class Gloss:
+    """The table of one language."""
+
+    def __init__(self, lines: str) -> None:
+        self._words: dict[str, str] = {}
+        self._stems: dict[str, str] = {}
+        self._homographs = split_words(_FILE.homographs)
+        phrases: dict[str, str] = {}
+        for line in lines.splitlines():
+            if line and not line.startswith("#"):
+                english, _, forms = line.partition(" = ")
+                for form in forms.split(", "):
+                    kept = self._stems if form.endswith("*") else phrases if " " in form else self._words
+                    kept.setdefault(form.removesuffix("*"), english)
+        self._phrases: Mapping[str, str] = phrases
+        longest_first = sorted(phrases, key=len, reverse=True)
+        self._phrase = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
+
+    def find(self, word: str) -> str | None:
+        """The English of a word; nothing if it is not known."""
+        found = self._find(word)
+        return found if found is not None or "e" not in word else self._find(_UMLAUT_AS_TWO.sub(r"\1", word))
+
+    def _find(self, word: str) -> str | None:
+        if word in self._words:
+            return self._words[word]
+        ends = range(len(word), MIN_STEM - 1, -1)
+        return next((self._stems[word[:end]] for end in ends if word[:end] in self._stems), None)
+
+    def render(self, plain: str) -> str:
+        """A plain text with English words in place of those that are known."""
+        # What a phrase became is set apart by a capital, so that it is not taken for a word of the language.
+        marked = self._phrase.sub(lambda match: self._phrases[match[0]].upper(), plain)
+        return _WORD.sub(lambda match: self.find(match[0]) or match[0], marked).lower()
+
+    def cover(self, words: list[str]) -> float:
+        """The share of words that are known."""
+        telling = [word for word in words if word not in self._homographs]
+        return sum(self.find(word) not in (None, word) for word in telling) / max(1, len(telling))
+
+
+class Interpreter:
+    """Tells classifiers of English what a text says."""
+
+    def __init__(self, languages: LanguageModel, glosses: Mapping[str, Gloss]) -> None:
+        self._languages = languages
+        self._glosses = glosses
+        self._small_english = split_words(_FILE.english)
+        self._plain = PlainText()
+
+    def tell(self, text: str) -> Told:
+        """The text itself if it is English, its gloss if there is a table, else the text as it is."""
+        plain = self._plain.fold(text).decode()
+        language = self._guess(text, plain)
+        if language in self._glosses:
+            return Told(self._glosses[language].render(plain), is_english=True, is_gloss=True)
+        return Told(text, language == ENGLISH)
+
+    def _guess(self, text: str, plain: str) -> str:
+        prose = read_prose(text)
+        language = self._languages.guess(prose)[0] if prose else ""
+        if language == ENGLISH or language in self._glosses:
+            return language
+        words = _WORD.findall(plain)
+        covers = {name: gloss.cover(words) for name, gloss in self._glosses.items()}
+        best = max(covers, key=covers.__getitem__)
+        english = sum(word in self._small_english for word in words) / max(1, len(words))
+        if covers[best] >= MIN_COVER and covers[best] > english:
+            return best
+        return language or ENGLISH
+
+
+def load_interpreter() -> Interpreter:
+    """Reads the tables and the language model; raises ConfigError if the latter is not here."""
+    glosses = {name: Gloss((_FOLDER / f"{name}.txt").read_text(encoding="utf-8")) for name in LANGUAGES}
+    return Interpreter(load_language_model(), glosses)
+
+
+RULES = _FILE.build()
 KNOWN = ("patterns",)
 NAME, DETECTION = "prompt_injection", "PromptInjection"
 WINDOW_TOKENS, OVERLAP_TOKENS = 64, 16  # about 14 ms; an attack among more plain text is seen less well

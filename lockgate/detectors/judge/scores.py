@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good an answer is: what a judge is asked, how its replies are read, and the arithmetic.
+"""Scores of an answer: what a judge is asked, how its replies are read, and the arithmetic.
 
 Four measures, each a share between 0 and 1 of verdicts that the judge gives:
 
@@ -8,9 +8,7 @@ Four measures, each a share between 0 and 1 of verdicts that the judge gives:
   context_recall     of the reference's statements, those that the passages hold
   context_precision  of the passages those that are of use, the first ones weighing more
 
-Decides what is certain without a judge: an answer without words is about nothing, and without passages nothing was
-found. A reply that cannot be read is no verdict, neither good nor bad. Refuses to know who the judge is, and where
-questions and answers come from.
+A reply that cannot be read is no verdict, neither good nor bad.
 """
 
 import json

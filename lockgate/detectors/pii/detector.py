@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Personal data with a form of its own: e-mail addresses, bank accounts, phone numbers, and identifiers.
+"""Reports personal data: e-mail addresses, bank accounts, phone numbers, and identifiers.
 
-This module decides what counts as a sighting: a form, then its check digits or its library's verdict, then its
-surroundings (a version number is no IP address). One set of patterns tells in a single pass which forms occur at
-all; the costly checks see only those. It refuses to know names of people: no model for them is at hand.
+A form, then its check digits or its library's verdict, then its surroundings (a version number is no IP address). One
+set of patterns finds in a single pass which forms occur at all; the costly checks see only those.
 """
 
 import re

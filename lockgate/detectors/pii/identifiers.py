@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifiers in fixed forms: cards, network addresses, national ids.
-
-The table `identifiers.toml` says how a value looks, what proves it, and which words it needs or must not have before
-it. This module checks all that in a text.
-"""
+"""Finds identifiers in the fixed forms of `identifiers.toml`: cards, network addresses, national ids."""
 
 import ipaddress
 import re

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials that should not leave: tokens with a known prefix, keys, passwords in URLs and assignments.
+"""Reports credentials: tokens with a known prefix, keys, passwords in URLs and assignments.
 
-This module decides what looks enough like a secret to be reported: a form, and for the forms that prose may
-imitate the disorder of the characters. It refuses to know whether a credential is still valid.
+A form, and for the forms that prose may imitate the disorder of the characters.
 """
 
 import base64

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Insults, threats, obscenity and hatred.
+"""Reports insults, threats, obscenity and hatred.
 
-This module decides how toxic a piece of text is, and in which way. Two tiers speak: a small classifier of English
-comments (the weights of toxic-comment-classifier), where a text is English enough, and our table of phrases, in Spanish
-and German above all; for each label the surer one counts. It refuses to know whether a text means what it says, quotes
-it, or tells of it.
+For each label the higher of two scores counts: of a small classifier of English comments (the weights of
+toxic-comment-classifier), and of a table of phrases, most of them Spanish and German. The classifier knows 19,999
+English words and gets only texts that are English enough: German `die` would read as a curse.
 
 Windows of all streams run together; every text has the same length for the model, so that its score does not depend on
-its neighbours. The classifier knows 19,999 words of English comments. Of other languages it sees only words that look
-English, and German `die` then reads as a curse: it is not given texts that are not English enough.
+its neighbours.
 """
 
 import asyncio

@@ -75,7 +75,7 @@ def store_in_two_steps() -> None:
 
 
 def _write_one(sql: str, values: Sequence[Any], database: sqlite3.Connection) -> int:
-    from lockgate.sessions.sqlite_file import write
+    from lockgate.sessions.sqlite import write
 
     return write(database, (sql, values))
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our side of TLS towards services: the files that the settings name, and which of them is at fault.
-
-Decides what a client shows of itself and whether it looks at the server's certificate. Which authorities are trusted,
-and which protocol is spoken inside, is for HTTP and gRPC to say.
-"""
+"""What HTTP and gRPC clients share: client TLS from the files of the settings, and headers that are never passed on."""
 
 import ssl
 from collections.abc import Iterator
@@ -12,6 +8,12 @@ from pathlib import Path
 
 from lockgate.config.settings import TlsSettings
 from lockgate.errors import ConfigError
+
+NEVER_PASSED = frozenset({
+    "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+    "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
 
 
 def set_up_client(context: ssl.SSLContext, tls: TlsSettings) -> None:
