@@ -7,9 +7,8 @@ from typing import Any
 
 from lockgate.api.guardrails.format import encode_line
 from lockgate.api.guardrails.generation_format import CLASSIFICATION, TextEvents
-from lockgate.api.openai.events import RelayedEvents
+from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import Asked, read_chat_completion, read_text_completion
-from lockgate.api.openai.guarded_events import GuardedEvents
 from lockgate.api.openai.whole_answer import Dialect, WholeAnswer, build_blocked
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
@@ -26,6 +25,5 @@ class Formats:
     read_chat: Callable[[bytes], Asked] = read_chat_completion
     read_text: Callable[[bytes], Asked] = read_text_completion
     whole_answer: type[WholeAnswer] = WholeAnswer
-    relayed_events: type[RelayedEvents] = RelayedEvents
-    guarded_events: type[GuardedEvents] = GuardedEvents
+    event_writer: type[EventWriter] = EventWriter
     build_blocked: Callable[[Dialect, Asked, Sequence[Detection], int], dict[str, Any]] = build_blocked

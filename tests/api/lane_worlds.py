@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lockgate.api.openai.events import Events, Manner
+from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import CHAT, read_request
-from lockgate.api.openai.lane_events import LaneEvents
+from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS
 from lockgate.api.receipts import Account
 from lockgate.gate.masks import MaskWith, Pseudonyms
@@ -204,41 +204,53 @@ def list_texts(delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield f"tool_calls/{call['index']}/{key}", call.get(kind, {}).get(key) or ""
 
 
-class Manners(NamedTuple):
+class PolicyCase(NamedTuple):
     """What the policy says."""
 
     action: Action = Action.MASK
     mask_with: MaskWith = MaskWith.BLOCK
     lanes: frozenset[str] = frozenset(ALL_LANES)
     max_held_chars: int = 1_048_576
+    holds: bool = True
+    is_shadow: bool = False
 
 
-def open_events(manners: Manners, kind: type[Events] = LaneEvents) -> Any:
-    """What makes events of releases."""
-    hides = manners.action is not Action.ANNOTATE
-    manner = Manner(frozenset(), hides=hides, fallback=FALLBACK, lanes=manners.lanes)
-    border = kind(CHATS, read_request(CHAT, REQUEST), manner._replace(max_held_chars=manners.max_held_chars))
-    border.account = Account(Receipt("p"))
-    return border
+PASSING = PolicyCase(Action.ANNOTATE, holds=False)
+SHADOW = PASSING._replace(is_shadow=True)
 
 
-def play(rng: random.Random, world: World, manners: Manners, kind: type[Events] = LaneEvents) -> Told:
+def open_writer(case: PolicyCase) -> EventWriter:
+    """The writer of a stream under this policy."""
+    options = StreamOptions(
+        hides=case.action is not Action.ANNOTATE,
+        fallback=FALLBACK,
+        max_held_chars=case.max_held_chars,
+        lanes=case.lanes,
+        holds=case.holds,
+        is_shadow=case.is_shadow,
+    )
+    writer = EventWriter(CHATS, read_request(CHAT, REQUEST), options)
+    writer.account = Account(Receipt("p"))
+    return writer
+
+
+def play(rng: random.Random, world: World, case: PolicyCase) -> Told:
     """Carry the stream through: detectors read each text in steps of their own, in any order."""
-    border = open_events(manners, kind)
-    frames = [list(border.to_frames(message)) for message in world.messages]
+    writer = open_writer(case)
+    frames = [list(writer.to_frames(message)) for message in world.messages]
     whole: dict[int, str] = {}
     for frame in [one for burst in frames for one in burst]:
         whole[frame.choice] = whole.get(frame.choice, "") + frame.text
-    border = open_events(manners, kind)
-    run = _Run(rng, border, manners, whole)
+    writer = open_writer(case)
+    run = _Run(rng, writer, case, whole)
     for message in world.messages:
-        for frame in border.to_frames(message):
+        for frame in writer.to_frames(message):
             run.receive(frame)
         run.read_on()
-        if border.is_blocked:
+        if writer.is_blocked:
             break
     run.finish()
-    raw = run.written + border.finish()
+    raw = run.written + writer.finish()
     told = [one.data for one in SseParser().feed(raw)]
     assert told[-1] == "[DONE]"
     places = run.places()
@@ -247,10 +259,10 @@ def play(rng: random.Random, world: World, manners: Manners, kind: type[Events] 
 
 
 class _Run:
-    def __init__(self, rng: random.Random, border: Any, manners: Manners, whole: Mapping[int, str]) -> None:
+    def __init__(self, rng: random.Random, writer: EventWriter, case: PolicyCase, whole: Mapping[int, str]) -> None:
         self._rng = rng
-        self._border = border
-        self._measures = Measures(manners.action, mask_with=manners.mask_with, fallback=FALLBACK)
+        self._writer = writer
+        self._measures = Measures(case.action, mask_with=case.mask_with, fallback=FALLBACK)
         self._whole = whole
         self._gates: dict[int, ReleaseGate] = {}
         self._judges: dict[int, Judge] = {}
@@ -260,10 +272,7 @@ class _Run:
 
     def places(self) -> dict[int, tuple[int, str]]:
         """The choice and field of each lane."""
-        segments = getattr(self._border, "_segments", None)
-        if segments is not None:
-            return {one.lane: (one.choice, one.field) for one in segments}
-        return {lane: place for lane, place in enumerate(self._border._texts) if lane}
+        return {one.lane: (one.choice, one.field) for one in self._writer._segments if one.field}
 
     def receive(self, frame: Frame) -> None:
         gate = self._gates.get(frame.choice)
@@ -288,7 +297,7 @@ class _Run:
         return max(upto, self._cleared[lane])
 
     def _clear(self, lane: int, upto: int) -> None:
-        if self._border.is_blocked:
+        if self._writer.is_blocked:
             return
         before, text = self._cleared[lane], self._whole[lane]
         found = [
@@ -301,16 +310,16 @@ class _Run:
 
     def finish(self) -> None:
         for lane in self._rng.sample(sorted(self._gates), len(self._gates)):
-            if not self._border.is_blocked:
+            if not self._writer.is_blocked:
                 self._clear(lane, self._gates[lane].received)
-                if not self._border.is_blocked:
+                if not self._writer.is_blocked:
                     self._take(self._gates[lane].finish())
 
     def _take(self, releases: Sequence[Release]) -> None:
         for release in releases:
-            if self._border.is_blocked:
+            if self._writer.is_blocked:
                 return
             judge = self._judges.setdefault(release.choice, Judge(self._measures, self.names))
             verdict = judge.judge(release.start, release.text, release.detections)
             left = release._replace(text=verdict.text, detections=verdict.detections)
-            self.written += self._border.take(left, verdict)
+            self.written += self._writer.take(left, verdict)

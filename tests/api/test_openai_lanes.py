@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockgate.api.openai.passing_events import PassingEvents, ShadowEvents
 from lockgate.api.receipts import add_frames, list_frames
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.gate.chains import FrameChain
@@ -23,14 +22,16 @@ from tests.api.lane_worlds import (
     ESCAPED,
     FALLBACK,
     LETTERS,
+    PASSING,
     SECRET,
-    Manners,
+    SHADOW,
+    PolicyCase,
     Told,
     World,
     build_world,
     lane_of,
     list_texts,
-    open_events,
+    open_writer,
     play,
 )
 
@@ -41,10 +42,10 @@ each_seed = settings(max_examples=settings().max_examples * 2 // 5)
 _ESCAPES = re.compile(r"(?:\\u[0-9a-f]{4}|\\.)+")
 
 
-def told_by(seed: int, manners: Manners) -> tuple[World, Told]:
+def told_by(seed: int, case: PolicyCase) -> tuple[World, Told]:
     rng = random.Random(seed)
     world = build_world(rng)
-    return world, play(rng, world, manners)
+    return world, play(rng, world, case)
 
 
 def check_hidden(told: Told) -> None:
@@ -86,7 +87,7 @@ def read_json(text: str) -> Any:
 @each_seed
 @given(seeds, masks)
 def test_every_text_leaves_as_it_was_said_but_for_its_masks(seed: int, mask_with: MaskWith) -> None:
-    world, told = told_by(seed, Manners(mask_with=mask_with))
+    world, told = told_by(seed, PolicyCase(mask_with=mask_with))
     left = told.texts()
     assert {key for key, text in left.items() if text} <= world.texts.keys()
     for key, text in world.texts.items():
@@ -99,14 +100,14 @@ def test_every_text_leaves_as_it_was_said_but_for_its_masks(seed: int, mask_with
 @each_seed
 @given(seeds, masks)
 def test_nothing_of_a_match_leaves_in_any_field_of_any_event(seed: int, mask_with: MaskWith) -> None:
-    _, told = told_by(seed, Manners(mask_with=mask_with))
+    _, told = told_by(seed, PolicyCase(mask_with=mask_with))
     check_hidden(told)
 
 
 @each_seed
 @given(seeds, lane_sets)
 def test_lanes_that_are_left_out_pass_unread_and_the_others_are_masked(seed: int, lanes: frozenset[str]) -> None:
-    world, told = told_by(seed, Manners(lanes=lanes))
+    world, told = told_by(seed, PolicyCase(lanes=lanes))
     left = told.texts()
     assert {lane_of(field) for _, field in told.read} <= lanes
     for key, text in world.texts.items():
@@ -119,7 +120,7 @@ def test_lanes_that_are_left_out_pass_unread_and_the_others_are_masked(seed: int
 @each_seed
 @given(seeds)
 def test_under_annotate_every_text_is_read_and_leaves_as_it_came(seed: int) -> None:
-    world, told = told_by(seed, Manners(Action.ANNOTATE))
+    world, told = told_by(seed, PolicyCase(Action.ANNOTATE))
     left = told.texts()
     assert {key: text for key, text in left.items() if text} == world.texts
     plain = {key: decode(text) if key[1].endswith("arguments") else text for key, text in world.texts.items()}
@@ -134,7 +135,7 @@ def decode(raw: str) -> str:
 @each_seed
 @given(seeds)
 def test_each_finding_is_told_once_with_its_place_in_what_was_read(seed: int) -> None:
-    _, told = told_by(seed, Manners())
+    _, told = told_by(seed, PolicyCase())
     found: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for event in told.events:
         for entry in event.get("detections", {}).get("output", ()):
@@ -149,7 +150,7 @@ def test_each_finding_is_told_once_with_its_place_in_what_was_read(seed: int) ->
 @each_seed
 @given(seeds, lane_sets, st.booleans())
 def test_a_call_is_named_once_and_before_its_arguments(seed: int, lanes: frozenset[str], hides: bool) -> None:
-    world, told = told_by(seed, Manners(Action.MASK if hides else Action.ANNOTATE, lanes=lanes))
+    world, told = told_by(seed, PolicyCase(Action.MASK if hides else Action.ANNOTATE, lanes=lanes))
     named: dict[tuple[int, int], str] = {}
     for event in told.events:
         for choice in event["choices"]:
@@ -172,7 +173,7 @@ def test_a_call_is_named_once_and_before_its_arguments(seed: int, lanes: frozens
 @given(seeds)
 def test_calls_come_one_after_the_other_behind_the_content_that_was_said_before(seed: int) -> None:
     """Clients take a call for complete when the next one begins, and the text when the first does."""
-    world, told = told_by(seed, Manners())
+    world, told = told_by(seed, PolicyCase())
     said, left = list_calls(world.messages), list_calls(told.events)
     assert [(index, field) for index, field, _ in left] == [(index, field) for index, field, _ in said]
     for (_, _, before), (_, _, heard) in zip(said, left, strict=True):
@@ -207,7 +208,7 @@ def list_call_names(delta: Any) -> list[str]:
 @each_seed
 @given(seeds, lane_sets)
 def test_the_ends_come_last_and_the_very_last_event_bears_a_receipt_that_fits(seed: int, lanes: frozenset[str]) -> None:
-    world, told = told_by(seed, Manners(lanes=lanes))
+    world, told = told_by(seed, PolicyCase(lanes=lanes))
     check_ends(told, world.finishes, has_usage=world.has_usage)
 
 
@@ -235,7 +236,7 @@ def check_ends(told: Told, finishes: dict[int, str], *, has_usage: bool) -> None
 @each_seed
 @given(seeds, st.sampled_from([Action.STOP, Action.BLOCK]))
 def test_an_answer_that_is_cut_off_ends_with_the_fallback_and_leaks_nothing(seed: int, action: Action) -> None:
-    world, told = told_by(seed, Manners(action))
+    world, told = told_by(seed, PolicyCase(action))
     check_hidden(told)
     left = told.texts()
     said = "".join(text for (_, field), text in left.items() if field == "content")
@@ -252,32 +253,32 @@ def test_an_answer_that_is_cut_off_ends_with_the_fallback_and_leaks_nothing(seed
 
 
 @each_seed
-@given(seeds, lane_sets, st.sampled_from([PassingEvents, ShadowEvents]))
+@given(seeds, lane_sets, st.sampled_from([PASSING, SHADOW]))
 def test_messages_that_pass_are_the_models_own_and_all_lanes_are_read_beside(
-    seed: int, lanes: frozenset[str], kind: type[PassingEvents]
+    seed: int, lanes: frozenset[str], case: PolicyCase
 ) -> None:
     rng = random.Random(seed)
     world = build_world(rng)
-    manners = Manners(Action.ANNOTATE, lanes=lanes)
-    told = play(rng, world, manners, kind)
+    case = case._replace(lanes=lanes)
+    told = play(rng, world, case)
     receipt = told.events[-1].pop("receipt")
     assert told.events == world.messages
     chain = FrameChain()
     for message in world.messages:
         add_frames(chain, message)
     assert receipt["digest"]["value"] == chain.value
-    held = play(random.Random(seed), world, manners)
+    held = play(random.Random(seed), world, case._replace(holds=True, is_shadow=False))
     assert told.read == held.read
 
 
 @each_seed
 @given(seeds)
 def test_a_passing_message_waits_only_where_it_may_be_the_last(seed: int) -> None:
-    border = open_events(Manners(), ShadowEvents)
+    writer = open_writer(SHADOW)
     has_waited = False
     for message in build_world(random.Random(seed)).messages:
-        frames = [one for one in border.to_frames(message) if one.choice == 0]
-        written = border.take(Release(0, 0, "", (), tuple(frames), 0))
+        frames = [one for one in writer.to_frames(message) if one.choice == 0]
+        written = writer.take(Release(0, 0, "", (), tuple(frames), 0))
         may_be_last = not message["choices"] or any(one["finish_reason"] for one in message["choices"])
         assert (written == b"") == (may_be_last and not has_waited)
         has_waited = may_be_last
@@ -291,18 +292,18 @@ def _calls(*calls: Any) -> dict[str, Any]:
 
 
 def test_a_number_without_end_in_arguments_ends_the_stream() -> None:
-    border = open_events(Manners(max_held_chars=1000))
-    list(border.to_frames(_calls({"index": 0, "function": {"name": "f", "arguments": '{"n": '}})))
+    writer = open_writer(PolicyCase(max_held_chars=1000))
+    list(writer.to_frames(_calls({"index": 0, "function": {"name": "f", "arguments": '{"n": '}})))
     with pytest.raises(HeldTooMuch, match="more than 1000 characters"):
         for _ in range(1000):
-            for frame in border.to_frames(_calls({"index": 0, "function": {"arguments": "11"}})):
-                end = border._segments[frame.choice].received
-                border.take(Release(end - len(frame.text), end, frame.text, (), (frame,), frame.choice))
+            for frame in writer.to_frames(_calls({"index": 0, "function": {"arguments": "11"}})):
+                end = writer._segments[frame.choice].received
+                writer.take(Release(end - len(frame.text), end, frame.text, (), (frame,), frame.choice))
 
 
 def test_in_shadow_a_number_without_end_is_read_and_kept_by_nobody() -> None:
-    border = open_events(Manners(max_held_chars=1000), ShadowEvents)
-    given = [one for _ in range(2000) for one in border.to_frames(_calls({"function": {"arguments": "11"}}))]
+    writer = open_writer(SHADOW._replace(max_held_chars=1000))
+    given = [one for _ in range(2000) for one in writer.to_frames(_calls({"function": {"arguments": "11"}}))]
     assert sum(len(one.text) for one in given) == 4000
 
 
@@ -310,31 +311,31 @@ def test_in_shadow_a_number_without_end_is_read_and_kept_by_nobody() -> None:
 def test_a_call_without_a_proper_place_is_read_all_the_same(index: Any) -> None:
     call = {"index": index, "id": "x", "function": {"name": "f", "arguments": '{"a": "QXZ"}'}}
     for message in (_calls(call), _calls({key: value for key, value in call.items() if key != "index"})):
-        told = play(random.Random(1), World([message], {}, {}, {}, False), Manners())
+        told = play(random.Random(1), World([message], {}, {}, {}, False), PolicyCase())
         check_hidden(told)
         assert told.texts()[0, "tool_calls/0/arguments"] == '{"a": "███"}'
 
 
 def test_arguments_that_come_as_an_object_are_read_as_the_text_that_they_stand_for() -> None:
     message = _calls({"index": 0, "id": "x", "function": {"name": "f", "arguments": {"a": "QXZ", "b": [1]}}})
-    told = play(random.Random(1), World([message], {}, {}, {}, False), Manners())
+    told = play(random.Random(1), World([message], {}, {}, {}, False), PolicyCase())
     check_hidden(told)
     assert json.loads(told.texts()[0, "tool_calls/0/arguments"]) == {"a": "███", "b": [1]}
 
 
 def test_a_stream_without_an_end_still_has_a_choice_in_every_event() -> None:
     message = {**BASE, "choices": [{"index": 0, "delta": {"content": "hi"}}]}
-    for kind in (None, PassingEvents, ShadowEvents):
-        told = play(random.Random(1), World([message], {}, {}, {}, False), Manners(), *([kind] if kind else []))
+    for case in (PolicyCase(), PASSING, SHADOW):
+        told = play(random.Random(1), World([message], {}, {}, {}, False), case)
         assert all(event["choices"] for event in told.events)
         assert "receipt" in told.events[-1]
 
 
 def test_what_is_no_choice_is_the_models_fault() -> None:
-    for kind in (None, ShadowEvents):
-        border = open_events(Manners(), *([kind] if kind else []))
+    for case in (PolicyCase(), SHADOW):
+        writer = open_writer(case)
         with pytest.raises(BrokeProtocol):
-            list(border.to_frames({**BASE, "choices": ["no"]}))
+            list(writer.to_frames({**BASE, "choices": ["no"]}))
 
 
 def test_log_probabilities_of_the_end_are_told_with_it_where_nothing_is_hidden() -> None:
@@ -343,7 +344,7 @@ def test_log_probabilities_of_the_end_are_told_with_it_where_nothing_is_hidden()
     part = {**BASE, "choices": [{"index": 0, "delta": {}, "logprobs": token, "finish_reason": None}]}
     end = {**BASE, "choices": [{"index": 0, "delta": {}, "logprobs": token, "finish_reason": "stop", "matched": 2}]}
     for action, counts in ((Action.ANNOTATE, [1, 2]), (Action.MASK, [0, 0])):
-        told = play(random.Random(1), World([said, part, end], {}, {}, {}, False), Manners(action))
+        told = play(random.Random(1), World([said, part, end], {}, {}, {}, False), PolicyCase(action))
         *spoken, last = [event["choices"][0] for event in told.events]
         tokens = [len((one["logprobs"] or {}).get("content", ())) for one in (*spoken, last)]
         assert [sum(tokens[:-1]), tokens[-1]] == counts

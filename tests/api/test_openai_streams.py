@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.api.openai.events import Manner, RelayedEvents
+from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import CHAT, TEXT, Asked, read_request
-from lockgate.api.openai.guarded_events import GuardedEvents
+from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS, TEXTS
-from lockgate.compat.fms.completions import FmsGuardedEvents
+from lockgate.compat.fms.completions import FmsEventWriter
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.sse import SseParser
@@ -57,24 +57,24 @@ def guards_of(*sizes: int, trailing: bool = False) -> list[ActiveGuard]:
 async def play(
     bursts: Sequence[Sequence[Event]],
     guards: Sequence[ActiveGuard],
-    border: GuardedEvents | RelayedEvents,
+    writer: EventWriter,
     plan: LanePlan | None = None,
 ) -> list[Event | str]:
     """The events that a client would see."""
-    source = read_stream(ScriptedBackend(bursts), Generation("m", {}), border.to_frames)
+    source = read_stream(ScriptedBackend(bursts), Generation("m", {}), writer.to_frames)
     lanes = plan or plan_lanes(guards, strategy=Strategy.FRONTIER)
     written = b""
     async with open_guarded_stream(source, guards, lanes) as releases:
         async for release in releases:
-            written += border.take(release)
-    written += border.finish()
+            written += writer.take(release)
+    written += writer.finish()
     events = SseParser().feed(written)
     return [one.data if one.data == "[DONE]" else json.loads(one.data) for one in events]
 
 
-def chat(guards: Sequence[ActiveGuard], *, is_fms: bool = False) -> GuardedEvents:
+def chat(guards: Sequence[ActiveGuard], *, is_fms: bool = False) -> EventWriter:
     late = frozenset(one.guard.id for one in guards if not one.holds)
-    return (FmsGuardedEvents if is_fms else GuardedEvents)(CHATS, asked(), Manner(late))
+    return (FmsEventWriter if is_fms else EventWriter)(CHATS, asked(), StreamOptions(late, holds=True))
 
 
 def asked() -> Asked:
@@ -308,8 +308,8 @@ async def test_a_stream_without_holding_detectors_is_passed_on_message_by_messag
         message(0, {}, "stop"),
         {**BASE, "choices": [], "usage": {"prompt_tokens": 1}, "vendor": [1]},
     ]
-    border = RelayedEvents(CHATS, asked(), Manner())
-    assert await play([said[:1], said[1:]], [], border) == [*said, "[DONE]"]
+    writer = EventWriter(CHATS, asked(), StreamOptions())
+    assert await play([said[:1], said[1:]], [], writer) == [*said, "[DONE]"]
 
 
 async def test_several_choices_in_one_message_are_all_read() -> None:
@@ -327,8 +327,8 @@ def test_streamed_texts_leave_whole_with_one_end_each(said: list[tuple[int, str]
     messages += [text_message(index, "", "length") for index in indexes]
     guards = guards_of(2, 5)
     request = read_request(TEXT, TEXT_REQUEST)
-    border = (FmsGuardedEvents if is_fms else GuardedEvents)(TEXTS, request, Manner())
-    events = asyncio.run(play([messages], guards, border))
+    writer = (FmsEventWriter if is_fms else EventWriter)(TEXTS, request, StreamOptions(holds=True))
+    events = asyncio.run(play([messages], guards, writer))
     for index in indexes:
         got = [e["choices"][0] for e in events if isinstance(e, dict) and e["choices"][0]["index"] == index]
         assert "".join(one["text"] for one in got) == "".join(text for place, text in said if place == index)

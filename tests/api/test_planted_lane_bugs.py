@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from lockgate.api.openai import lane_events as openai_lanes
-from lockgate.api.openai import passing_events as openai_passing
+from lockgate.api.openai import stream_order, stream_reader
 from lockgate.api.openai import tool_calls as openai_calls
-from lockgate.api.openai.events import Events, Segment
-from lockgate.api.openai.lane_events import LaneEvents
-from lockgate.api.openai.passing_events import PassingEvents
+from lockgate.api.openai.events import EventWriter, encode_event
+from lockgate.api.openai.stream_order import Leaving, Message, StreamOrder
+from lockgate.api.openai.stream_reader import Segment, StreamReader
 from lockgate.api.openai.tool_calls import CallReader
 from lockgate.gate.arguments import ArgumentsDecoder
 from lockgate.gate.release import Release
@@ -25,49 +24,48 @@ BUGS = Bugs()
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)
 def a_text_ends_where_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents._segment
+    honest = StreamReader._find_segment
 
-    def segment(self: LaneEvents, index: int, field: str) -> Segment:
-        for key in [key for key in self._by_field if key[0] == index and key[1] != field and "call" not in key[1]]:
-            del self._by_field[key]
-        return honest(self, index, field)
+    def find(self: StreamReader, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+        fields = self.choices[index].open
+        for other in [one for one in fields if one != field and "call" not in one]:
+            del fields[other]
+        return honest(self, frames, number, index, field)
 
-    monkeypatch.setattr(LaneEvents, "_segment", segment)
+    monkeypatch.setattr(StreamReader, "_find_segment", find)
 
 
 @BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
 def a_call_is_named_where_the_content_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents._add_call
+    honest = StreamReader._add_call
 
     def add(
-        self: LaneEvents, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
+        self: StreamReader, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
     ) -> None:
         before = len(frames)
         honest(self, frames, number, index, call, own)
-        lane = self._segment(index, "content").lane
+        lane = self._find_segment(frames, number, index, "content").lane
         frames[before:] = [one if one.text else one._replace(choice=lane) for one in frames[before:]]
 
-    monkeypatch.setattr(LaneEvents, "_add_call", add)
+    monkeypatch.setattr(StreamReader, "_add_call", add)
 
 
 @BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
 def a_call_does_not_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take_turn(self: LaneEvents, segment: Segment, release: Release) -> bytes:
-        return self._write(segment, release)
+    def take(_self: StreamOrder, _choice: int, lane: int, release: Release) -> Leaving:
+        return [(lane, release)]
 
-    monkeypatch.setattr(LaneEvents, "_take_turn", take_turn)
+    monkeypatch.setattr(StreamOrder, "take", take)
 
 
 @BUGS.caught_by(laws.test_calls_come_one_after_the_other_behind_the_content_that_was_said_before)
 def a_call_does_not_wait_for_the_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents._queue_up
+    honest = StreamOrder.enqueue
 
-    def queue_up(self: LaneEvents, segment: Segment) -> None:
-        honest(self, segment)
-        turn = self._turns[segment.lane] = self._turns[segment.lane]._replace(after=0)
-        self._queues[segment.choice][-1] = turn
+    def enqueue(self: StreamOrder, choice: int, lane: int, after: int = 0) -> None:
+        honest(self, choice, lane, after=0)
 
-    monkeypatch.setattr(LaneEvents, "_queue_up", queue_up)
+    monkeypatch.setattr(StreamOrder, "enqueue", enqueue)
 
 
 @BUGS.caught_by(
@@ -78,21 +76,21 @@ def what_names_a_call_has_its_arguments_too(monkeypatch: pytest.MonkeyPatch) -> 
     def with_texts(message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool) -> dict[str, Any]:
         return {key: value for key, value in message.items() if key in ("tool_calls", "function_call")}
 
-    monkeypatch.setattr(openai_lanes, "with_texts", with_texts)
+    monkeypatch.setattr(stream_reader, "with_texts", with_texts)
 
 
 @BUGS.caught_by(laws.test_a_call_is_named_once_and_before_its_arguments)
 def a_call_is_named_behind_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents._add_call
+    honest = StreamReader._add_call
 
     def add(
-        self: LaneEvents, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
+        self: StreamReader, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
     ) -> None:
         before = len(frames)
         honest(self, frames, number, index, call, own)
         frames[before:] = frames[before:][::-1]
 
-    monkeypatch.setattr(LaneEvents, "_add_call", add)
+    monkeypatch.setattr(StreamReader, "_add_call", add)
 
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)
@@ -102,21 +100,21 @@ def unknown_fields_of_a_call_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)
 def unknown_fields_of_a_delta_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents.__init__
+    honest = StreamReader.__init__
 
-    def init(self: LaneEvents, *args: Any) -> None:
-        honest(self, *args)
-        self._kept = None
+    def init(self: StreamReader, *args: Any, **more: Any) -> None:
+        honest(self, *args, **more)
+        self.kept = None
 
-    monkeypatch.setattr(LaneEvents, "__init__", init)
+    monkeypatch.setattr(StreamReader, "__init__", init)
 
 
 @BUGS.caught_by(laws.test_the_ends_come_last_and_the_very_last_event_bears_a_receipt_that_fits)
 def the_end_of_a_choice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(self: LaneEvents, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
+    def keep(self: StreamReader, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
         return own
 
-    monkeypatch.setattr(LaneEvents, "_keep_ending", keep)
+    monkeypatch.setattr(StreamReader, "_keep_ending", keep)
 
 
 @BUGS.caught_by(
@@ -124,9 +122,7 @@ def the_end_of_a_choice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     laws.test_messages_that_pass_are_the_models_own_and_all_lanes_are_read_beside,
 )
 def a_frame_is_not_on_the_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.api.openai.events import encode_event
-
-    monkeypatch.setattr(Events, "_encode", lambda _self, event: encode_event(event))
+    monkeypatch.setattr(EventWriter, "_encode", lambda _self, event: encode_event(event))
 
 
 @BUGS.caught_by(laws.test_every_text_leaves_as_it_was_said_but_for_its_masks)
@@ -141,8 +137,8 @@ def masks_are_put_into_arguments_as_into_any_text(monkeypatch: pytest.MonkeyPatc
 def escapes_are_read_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = CallReader.__init__
 
-    def init(self: CallReader, call: Any) -> None:
-        honest(self, call)
+    def init(self: CallReader, call: Any, **more: Any) -> None:
+        honest(self, call, **more)
         self._arguments = None
 
     monkeypatch.setattr(CallReader, "__init__", init)
@@ -155,34 +151,34 @@ def escapes_are_read_as_they_stand_in_shadow(monkeypatch: pytest.MonkeyPatch) ->
 
 @BUGS.caught_by(laws.test_lanes_that_are_left_out_pass_unread_and_the_others_are_masked)
 def of_unread_texts_the_last_piece_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LaneEvents, "_add_unread", lambda _self, _frames, _number, _index, own: own)
+    monkeypatch.setattr(StreamReader, "_add_unread", lambda _self, _frames, _number, _index, own: own)
 
 
 @BUGS.caught_by(laws.test_messages_that_pass_are_the_models_own_and_all_lanes_are_read_beside)
 def every_message_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = PassingEvents.take
+    honest = StreamOrder.pass_message
 
-    def take(self: PassingEvents, release: Release, verdict: Verdict | None = None) -> bytes:
-        written = honest(self, release, verdict)
-        self._waiting = self._waiting[1:]
-        return written
+    def pass_message(self: StreamOrder, message: Message) -> list[Message]:
+        ready = honest(self, message)
+        self._last = self._last[1:]
+        return ready
 
-    monkeypatch.setattr(PassingEvents, "take", take)
+    monkeypatch.setattr(StreamOrder, "pass_message", pass_message)
 
 
 @BUGS.caught_by(laws.test_a_passing_message_waits_only_where_it_may_be_the_last)
 def all_messages_may_be_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_passing, "_may_be_last", lambda _message: True)
+    monkeypatch.setattr(stream_order, "may_be_last", lambda _message: True)
 
 
 @BUGS.caught_by(laws.test_an_answer_that_is_cut_off_ends_with_the_fallback_and_leaks_nothing)
 def what_is_cut_off_leaves_with_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = LaneEvents._cut_off
+    honest = EventWriter._cut_off
 
-    def cut_off(self: LaneEvents, segment: Segment, release: Release) -> bytes:
+    def cut_off(self: EventWriter, segment: Segment, release: Release) -> bytes:
         return honest(self, segment, release._replace(text=release.text + "Q"))
 
-    monkeypatch.setattr(LaneEvents, "_cut_off", cut_off)
+    monkeypatch.setattr(EventWriter, "_cut_off", cut_off)
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

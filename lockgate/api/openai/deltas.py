@@ -115,3 +115,9 @@ def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dic
         choice["text"] = ""
     rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
     return {**rest, "choices": [choice | {"logprobs": None}]}
+
+
+def with_delta(message: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with only this delta."""
+    rest = {key: value for key, value in message.items() if key != "usage"}
+    return rest | {"choices": [{**choice_of(message), "delta": dict(delta), "logprobs": None}]}

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streamed chat and text completions: upstream messages into frames, releases into events.
-
-What every stream shares, and `RelayedEvents`, which passes every message on as it is; what whole-text detectors found
-follows in the last event. Decides nothing about findings and never holds text.
-"""
+"""EventWriter: the releases of a streamed chat or text completion into events."""
 
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from lockgate.api.openai.deltas import CONTENT
+from lockgate.api.openai.deltas import (
+    CONTENT,
+    EVENT_KEYS,
+    add_extras,
+    choice_of,
+    has_finish,
+    merge_logprobs,
+    merge_text_logprobs,
+    without_secrets,
+    without_text,
+)
 from lockgate.api.openai.format import (
     UNSUITABLE_INPUT,
     UNSUITABLE_OUTPUT,
@@ -21,16 +26,18 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
-from lockgate.api.openai.whole_answer import ChatDialect, Dialect, input_entries
+from lockgate.api.openai.stream_order import StreamOrder
+from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
+from lockgate.api.openai.whole_answer import FILTERED, ChatDialect, Dialect, input_entries
 from lockgate.api.receipts import NO_ACCOUNT
-from lockgate.errors import BrokeProtocol, HeldTooMuch
-from lockgate.gate.messages import is_read, merge_tool_calls
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
 
 DONE = b"data: [DONE]\n\n"
-_MAX_CHOICES = 128
+_OPEN_KEYS = frozenset({*EVENT_KEYS, "detections", "warnings"})  # of an event where text is hidden
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
@@ -38,86 +45,37 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
     return b"data: " + encode(event) + b"\n\n"
 
 
-class ChoiceState:
-    """What is known of one choice of a stream."""
+class EventWriter:
+    """Writes one stream.
 
-    __slots__ = ("base", "calls", "has_finish", "is_read", "late", "reviewable", "segments", "trailing", "unsaid")
-
-    def __init__(self) -> None:
-        self.base: dict[str, Any] = {}  # its latest message with text
-        self.reviewable: list[str] = []  # its text, where somebody reads it whole
-        self.calls: dict[int, dict[str, Any]] = {}
-        self.is_read = True
-        self.has_finish = False
-        self.segments: deque[Segment] = deque()  # not yet released whole, in the order of the model
-        self.trailing: list[Detection] | None = None
-        self.late: list[dict[str, Any]] = []  # under a policy the same, by text, as it is told
-        self.unsaid: list[dict[str, Any]] = []  # messages without text whose logprobs leave with the next one
-
-
-class Segment:
-    """A run of text of one kind: content, reasoning or refusal. `start`: where it begins in all text of its kind."""
-
-    __slots__ = ("choice", "field", "lane", "received", "start", "waiting")
-
-    def __init__(self, lane: int, choice: int, field: str, start: int) -> None:
-        self.lane = lane
-        self.choice = choice
-        self.field = field
-        self.start = start
-        self.received = 0
-        self.waiting: list[Release] = []
-
-
-class Manner(NamedTuple):
-    """How a stream is told. `trailing` are detectors that report at the end; `hides`: findings must not be seen.
-
-    `lanes`: what a policy reads of it; None where there is no policy.
+    Messages that pass are written as they came. Of held text each release is one event; what has no text leaves in its
+    place behind the text before it, and what a message has besides text leaves once, with its last character.
     """
 
-    trailing: frozenset[str] = frozenset()
-    has_reviews: bool = False
-    hides: bool = False
-    fallback: str = ""
-    max_held_chars: int = 1_048_576
-    lanes: frozenset[str] | None = None
-
-
-class Events:
-    """What both kinds of streams share: numbering, the first message, the last event."""
-
-    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
+    def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
+        if options.is_shadow:
+            options = options._replace(trailing=frozenset())  # findings are not reported
         self._dialect = dialect
         self._is_chat = isinstance(dialect, ChatDialect)
         self._asked = asked
-        self._trailing = manner.trailing
-        self._has_reviews = manner.has_reviews
-        self._max_held_chars = manner.max_held_chars
-        self._keeps_text = self._tells_late = bool(manner.has_reviews or manner.trailing)
-        self._kept_chars = 0
-        self._count = 0
-        self._first: dict[str, Any] = {}
-        self._choices: dict[int, ChoiceState] = {}
-        self._usage: Any = None
+        self._options = options
+        self._trailing = options.trailing
+        self._is_ruled = options.lanes is not None
+        self._relays = not (options.holds or self._is_ruled)
+        self._hides = options.hides and options.holds
+        self._order = StreamOrder(options.max_held_chars)
+        self._reader = self._open_reader()
+        self._choices = self._reader.choices
+        self._segments = self._reader.segments
         self._reviewed: dict[int, Sequence[Detection]] = {}
+        self.to_frames = self._reader.choose()
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
         self.account = NO_ACCOUNT
 
-    def _encode(self, event: Mapping[str, Any]) -> bytes:
-        """The event, which leaves now."""
-        if self.account.receipt is not None:
-            self.account.add(event)
-        return encode_event(event)
-
-    def _encode_last(self, events: list[dict[str, Any]]) -> bytes:
-        """The last events; the very last one tells the rest."""
-        parts = [self._encode(event) for event in events[:-1]]
-        if events:
-            self.account.add(events[-1])
-            parts.append(encode_event({**events[-1], **self.account.tell()}))
-        return b"".join(parts) + DONE
+    def _open_reader(self) -> StreamReader:
+        return StreamReader(self._options, self._order, is_chat=self._is_chat)
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -133,130 +91,251 @@ class Events:
                 yield index, Generated(self._asked.prompt, text)
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
-        """What reviewers found in a choice."""
+        """Keep what reviewers found in a choice."""
         self._reviewed[choice] = found
 
-    def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
-        """The choices of a message, each with a message of its own."""
-        choices = message["choices"]
-        if not self._first:
-            self._first = message
-        for place, choice in enumerate(choices):
-            if not isinstance(choice, dict):
-                raise BrokeProtocol("openai", "a choice of the stream is no object")
-            index = choice.get("index", 0)
-            if not isinstance(index, int) or index < 0:
-                raise BrokeProtocol("openai", "a choice of the stream has no index")
-            own = message
-            if len(choices) > 1:
-                own = message | {"choices": [choice]}
-                if place < len(choices) - 1:
-                    own.pop("usage", None)
-            yield index, choice, own
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """The events that leave now that this release has come."""
+        if self._relays:
+            frames = release.frames
+            if self._trailing:
+                self._note_late(release.choice, CONTENT, release)
+            if len(frames) == 1 and self.account.receipt is None:
+                return b"data: " + encode(frames[0].fields) + b"\n\n"
+            return b"".join([self._encode(frame.fields) for frame in frames if frame.fields is not None])
+        segment = self._segments[release.choice]
+        if self._options.holds:
+            return self._take_held(segment, release, verdict)
+        if segment.field:
+            self._note_late(segment.choice, segment.field, release)
+            return b""
+        messages = [frame.fields for frame in release.frames if frame.fields is not None]
+        return b"".join([self._encode(one) for message in messages for one in self._order.pass_message(message)])
 
-    def _note_bare(self, message: dict[str, Any]) -> None:
-        """A message without choices: it may be the first, and it may tell the usage."""
-        self._first = self._first or message
-        if message.get("usage") is not None:
-            self._usage = message["usage"]
+    def finish(self) -> bytes:
+        """The end of the stream."""
+        return self._encode_last(self._build_last_ruled() if self._is_ruled else self._build_last())
 
-    def _text_of(self, choice: Mapping[str, Any]) -> str:
-        if self._is_chat:
-            delta = choice.get("delta")
-            if not isinstance(delta, dict | None):
-                raise BrokeProtocol("openai", "the delta of a choice of the stream is no object")
-            text = None if delta is None else delta.get("content")
+    def _encode_last(self, events: list[dict[str, Any]]) -> bytes:
+        """The last events; the very last one has the receipt."""
+        parts = [self._encode(event) for event in events[:-1]]
+        if events:
+            last = self._trim(events[-1])
+            self.account.add(last)
+            parts.append(encode_event({**last, **self.account.tell()}))
+        return b"".join(parts) + DONE
+
+    def _encode(self, event: Mapping[str, Any]) -> bytes:
+        """The event, which leaves now."""
+        if self._hides:
+            event = self._trim(event)
+        if self.account.receipt is not None:
+            self.account.add(event)
+        return b"data: " + encode(event) + b"\n\n"
+
+    def _trim(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The event without fields that may tell what its hidden texts no longer do."""
+        return {key: value for key, value in event.items() if key in _OPEN_KEYS} if self._hides else event
+
+    # Text that was held.
+
+    def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
+        is_blocked = verdict is not None and verdict.is_blocked
+        text = release.text
+        if is_blocked:
+            text = text.removesuffix(self._options.fallback)
+        if segment.call is not None:
+            text = segment.call.release(release, verdict, text)
+        if text is not release.text:
+            release = release._replace(text=text)
+        if is_blocked:
+            return self._cut_off(segment, release)
+        leaving = self._order.take(segment.choice, segment.lane, release)
+        if self._is_ruled and segment.field == CONTENT:
+            leaving += self._order.pass_content(segment.choice, release.end)
+        return b"".join([self._write(self._segments[lane], one) for lane, one in leaving])
+
+    def _cut_off(self, segment: Segment, release: Release) -> bytes:
+        """The last event with text: what may still leave, then the fallback, which is content in any case."""
+        self.is_blocked = True
+        if self._order.is_waiting(segment.choice, segment.lane):
+            release = release._replace(text="")
+        found = self._note_late(segment.choice, segment.field, release)
+        event = self._event(segment, release._replace(frames=()), found)
+        [choice] = event["choices"]
+        if segment.field == CONTENT:
+            choice |= self._dialect.delta(release.text + self._options.fallback)
         else:
-            text = choice.get("text")
-        if text is not None and not isinstance(text, str):
-            raise BrokeProtocol("openai", "the content of the stream is no text")
-        return text or ""
+            if not release.text:
+                choice["delta"].pop(segment.field, None)
+            choice["delta"][CONTENT] = self._options.fallback
+        return self._encode(event)
 
-    def _remember(self, index: int, choice: Mapping[str, Any], text: str) -> ChoiceState:
-        """Note what reviewers and roles need of a message."""
-        known = self._choices.get(index)
-        if known is None:
-            if len(self._choices) >= _MAX_CHOICES:
-                raise BrokeProtocol("openai", f"the model gives more than {_MAX_CHOICES} choices")
-            known = self._choices[index] = ChoiceState()
-        delta = choice.get("delta")
-        if isinstance(delta, dict):
-            if "role" in delta:
-                known.is_read = is_read(delta["role"])
-            if self._has_reviews and isinstance(delta.get("tool_calls"), list):
-                self._count_kept(len(encode(delta["tool_calls"])))
-                merge_tool_calls(known.calls, delta["tool_calls"])
-        if text and self._keeps_text:
-            self._keep_text(known, text)
-        return known
+    def _write(self, segment: Segment, release: Release) -> bytes:
+        index = segment.choice
+        known = self._choices[index]
+        found = self._note_late(index, segment.field, release)
+        frames = [frame for frame in release.frames if frame.fields is not None]
+        bare = self._list_bare(frames)
+        parts = []
+        if release.text or found:
+            parts.append(self._encode(self._event(segment, release, found, bare)))
+        for frame in bare:
+            if not frame.text:
+                parts.append(self._pass_on(index, frame.fields))
+            elif not self._reader.is_mute(choice_of(message := without_text(frame.fields)), known):
+                parts.append(self._pass_on(index, message))
+        if not self._order.has_ended(index):
+            ended = [one.fields for one in frames if one.text and one.fields is not None and has_finish(one.fields)]
+            if ended:  # the chunker has named other frames
+                parts.append(self._pass_on(index, without_text(ended[-1], keeps_calls=False)))
+        if release.is_final and segment.field == CONTENT:
+            known.base = {}
+        return b"".join(parts)
 
-    def _keep_text(self, known: ChoiceState, text: str) -> None:
-        self._count_kept(len(text))
-        known.reviewable.append(text)
+    def _list_bare(self, frames: list[Any]) -> list[Any]:
+        """The frames that leave one by one: in a chat from the first without text on, else those without text."""
+        if not self._is_chat:
+            return [frame for frame in frames if not frame.text]
+        for place, frame in enumerate(frames):
+            if not frame.text:
+                return frames[place:]
+        return []
 
-    def _count_kept(self, chars: int) -> None:
-        """What is kept for those who read it whole has a bound, as text that is held has."""
-        self._kept_chars += chars
-        if self._kept_chars > self._max_held_chars * len(self._choices):
-            raise HeldTooMuch(f"more than {self._max_held_chars} characters wait for a detector")
+    def _event(
+        self, segment: Segment, release: Release, found: Sequence[Detection], bare: Sequence[Frame] = ()
+    ) -> dict[str, Any]:
+        """The event of a release with text or findings."""
+        index = segment.choice
+        messages, is_complete = self._messages_of(segment, release)
+        event = self._start_event(index, messages, is_complete=is_complete)
+        choice = self._choice(segment, release.text, messages, is_complete=is_complete)
+        if self._is_chat:
+            spoken = [one.fields for one in release.frames if one.text and one.fields is not None and one not in bare]
+            add_extras(choice["delta"], spoken, guarded=self._reader.guarded, keeps=self._reader.kept)
+            if bare:
+                choice |= {"finish_reason": None, "stop_reason": None}  # a tool call comes first; the end follows it
+        if choice["finish_reason"] is not None:
+            self._order.end(index)
+        event["choices"] = [choice]
+        if not self._is_chat:
+            event.setdefault("usage", None)
+        event["detections"] = {"output": [self._build_entry(segment, release, found)]}
+        warnings = [UNSUITABLE_OUTPUT] if found else []
+        if self.found_in_prompt:
+            event["detections"] = {"input": input_entries(self._asked, self.found_in_prompt)} | event["detections"]
+            warnings.insert(0, UNSUITABLE_INPUT)
+            self.found_in_prompt = ()
+        if warnings:
+            event["warnings"] = warnings
+        return event
 
-    def _note_trailing(self, release: Release) -> tuple[Detection, ...]:
-        """The findings of the release itself; those of trailing detectors are kept for the last event."""
+    def _messages_of(self, segment: Segment, release: Release) -> tuple[Messages, bool]:
+        """The messages that an event is made of, and whether its text is the end of the last one."""
+        own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
+        return own, bool(own)
+
+    def _start_event(self, index: int, messages: Messages, *, is_complete: bool) -> dict[str, Any]:
+        """The fields of the last message; its usage leaves once, with the end of its text."""
+        base = messages[-1] if messages else self._choices[index].base or self._reader.first
+        event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
+        if not is_complete:
+            event.pop("usage", None)
+        return event
+
+    def _choice(self, segment: Segment, text: str, messages: Messages, *, is_complete: bool) -> dict[str, Any]:
+        latest = choice_of(messages[-1]) if messages else {}
+        is_open = self._reader.kept is None
+        choice: dict[str, Any] = {"index": segment.choice}
+        if self._is_chat:
+            call = segment.call
+            said = {segment.field: text} if call is None else call.call.build(text) if text else {}
+            choice["delta"] = {"role": "assistant", **said}
+            choice["logprobs"] = merge_logprobs(messages) if is_open else None
+        else:
+            choice["text"] = text
+            choice["logprobs"] = merge_text_logprobs(messages) if is_open else None
+        for key in ("finish_reason", "stop_reason"):
+            choice[key] = latest.get(key) if is_complete else None
+        if is_open:
+            choice |= {key: value for key, value in latest.items() if key not in choice and key != "delta"}
+        return choice
+
+    def _build_entry(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
+        """The findings of a release, placed in all text of its field."""
+        entry: dict[str, Any] = {"choice_index": segment.choice}
+        if segment.field != CONTENT:
+            entry["field"] = segment.field
+        entry |= {"start_index": segment.start + release.start, "processed_index": segment.start + release.end}
+        return entry | {"results": to_results(found, segment.start)}
+
+    def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:
+        """The event of a message without text to read."""
+        known = self._choices[index]
+        choice = choice_of(message)
+        if has_finish(message) and not self._order.end(index):
+            choice = {**choice, "finish_reason": None}
+            if self._reader.is_mute(choice, known):
+                return b""
+        if self._reader.kept is not None and known.is_read:
+            choice = without_secrets(choice, self._reader.kept)
+        if not self._is_chat:
+            return self._encode({**message, "choices": [choice]})
+        guarded = self._reader.guarded
+        delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in guarded}
+        if known.is_read:
+            delta["role"] = "assistant"
+        return self._encode({**message, "choices": [{**choice, "delta": delta}]})
+
+    # The end.
+
+    def _note_late(self, index: int, field: str, release: Release) -> tuple[Detection, ...]:
+        """The findings that leave with the release; those of trailing detectors are kept for the last event."""
         if not (self._trailing and release.is_final):
             return release.detections
         late = [one for one in release.detections if one.detector_id in self._trailing]
-        index = self._index_of(release)
         known = self._choices.get(index)
-        if known is not None and (known.reviewable or not self._is_chat):
+        if known is not None and self._is_ruled:
+            if late or field == CONTENT:
+                entry: dict[str, Any] = {"choice_index": index} | ({} if field == CONTENT else {"field": field})
+                entry |= {"start_index": 0, "processed_index": release.end, "results": to_results(late)}
+                known.late.append(entry)
+        elif known is not None and (known.reviewable or not self._is_chat):
             known.trailing = (known.trailing or []) + late
         return tuple(one for one in release.detections if one.detector_id not in self._trailing)
 
-    def _note_late(self, index: int, field: str, release: Release) -> tuple[Detection, ...]:
-        """The same under a policy, where each text of a choice has findings of its own."""
-        if not (self._trailing and release.is_final):
-            return release.detections
-        late = [one for one in release.detections if one.detector_id in self._trailing]
-        if late or field == CONTENT:
-            entry: dict[str, Any] = {"choice_index": index} | ({} if field == CONTENT else {"field": field})
-            entry |= {"start_index": 0, "processed_index": release.end, "results": to_results(late)}
-            self._choices[index].late.append(entry)
-        return tuple(one for one in release.detections if one.detector_id not in self._trailing)
+    def _build_last(self) -> list[dict[str, Any]]:
+        """The last event without a policy, if there is something to report: it has no choices."""
+        usage = self._late_usage()
+        is_due = self._options.keeps_text or usage is not None or self.warnings or self.found_in_prompt
+        return [self._build_bare(usage) | self._list_late()] if is_due or self.account.receipt else []
 
-    def _index_of(self, release: Release) -> int:
-        return release.choice
-
-    def _build_ending(self, index: int, reason: str | None) -> dict[str, Any]:
-        """An event that only ends a choice, or where it has no reason only stands for it."""
-        base = self._choices[index].base or self._first
-        event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
-        told = {"delta": {"role": "assistant"}} if self._is_chat else {"text": ""}
-        ending = {"index": index, **told, "logprobs": None, "finish_reason": reason, "stop_reason": None}
-        return event | {"choices": [ending]}
-
-    def _build_last(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The last events under a policy: what is told late goes along with the very last, for which a choice stands.
-
-        Clients look for a choice in every event; only one that tells the usage may have none.
-        """
+    def _build_last_ruled(self) -> list[dict[str, Any]]:
+        """The last events under a policy; clients look for a choice in each, only one with the usage may have none."""
+        if self.is_blocked:
+            self._order.endings = {index: self._build_ending(index, FILTERED) for index in self._choices}
+        events, usage = self._order.list_last(), self._late_usage()
+        if usage is not None:
+            events.append(self._build_bare(usage))
         if not events:
             events = [self._build_ending(index, None) for index in sorted(self._choices)] or [self._build_bare(None)]
         return [*events[:-1], events[-1] | self._list_late()]
 
-    def _list_late(self) -> dict[str, Any]:
-        """What is told with the last event."""
-        told: dict[str, Any] = {}
-        detections = self._late_detections()
-        if detections or self._tells_late:
-            told["detections"] = detections
-        warnings = self._late_warnings()
-        return told | ({"warnings": warnings} if warnings else {})
+    def _late_usage(self) -> Any:
+        """The usage that has not left with a message."""
+        return self._reader.usage if self._options.holds else None
 
-    def _last_event(self, usage: Any) -> dict[str, Any]:
-        return self._build_bare(usage) | self._list_late()
+    def _build_ending(self, index: int, reason: str | None) -> dict[str, Any]:
+        """An event that only ends a choice, or where there is no reason only stands for it."""
+        base = self._choices[index].base or self._reader.first
+        event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
+        empty = {"delta": {"role": "assistant"}} if self._is_chat else {"text": ""}
+        ending = {"index": index, **empty, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        return event | {"choices": [ending]}
 
     def _build_bare(self, usage: Any) -> dict[str, Any]:
         """An event without choices."""
-        first = self._first
+        first = self._reader.first
         event: dict[str, Any] = {
             "id": first.get("id") or uuid.uuid4().hex,
             "object": self._dialect.chunk_object,
@@ -267,6 +346,17 @@ class Events:
         if usage is not None or not self._is_chat:
             event["usage"] = usage
         return event
+
+    def _list_late(self) -> dict[str, Any]:
+        """What the last event reports: nothing of findings in shadow."""
+        late: dict[str, Any] = {}
+        warnings = self.warnings
+        if not self._options.is_shadow:
+            detections = self._late_detections()
+            if detections or self._options.keeps_text:
+                late["detections"] = detections
+            warnings = self._late_warnings()
+        return late | ({"warnings": warnings} if warnings else {})
 
     def _late_detections(self) -> dict[str, Any]:
         entries: list[dict[str, Any]] = []
@@ -287,60 +377,11 @@ class Events:
 
     def _late_warnings(self) -> list[dict[str, str]]:
         warnings: list[dict[str, str]] = [UNSUITABLE_INPUT] if self.found_in_prompt else []
-        if (self._trailing or self._has_reviews) and self._dialect.warns_of_empty_streams:
+        if self._options.keeps_text and self._dialect.warns_of_empty_streams:
             words = self._dialect.empty_warning
-            warnings += [
-                warn("EMPTY_OUTPUT", words.format(index))
-                for index in sorted(self._choices)
-                if not self._choices[index].reviewable
-            ]
+            empty = [index for index in sorted(self._choices) if not self._choices[index].reviewable]
+            warnings += [warn("EMPTY_OUTPUT", words.format(index)) for index in empty]
         found = [known.trailing or any(one["results"] for one in known.late) for known in self._choices.values()]
         if any(found):
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
-
-
-class RelayedEvents(Events):
-    """Every upstream message as it is, at once; then, if somebody read the whole, one more event."""
-
-    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
-        super().__init__(dialect, asked, manner)
-        self._is_plain = not self._keeps_text
-
-    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message as frames: one that carries it, in the lane of its choice."""
-        number = self._count
-        self._count += 1
-        if self._is_plain:
-            return (Frame(number, "", 0, message),)
-        return self._read(number, message)
-
-    def _read(self, number: int, message: dict[str, Any]) -> Iterable[Frame]:
-        if not message["choices"]:
-            self._note_bare(message)
-            lane = next(reversed(self._choices), 0)
-            return [Frame(number, "", lane, message)]
-        frames = []
-        for index, choice, own in self._split(message):
-            text = self._text_of(choice)
-            known = self._remember(index, choice, text)
-            frames.append(Frame(number, text if known.is_read else "", index, own))
-        return frames
-
-    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
-        """The events of a release: the messages that came."""
-        frames = release.frames
-        if self._trailing:
-            self._note_trailing(release)
-        if len(frames) == 1 and self.account.receipt is None:
-            return b"data: " + encode(frames[0].fields) + b"\n\n"
-        return b"".join([self._encode(frame.fields) for frame in frames if frame.fields is not None])
-
-    def finish(self) -> bytes:
-        """The end of the stream."""
-        is_due = not self._is_plain or bool(self.warnings or self.found_in_prompt or self.account.receipt)
-        return self._encode_last([self._last_event(self._late_usage())] if is_due else [])
-
-    def _late_usage(self) -> object:
-        """The usage in the last event: none, as the message that told it has been passed on."""
-        return None

@@ -8,10 +8,8 @@ from lockgate.api.bodies import decode
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, Job, Plan
 from lockgate.api.openai import format as wire
-from lockgate.api.openai.events import DONE, Manner, RelayedEvents, encode_event
-from lockgate.api.openai.guarded_events import GuardedEvents
-from lockgate.api.openai.lane_events import LaneEvents
-from lockgate.api.openai.passing_events import PassingEvents, ShadowEvents
+from lockgate.api.openai.events import DONE, EventWriter, encode_event
+from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import LanePlan
@@ -150,9 +148,7 @@ class OpenAIRoutes:
         )
         return lanes._replace(max_choices=_MAX_LANES) if is_ruled else lanes
 
-    def _border(
-        self, dialect: Dialect, asked: wire.Asked, plan: Plan
-    ) -> WholeAnswer | RelayedEvents | GuardedEvents | PassingEvents:
+    def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | EventWriter:
         policy = plan.policy
         has_reviews = bool(policy.reviews)
         lanes = frozenset(policy.lanes) if policy.name else None
@@ -164,13 +160,17 @@ class OpenAIRoutes:
                 fallback=policy.fallback if policy.hides else None,
                 lanes=lanes,
             )
-        limit = self._answering.limits.max_held_chars
-        manner = Manner(policy.trailing, has_reviews, policy.hides, policy.fallback, limit, lanes)
-        if policy.is_shadow:
-            return ShadowEvents(dialect, asked, manner)
-        if policy.is_holding:
-            return (self._formats.guarded_events if lanes is None else LaneEvents)(dialect, asked, manner)
-        return (self._formats.relayed_events if lanes is None else PassingEvents)(dialect, asked, manner)
+        options = StreamOptions(
+            policy.trailing,
+            has_reviews,
+            policy.hides,
+            policy.fallback,
+            self._answering.limits.max_held_chars,
+            lanes,
+            holds=policy.is_holding,
+            is_shadow=policy.is_shadow,
+        )
+        return self._formats.event_writer(dialect, asked, options)
 
     def _block(
         self,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from lockgate.gate.arguments import ArgumentsReader
+from lockgate.gate.arguments import ArgumentsDecoder, ArgumentsReader
 from lockgate.gate.release import Release
 from lockgate.gate.verdicts import Verdict
 
@@ -132,29 +132,31 @@ def _names(part: Mapping[str, Any]) -> bool:
 
 
 class CallReader:
-    """One call's text: what detectors read of it, and what may leave of it."""
+    """One call's text: what detectors read of it and, where it is held, what may leave of it."""
 
     __slots__ = ("_arguments", "call")
 
-    def __init__(self, call: CallText) -> None:
+    def __init__(self, call: CallText, *, is_held: bool = True) -> None:
         self.call = call
-        self._arguments = ArgumentsReader() if call.is_json else None
+        self._arguments: ArgumentsReader | ArgumentsDecoder | None = None
+        if call.is_json:
+            self._arguments = ArgumentsReader() if is_held else ArgumentsDecoder()
 
     @property
     def held(self) -> int:
         """Characters kept here."""
-        return 0 if self._arguments is None else self._arguments.held
+        return self._arguments.held if isinstance(self._arguments, ArgumentsReader) else 0
 
     def feed(self, text: str) -> str:
         """What there is to read of a piece."""
         return text if self._arguments is None else self._arguments.feed(text)
 
     def release(self, release: Release, verdict: Verdict | None, said: str) -> str:
-        """What of a release may leave, as the model would have said it; `said` is what a plain text says there.
+        """What of a release may leave, in the model's own notation; `said` is the same of a plain text.
 
-        An escape that never came to its end stands for no character: nobody has to read it.
+        An escape that never came to its end stands for no character: nothing has to read it.
         """
-        if self._arguments is None:
+        if not isinstance(self._arguments, ArgumentsReader):
             return said
         length = release.end - release.start
         kept, masks = (length, ()) if verdict is None else (verdict.kept, verdict.masks)

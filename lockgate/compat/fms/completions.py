@@ -10,9 +10,10 @@ from typing import Any
 
 from lockgate.api.openai import whole_answer as openai_answers
 from lockgate.api.openai.deltas import EVENT_KEYS, REASONING_KEYS, has_finish
-from lockgate.api.openai.events import ChoiceState, Manner, RelayedEvents, Segment
+from lockgate.api.openai.events import EventWriter, Messages
 from lockgate.api.openai.format import Asked, to_results
-from lockgate.api.openai.guarded_events import GuardedEvents
+from lockgate.api.openai.stream_order import StreamOrder
+from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import Dialect, WholeAnswer
 from lockgate.compat.fms.ledger import Ledger
 from lockgate.gate.release import Release
@@ -49,71 +50,72 @@ def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], to
     return answer
 
 
-class FmsRelayedEvents(RelayedEvents):
-    """Every message with its keys in order; the last event repeats the usage."""
+class FmsStreamReader(StreamReader):
+    """Reads content only: reasoning is dropped, a refusal passes unread. Keeps messages for the chunker's claims."""
 
-    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message as frames, its keys in order."""
-        return super().to_frames(_in_order(message, is_chat=self._is_chat))
-
-    def _late_place(self, known: ChoiceState) -> dict[str, Any]:
-        return {}
-
-    def _late_usage(self) -> object:
-        return self._usage
-
-
-class FmsGuardedEvents(GuardedEvents):
-    """Each event carries the messages that the chunker names; the last message of each text follows all texts."""
-
-    def __init__(self, dialect: Dialect, asked: Asked, manner: Manner) -> None:
-        super().__init__(dialect, asked, manner)
-        self._guarded = REASONING_KEYS
+    def __init__(self, options: StreamOptions, order: StreamOrder, *, is_chat: bool) -> None:
+        super().__init__(options, order, is_chat=is_chat)
+        self._lanes = frozenset()
         self._is_simple = False
-        self._ledgers: dict[int, Ledger] = {}  # by choice
-        self._ends: dict[int, tuple[int, dict[str, Any]]] = {}  # the latest message of each choice
-        self._told: dict[int, int] = {}  # the last message of each choice's last event
+        self._keeps_logprobs = False  # events take those of messages without text from the ledger
+        self.guarded = REASONING_KEYS
+        self.ledgers: dict[int, Ledger] = {}  # by choice
+        self.ends: dict[int, tuple[int, dict[str, Any]]] = {}  # the latest message of each choice
+
+    def pass_on(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message in one frame, its keys in order."""
+        return super().pass_on(_in_order(message, is_chat=self._is_chat))
+
+    def read_along(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message in frames with its text, its keys in order."""
+        return super().read_along(_in_order(message, is_chat=self._is_chat))
 
     def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
         super()._add(frames, number, index, choice, own)
-        self._ledgers.setdefault(index, Ledger()).add(number, own)
-        self._ends[index] = number, own
+        self.ledgers.setdefault(index, Ledger()).add(number, own)
+        self.ends[index] = number, own
 
-    def _list_others(self, delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-        """No text besides the content: reasoning is dropped, a refusal passes unread."""
-        return ()
 
-    def _keep_unsaid(self, known: ChoiceState, own: dict[str, Any]) -> None:
-        """Log probabilities of messages without text are not kept: events take them from the ledger."""
+class FmsEventWriter(EventWriter):
+    """Each event carries the messages that the chunker names; the last message of each text follows all texts."""
 
-    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+    _reader: FmsStreamReader
+
+    def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
+        super().__init__(dialect, asked, options)
+        self._carried: dict[int, int] = {}  # by choice: the last message of its last event
+
+    def _open_reader(self) -> StreamReader:
+        return FmsStreamReader(self._options, self._order, is_chat=self._is_chat)
+
+    def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
         """The events of a release; behind the last text of a text completion, the last messages too."""
-        written = super().take(release, verdict)
-        if self._is_chat or any(one.segments for one in self._choices.values()):
+        written = super()._take_held(segment, release, verdict)
+        if self._is_chat or not self._order.is_empty:
             return written
         return written + b"".join(self._last_messages())
 
     def _last_messages(self) -> list[bytes]:
         """The last message of each text, unless an event has carried it."""
-        ends, self._ends = self._ends, {}
+        ends, self._reader.ends = self._reader.ends, {}
         return [
             self._encode(_in_order(message, is_chat=False))
             for index, (number, message) in sorted(ends.items())
-            if self._told.get(index) != number and (index in self._told or has_finish(message))
+            if self._carried.get(index) != number and (index in self._carried or has_finish(message))
         ]
 
-    def _start_event(self, index: int, messages: Sequence[Mapping[str, Any]], *, is_complete: bool) -> dict[str, Any]:
+    def _start_event(self, index: int, messages: Messages, *, is_complete: bool) -> dict[str, Any]:
         """The fields of the last message, its usage included, also while its text has not ended."""
         return super()._start_event(index, messages, is_complete=True)
 
     def _build_entry(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
         return {"choice_index": segment.choice, "results": to_results(found, -release.start)}
 
-    def _messages_of(self, segment: Segment, release: Release) -> tuple[Sequence[Mapping[str, Any]], bool]:
+    def _messages_of(self, segment: Segment, release: Release) -> tuple[Messages, bool]:
         """The messages that the chunker names, and whether the text is the end of the last one."""
         first, last = release.inputs
-        messages = self._ledgers[segment.choice].take(first, last)
-        self._told[segment.choice] = last
+        messages = self._reader.ledgers[segment.choice].take(first, last)
+        self._carried[segment.choice] = last
         return messages, any(frame.number == last for frame in release.frames)
 
     def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:
@@ -123,6 +125,9 @@ class FmsGuardedEvents(GuardedEvents):
 
     def _late_place(self, known: ChoiceState) -> dict[str, Any]:
         return {}
+
+    def _late_usage(self) -> Any:
+        return self._reader.usage
 
 
 def _in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from lockgate.api.formats import Formats
 from lockgate.api.guardrails.format import encode_line
-from lockgate.compat.fms.completions import FmsGuardedEvents, FmsRelayedEvents, FmsWholeAnswer, build_blocked
+from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, build_blocked
 from lockgate.compat.fms.generation import PLAIN_CLASSIFICATION, FmsTextEvents
 from lockgate.compat.fms.requests import read_plain_chat, read_plain_text
 from lockgate.gate.release import Release
@@ -21,7 +21,6 @@ FORMATS = Formats(
     read_chat=read_plain_chat,
     read_text=read_plain_text,
     whole_answer=FmsWholeAnswer,
-    relayed_events=FmsRelayedEvents,
-    guarded_events=FmsGuardedEvents,
+    event_writer=FmsEventWriter,
     build_blocked=build_blocked,
 )

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from lockgate.api import receipts
 from lockgate.api.openai import deltas as openai_deltas
 from lockgate.api.openai import events as openai_events
-from lockgate.api.openai import lane_events as openai_lanes
-from lockgate.api.openai import passing_events as openai_passing
+from lockgate.api.openai import stream_reader
 from lockgate.api.openai import tool_calls as openai_calls
 from lockgate.backends import detector
 from lockgate.gate import arguments, chains, masks, release, verdicts
@@ -119,7 +118,7 @@ def leave_reasoning() -> Change:
     def list_texts(message: Any, lanes: Any) -> list[tuple[str, str]]:
         return [one for one in honest(message, lanes) if one[0] != "reasoning_content"]
 
-    return openai_lanes, "list_lane_texts", list_texts
+    return stream_reader, "list_lane_texts", list_texts
 
 
 def tell_findings() -> Change:
@@ -162,13 +161,13 @@ def forget_lanes() -> Change:
 def tell_the_receipt_early() -> Change:
     """The receipt is not in the last event."""
 
-    def encode(self: openai_events.Events, events: list[dict[str, Any]]) -> bytes:
+    def encode(self: openai_events.EventWriter, events: list[dict[str, Any]]) -> bytes:
         for event in events:
             self.account.add(event)
         told = [{**event, **(self.account.tell() if not place else {})} for place, event in enumerate(events)]
         return b"".join(map(openai_events.encode_event, told)) + openai_events.DONE
 
-    return openai_events.Events, "_encode_last", encode
+    return openai_events.EventWriter, "_encode_last", encode
 
 
 def mix_shared_answers() -> Change:
@@ -184,12 +183,12 @@ def mix_shared_answers() -> Change:
 
 def change_in_shadow() -> Change:
     """In shadow something is lost after all."""
-    honest, is_time = openai_passing.ShadowEvents.take, _every(40)
+    honest, is_time = openai_events.EventWriter.take, _every(40)
 
-    def take(self: openai_passing.ShadowEvents, *args: Any) -> bytes:
-        return b"" if is_time() else honest(self, *args)
+    def take(self: openai_events.EventWriter, *args: Any) -> bytes:
+        return b"" if self._options.is_shadow and is_time() else honest(self, *args)
 
-    return openai_passing.ShadowEvents, "take", take
+    return openai_events.EventWriter, "take", take
 
 
 def leave_the_model() -> Change:

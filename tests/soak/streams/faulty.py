@@ -77,17 +77,17 @@ def double_a_detection() -> None:
 
 def swap_choices() -> None:
     """An event is sent as another choice's."""
-    from lockgate.api.openai.guarded_events import GuardedEvents
+    from lockgate.api.openai.events import EventWriter
 
-    honest, is_time = GuardedEvents._event, _every(5)
+    honest, is_time = EventWriter._event, _every(5)
 
-    def build(self: GuardedEvents, *args: Any, **more: Any) -> dict[str, Any]:
+    def build(self: EventWriter, *args: Any, **more: Any) -> dict[str, Any]:
         event = honest(self, *args, **more)
         if event["choices"][0]["index"] and is_time():
             event["choices"][0]["index"] = event["detections"]["output"][0]["choice_index"] = 0
         return event
 
-    GuardedEvents._event = build  # type: ignore[method-assign]
+    EventWriter._event = build  # type: ignore[method-assign]
 
 
 def shift_offsets() -> None:
@@ -107,24 +107,23 @@ def shift_offsets() -> None:
 
 def forget_done() -> None:
     """A stream ends without its end mark."""
-    from lockgate.api.openai.events import DONE
-    from lockgate.api.openai.guarded_events import GuardedEvents
+    from lockgate.api.openai.events import DONE, EventWriter
 
-    honest, is_time = GuardedEvents.finish, _every(5)
-    GuardedEvents.finish = lambda self: honest(self).removesuffix(DONE if is_time() else b"")  # type: ignore[method-assign]
+    honest, is_time = EventWriter.finish, _every(5)
+    EventWriter.finish = lambda self: honest(self).removesuffix(DONE if is_time() else b"")  # type: ignore[method-assign]
 
 
 def lose_the_finish() -> None:
     """A finish reason does not leave."""
     from lockgate.api.openai.deltas import has_finish
-    from lockgate.api.openai.guarded_events import GuardedEvents
+    from lockgate.api.openai.events import EventWriter
 
-    honest, is_time = GuardedEvents._pass_on, _every(5)
+    honest, is_time = EventWriter._pass_on, _every(5)
 
-    def pass_on(self: GuardedEvents, index: int, message: Mapping[str, Any]) -> bytes:
+    def pass_on(self: EventWriter, index: int, message: Mapping[str, Any]) -> bytes:
         return b"" if has_finish(message) and is_time() else honest(self, index, message)
 
-    GuardedEvents._pass_on = pass_on  # type: ignore[method-assign]
+    EventWriter._pass_on = pass_on  # type: ignore[method-assign]
 
 
 def leave_the_model() -> None:

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StreamReader: the messages of a streamed completion into frames, in the lanes of their texts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lockgate.api.openai.deltas import (
+    CALL_KEYS,
+    CALLS_LANE,
+    CONTENT,
+    CONTENT_LANE,
+    PLAIN_KEYS,
+    REASONING_KEYS,
+    REASONING_LANE,
+    REFUSAL,
+    choice_of,
+    list_lane_texts,
+    list_unread_keys,
+    merge_logprobs,
+    merge_text_logprobs,
+    with_delta,
+)
+from lockgate.api.openai.format import encode
+from lockgate.api.openai.stream_order import StreamOrder
+from lockgate.api.openai.tool_calls import CallReader, list_call_texts, says_more, split_calls, with_texts
+from lockgate.errors import BrokeProtocol, HeldTooMuch
+from lockgate.gate.messages import is_read, merge_tool_calls
+from lockgate.gate.values import Detection, Frame
+
+_MAX_CHOICES = 128
+_ENDING = ("finish_reason", "stop_reason")
+_TEXT_LANES = frozenset({CONTENT_LANE, REASONING_LANE})
+_OTHER_KEYS = REASONING_KEYS | {REFUSAL}  # of a delta: texts besides content and calls
+
+
+class StreamOptions(NamedTuple):
+    """What a policy, or a request's own detectors, ask of a stream.
+
+    `trailing`: detectors that report at the end. `holds`: text waits until it is read; else messages pass as they came.
+    `lanes`: what a policy reads; None without a policy. `hides`: text with findings must not be seen.
+    """
+
+    trailing: frozenset[str] = frozenset()
+    has_reviews: bool = False
+    hides: bool = False
+    fallback: str = ""
+    max_held_chars: int = 1_048_576
+    lanes: frozenset[str] | None = None
+    holds: bool = False
+    is_shadow: bool = False
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the text of the answer is kept: detectors read it whole."""
+        return self.has_reviews or bool(self.trailing)
+
+
+class Segment:
+    """One lane: text of one field of a choice. `start`: where it begins in all text of this field."""
+
+    __slots__ = ("call", "choice", "field", "lane", "received", "start")
+
+    def __init__(self, lane: int, choice: int, field: str, start: int = 0) -> None:
+        self.lane = lane
+        self.choice = choice
+        self.field = field
+        self.start = start
+        self.received = 0
+        self.call: CallReader | None = None
+
+
+class ChoiceState:
+    """What is known of one choice."""
+
+    __slots__ = ("base", "calls", "ends", "is_read", "late", "latest", "open", "reviewable", "trailing", "unsaid")
+
+    def __init__(self) -> None:
+        self.base: dict[str, Any] = {}  # its latest message with text
+        self.reviewable: list[str] = []  # its text, where detectors read it whole
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.is_read = True
+        self.open: dict[str, Segment] = {}  # by field
+        self.ends: dict[str, int] = {}  # by field: where its latest segment ended
+        self.latest: Segment | None = None  # where messages without text leave: the latest run, or the content
+        self.trailing: list[Detection] | None = None
+        self.late: list[dict[str, Any]] = []  # the same under a policy: entries by field
+        self.unsaid: list[dict[str, Any]] = []  # messages without text whose logprobs leave with the next one
+
+
+class StreamReader:
+    """Reads the messages of one stream and knows its choices and segments.
+
+    Without a policy each run of one kind of text is a segment; under a policy each field of a choice is one, from its
+    first to its last piece, so that nothing hides between two pieces.
+    """
+
+    def __init__(self, options: StreamOptions, order: StreamOrder, *, is_chat: bool) -> None:
+        self._options = options
+        self._order = order
+        self._is_chat = is_chat
+        self._is_ruled = options.lanes is not None
+        self._keeps_text = options.keeps_text
+        self._lanes = lanes = _TEXT_LANES if options.lanes is None else options.lanes
+        unread = list_unread_keys(lanes)
+        self._reads_content = not is_chat or CONTENT_LANE in lanes
+        self._reads_calls = is_chat and CALLS_LANE in lanes
+        self._unread = (_OTHER_KEYS | CALL_KEYS) & unread if self._is_ruled else frozenset()
+        self._is_simple = is_chat and self._reads_content
+        self._keeps_logprobs = not options.hides
+        self._count = 0
+        self._kept_chars = 0
+        self.guarded = _OTHER_KEYS - unread  # parts of a delta that leave as texts of their own, or not at all
+        self.kept = unread if options.hides else None  # parts that may leave unread; None: all may
+        self.first: dict[str, Any] = {}
+        self.usage: Any = None
+        self.choices: dict[int, ChoiceState] = {}
+        self.segments: list[Segment] = []
+
+    def choose(self) -> Callable[[dict[str, Any]], Iterable[Frame]]:
+        """The way to read messages that the options ask for."""
+        if self._options.holds:
+            return self.read_held
+        if self._is_ruled:
+            self.segments.append(Segment(0, 0, ""))  # the lane in which messages pass
+            return self.read_beside
+        return self.read_along if self._keeps_text else self.pass_on
+
+    # Messages that pass as they came.
+
+    def pass_on(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message in one frame, unread."""
+        number = self._count
+        self._count = number + 1
+        return (Frame(number, "", 0, message),)
+
+    def read_along(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message in frames that have its text too, in the lanes of its choices."""
+        number = self._next_number()
+        if not message["choices"]:
+            self._note_bare(message)
+            return (Frame(number, "", next(reversed(self.choices), 0), message),)
+        frames = []
+        for index, choice, own in self._split(message):
+            text = self._text_of(choice)
+            known = self._remember(index, choice, text)
+            frames.append(Frame(number, text if known.is_read else "", index, own))
+        return frames
+
+    def read_beside(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message without text in the first lane, and its texts in theirs."""
+        number = self._next_number()
+        frames = [Frame(number, "", 0, message)]
+        if not message["choices"]:
+            self._note_bare(message)
+        for index, choice, _ in self._split(message):
+            text = self._text_of(choice)
+            if not self._remember(index, choice, text).is_read:
+                continue
+            if text and self._reads_content:
+                frames.append(self._speak(frames, number, index, CONTENT, text))
+            delta = choice.get("delta")
+            if isinstance(delta, dict):
+                self._add_others(frames, number, index, delta)
+                self._add_calls_beside(frames, number, index, delta)
+        return frames
+
+    def _add_calls_beside(self, frames: list[Frame], number: int, index: int, delta: Mapping[str, Any]) -> None:
+        for text in list_call_texts(delta) if self._reads_calls else ():
+            segment = self._find_segment(frames, number, index, text.field)
+            segment.call = segment.call or CallReader(text, is_held=False)
+            plain = segment.call.feed(text.text)
+            if plain:
+                frames.append(Frame(number, plain, segment.lane))
+
+    # Messages whose text is held.
+
+    def read_held(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The message as frames in the lanes of its texts; a frame has the message too where it ends with it."""
+        number = self._count
+        self._count = number + 1
+        if self._is_simple:
+            frame = self._continue(number, message)
+            if frame is not None:
+                return (frame,)
+        if not message["choices"]:
+            self._note_bare(message)
+            return ()
+        frames: list[Frame] = []
+        for index, choice, own in self._split(message):
+            self._add(frames, number, index, choice, own)
+        return frames
+
+    def _continue(self, number: int, message: dict[str, Any]) -> Frame | None:
+        """The frame of a message that only goes on with the content of its choice, as nearly every one does."""
+        choices = message["choices"]
+        if len(choices) != 1 or type(choices[0]) is not dict:
+            return None
+        choice: dict[str, Any] = choices[0]
+        delta, index = choice.get("delta"), choice.get("index", 0)
+        known = self.choices.get(index) if type(index) is int else None
+        if type(delta) is not dict or len(delta) != 1 or known is None or known.latest is None:
+            return None
+        text, segment = delta.get(CONTENT), known.latest
+        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read or known.unsaid:
+            return None
+        if self._is_ruled and choice.get("finish_reason") is not None:
+            return None
+        if self._keeps_text:
+            self._keep_text(known, text)
+        known.base = message
+        segment.received += len(text)
+        return Frame(number, text, segment.lane, message)
+
+    def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
+        text = self._text_of(choice)
+        known = self._remember(index, choice, text)
+        if self._is_ruled:
+            own = self._keep_ending(index, own, has_text=bool(text))
+        whole = own
+        calls: Sequence[dict[str, Any]] = ()
+        if known.is_read:
+            self._add_others(frames, number, index, choice_of(own).get("delta"))
+            own, calls = self._take_calls(own)
+        if text and known.is_read and self._reads_content:
+            own = self._add_unread(frames, number, index, own)
+            known.base = own = self._with_unsaid(known, own)
+            frames.append(self._speak(frames, number, index, CONTENT, text)._replace(fields=own))
+        elif not self.is_mute(choice_of(own), known):
+            if self._is_ruled:
+                known.base = known.base or own
+            segment = known.latest or self._open(frames, number, index, CONTENT)
+            frames.append(Frame(number, "", segment.lane, self._with_unsaid(known, own)))
+        elif self._keeps_logprobs and choice_of(own).get("logprobs"):
+            self._order.hold(1)
+            known.unsaid.append(own)
+        for call in calls:
+            self._add_call(frames, number, index, call, whole)
+        if known.unsaid and index in self._order.endings:
+            self._order.endings[index] = self._with_unsaid(known, self._order.endings[index])
+
+    def _keep_ending(self, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
+        """The message without what ends its choice, which is written last."""
+        choice = choice_of(own)
+        if choice.get("finish_reason") is None:
+            return own
+        empty: dict[str, Any] = {"delta": {}} if self._is_chat else {"text": ""}
+        kept = {} if self.kept is not None or has_text else choice
+        ending = {**kept, "index": index, **empty, "logprobs": None, **{key: choice.get(key) for key in _ENDING}}
+        self._order.endings[index] = {**own, "choices": [ending]}
+        rest = {key: value for key, value in own.items() if key != "usage"}
+        return rest | {"choices": [{**choice, **dict.fromkeys(_ENDING)}]}
+
+    def _add_others(self, frames: list[Frame], number: int, index: int, delta: Any) -> None:
+        """Add the frames of texts besides content and calls."""
+        for field, text in list_lane_texts(delta, self._lanes) if isinstance(delta, dict) else ():
+            frames.append(self._speak(frames, number, index, field, text))
+
+    def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
+        """The message without the calls that are read, and these."""
+        choice = choice_of(own)
+        delta = choice.get("delta")
+        if not (self._reads_calls and isinstance(delta, dict) and any(delta.get(key) for key in CALL_KEYS)):
+            return own, ()
+        rest = {key: value for key, value in delta.items() if key not in CALL_KEYS}
+        return {**own, "choices": [{**choice, "delta": rest}]}, list(split_calls(delta))
+
+    def _add_call(
+        self, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
+    ) -> None:
+        """Add the frames of a call, in its own lane: its name comes before its text."""
+        known = self.choices[index]
+        names = with_texts(call, {}, hides=self._options.hides) if says_more(call) else {}
+        named = with_delta(own, names) if says_more(names) else None
+        known.base = known.base or with_delta(own, {})
+        for text in list_call_texts(call):
+            segment = self._find_segment(frames, number, index, text.field)
+            if segment.call is None:
+                segment.call = CallReader(text)
+                self._enqueue_call(segment)
+            if named is not None:
+                frames.append(Frame(number, "", segment.lane, named))
+                named = None
+            plain = segment.call.feed(text.text)
+            if segment.call.held > self._options.max_held_chars:
+                raise HeldTooMuch(f"more than {self._options.max_held_chars} characters wait for a detector")
+            segment.received += len(plain)
+            if plain:
+                frames.append(Frame(number, plain, segment.lane))
+
+    def _enqueue_call(self, segment: Segment) -> None:
+        content = self.choices[segment.choice].open.get(CONTENT)
+        self._order.enqueue(segment.choice, segment.lane, after=content.received if content is not None else 0)
+
+    def _add_unread(self, frames: list[Frame], number: int, index: int, own: dict[str, Any]) -> dict[str, Any]:
+        """Pass on what a message with content has in lanes that nothing reads; the message without it."""
+        delta = choice_of(own).get("delta") or {}
+        unread = {key: value for key, value in delta.items() if key in self._unread and value}
+        if not unread:
+            return own
+        segment = self._find_segment(frames, number, index, CONTENT)
+        frames.append(Frame(number, "", segment.lane, with_delta(own, unread)))
+        rest = {key: value for key, value in delta.items() if key not in unread}
+        return {**own, "choices": [{**choice_of(own), "delta": rest}]}
+
+    def _with_unsaid(self, known: ChoiceState, own: dict[str, Any]) -> dict[str, Any]:
+        """The message with the logprobs of those before it that had no text: part of a character is a token too."""
+        if not known.unsaid:
+            return own
+        messages = [*known.unsaid, own]
+        self._order.hold(-len(known.unsaid))
+        known.unsaid = []
+        merged = merge_logprobs(messages) if self._is_chat else merge_text_logprobs(messages)
+        return {**own, "choices": [{**choice_of(own), "logprobs": merged}]}
+
+    def is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
+        """Whether a message without text to read says nothing: it only names a role, or is empty."""
+        if choice.get("finish_reason") is not None:
+            return False
+        if not self._is_chat:
+            return True
+        delta = choice.get("delta") or {}
+        if delta.get(CONTENT) and not (known.is_read and self._reads_content):
+            return False
+        return all(key in PLAIN_KEYS or key in self.guarded or not value for key, value in delta.items())
+
+    # Segments.
+
+    def _speak(self, frames: list[Frame], number: int, index: int, field: str, text: str) -> Frame:
+        segment = self._find_segment(frames, number, index, field)
+        segment.received += len(text)
+        return Frame(number, text, segment.lane)
+
+    def _find_segment(self, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+        return self.choices[index].open.get(field) or self._open(frames, number, index, field)
+
+    def _open(self, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+        """A new segment; a run before it has all its text, so what it still holds need not wait for more."""
+        known = self.choices[index]
+        segment = Segment(len(self.segments), index, field)
+        if not self._is_ruled:
+            for before in known.open.values():
+                frames.append(Frame(number, "", before.lane, None, is_last=True))
+                known.ends[before.field] = before.start + before.received
+            known.open.clear()
+            segment.start = known.ends.get(field, 0)
+            self._order.enqueue(index, segment.lane)
+        known.open[field] = segment
+        if field == CONTENT or not self._is_ruled:
+            known.latest = segment
+        self.segments.append(segment)
+        return segment
+
+    # What is known of messages.
+
+    def _next_number(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """The choices of a message, each with a message of its own."""
+        choices = message["choices"]
+        if not self.first:
+            self.first = message
+        for place, choice in enumerate(choices):
+            if not isinstance(choice, dict):
+                raise BrokeProtocol("openai", "a choice of the stream is no object")
+            index = choice.get("index", 0)
+            if not isinstance(index, int) or index < 0:
+                raise BrokeProtocol("openai", "a choice of the stream has no index")
+            own = message
+            if len(choices) > 1:
+                own = message | {"choices": [choice]}
+                if place < len(choices) - 1:
+                    own.pop("usage", None)
+            yield index, choice, own
+
+    def _note_bare(self, message: dict[str, Any]) -> None:
+        """Note a message without choices: it may be the first, and it may have the usage."""
+        self.first = self.first or message
+        if message.get("usage") is not None:
+            self.usage = message["usage"]
+
+    def _text_of(self, choice: Mapping[str, Any]) -> str:
+        if self._is_chat:
+            delta = choice.get("delta")
+            if not isinstance(delta, dict | None):
+                raise BrokeProtocol("openai", "the delta of a choice of the stream is no object")
+            text = None if delta is None else delta.get("content")
+        else:
+            text = choice.get("text")
+        if text is not None and not isinstance(text, str):
+            raise BrokeProtocol("openai", "the content of the stream is no text")
+        return text or ""
+
+    def _remember(self, index: int, choice: Mapping[str, Any], text: str) -> ChoiceState:
+        """Note what reviewers and roles need of a message."""
+        known = self.choices.get(index)
+        if known is None:
+            if len(self.choices) >= _MAX_CHOICES:
+                raise BrokeProtocol("openai", f"the model gives more than {_MAX_CHOICES} choices")
+            known = self.choices[index] = ChoiceState()
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            if "role" in delta:
+                known.is_read = is_read(delta["role"])
+            if self._options.has_reviews and isinstance(delta.get("tool_calls"), list):
+                self._count_kept(len(encode(delta["tool_calls"])))
+                merge_tool_calls(known.calls, delta["tool_calls"])
+        if text and self._keeps_text:
+            self._keep_text(known, text)
+        return known
+
+    def _keep_text(self, known: ChoiceState, text: str) -> None:
+        self._count_kept(len(text))
+        known.reviewable.append(text)
+
+    def _count_kept(self, chars: int) -> None:
+        """Text that detectors read whole is bounded, as text that is held is."""
+        self._kept_chars += chars
+        limit = self._options.max_held_chars
+        if self._kept_chars > limit * len(self.choices):
+            raise HeldTooMuch(f"more than {limit} characters wait for a detector")
