@@ -33,7 +33,7 @@ def runs(draw: st.DrawFn) -> Run:
     """Content and a few calls, each cut into releases, which come in any order that keeps each lane's own."""
     content = draw(st.lists(st.text("ab", max_size=3), min_size=1, max_size=4))
     size = len("".join(content))
-    afters = {lane: after for lane, after in enumerate(sorted(draw(st.lists(st.integers(0, size), max_size=3))), 1)}
+    afters = dict(enumerate(sorted(draw(st.lists(st.integers(0, size), max_size=3))), 1))
     pieces = {CONTENT: content} | {
         lane: [f"{lane}{text}" for text in draw(st.lists(st.text("xy", max_size=3), min_size=1, max_size=3))]
         for lane in afters
