@@ -175,6 +175,14 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class ModelLister(Protocol):
+    """A Backend that can list its models."""
+
+    async def list_models(self) -> Sequence[Any]:
+        """The models as the server describes them; raises UpstreamError."""
+
+
+@runtime_checkable
 class Probe(Protocol):
     """A service whose health can be asked."""
 

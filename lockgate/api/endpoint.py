@@ -85,6 +85,9 @@ class CorsRule(enum.Enum):
     NONE = enum.auto()
 
 
+ANY_VALUE = "{}"  # of the variable at the end of a path
+
+
 def always(_: Settings) -> bool:
     """True: every configuration has the endpoint."""
     return True

@@ -13,8 +13,17 @@ from typing import Annotated, Any, Literal
 import aiohttp
 import msgspec
 
-from lockgate.backends.http import EVENT_STREAM, Answer, HttpService, Outgoing, let_end, open_with_health, refuse
-from lockgate.backends.replies import DONE
+from lockgate.backends.http import (
+    EVENT_STREAM,
+    Answer,
+    HttpService,
+    Outgoing,
+    decode,
+    let_end,
+    open_with_health,
+    refuse,
+)
+from lockgate.backends.replies import DONE, refuse_many
 from lockgate.config.settings import OpenAISettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.sse import SseParser
@@ -49,10 +58,15 @@ class _TokenCount(msgspec.Struct):
     count: Annotated[int, msgspec.Meta(ge=0)]
 
 
+class _Models(msgspec.Struct):
+    data: list[Any]
+
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_flat = msgspec.json.Decoder(_FlatError).decode
 _decode_wrapped = msgspec.json.Decoder(_WrappedError).decode
+_decode_models = msgspec.json.Decoder(_Models).decode
 _decode_count = msgspec.json.Decoder(_TokenCount).decode
 
 
@@ -70,6 +84,7 @@ class OpenAIClient:
         self._http = http
         self._health = health
         self._tokenize_url = http.url("/tokenize")
+        self._models_url = http.url("/v1/models")
         self._endpoints = {
             "chat": (http.url("/v1/chat/completions"), "chat completion"),
             "text": (http.url("/v1/completions"), "completion"),
@@ -124,6 +139,16 @@ class OpenAIClient:
             return _decode_count(answer.body).count
         except (ValueError, RecursionError) as error:
             raise BrokeProtocol(NAME, f"{failure}the answer does not fit: {error}") from None
+
+    async def list_models(self) -> list[Any]:
+        """The models as the server describes them."""
+        answer = await self._http.fetch(self._models_url, self._http.headers((), _NO_HEADERS))
+        if answer.status != 200:
+            raise refuse(NAME, f"the list of models failed: HTTP {answer.status}", answer.status)
+        try:
+            return (await decode(answer.body, _read_models)).data
+        except (ValueError, RecursionError):
+            raise BrokeProtocol(NAME, "the list of models cannot be read") from None
 
     async def probe(self, headers: Headers) -> Health:
         """How the server is now; never raises."""
@@ -197,6 +222,11 @@ async def open_openai_client(settings: OpenAISettings) -> AsyncIterator[OpenAICl
     """The client of an OpenAI-compatible server."""
     async with open_with_health(settings.service, settings.health_service, NAME, NAME) as (http, health):
         yield OpenAIClient(http, health)
+
+
+def _read_models(body: bytes) -> _Models:
+    refuse_many(body)
+    return _decode_models(body)
 
 
 def read_message(text: bytes | str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from lockgate.api.endpoint import AGGREGATOR, GUARDRAILS, OPENAI, ApiEndpoint, CorsRule, Scope
-from lockgate.api.lookup import find_cors, find_endpoint, split_policy
+from lockgate.api.lookup import find_cors, find_endpoint, put_under, split_policy
 from lockgate.config.refs import CHAT_PATH
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.callers import Callers
@@ -71,7 +71,7 @@ class App:
         reply = HttpReply(request, send)
         exchange = Exchange(request, reply)
         reply.keep_alive_s = self.keep_alive_s
-        route = self._routes.get(request.path) or _build_route(request.path)
+        route = self._routes.get(request.path) or self._find_template(request.path)
         reply.encode_error = self._choose_encoder(route.endpoint)
         observed = self._start(request, route)
         handler = route.find_handler(request.method)
@@ -88,11 +88,17 @@ class App:
         if not route.is_light:
             observe_request(observed, code=reply.error_code, caller=request.caller, has_left=request.has_left)
 
+    def _find_template(self, path: str) -> _Route:
+        """The route of a path that ends in a variable, or one that nothing answers."""
+        route, under = _build_route(path), split_policy(path)
+        template = route.endpoint.path if route.endpoint.is_template else ""
+        return self._routes.get(put_under(under[0], template) if under else template) or route
+
     def _start(self, request: HttpRequest, route: _Route) -> IncomingRequest:
         """Report the request to telemetry. One under the name of a policy has no span of its endpoint."""
         path, is_counted = request.path, self._is_counted and not route.is_light
         span_name = route.endpoint.span if route.endpoint.path == path and route.methods is not None else ""
-        label = None if route.methods is None else path
+        label = None if route.methods is None else path if path in self._routes else route.endpoint.path
         return start_request(request.method, path, label, request.header, span_name=span_name, is_counted=is_counted)
 
     def _choose_encoder(self, endpoint: ApiEndpoint) -> ErrorEncoder:

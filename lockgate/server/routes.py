@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from lockgate.api.aggregator import routes as chat
-from lockgate.api.endpoint import ApiEndpoint, Port
+from lockgate.api.endpoint import ANY_VALUE, ApiEndpoint, Port
 from lockgate.api.endpoints import ENDPOINTS
 from lockgate.api.guardrails import generation_routes as generation
 from lockgate.api.guardrails import routes as guardrails
@@ -42,7 +42,8 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
         "docs": docs_page,
         "redoc": docs_page,
     }
-    values: dict[str, Iterable[str]] = {"showModel": speaking.names}
+    others = [ANY_VALUE] if gateway.openai is not None else []  # the server behind us knows them
+    values: dict[str, Iterable[str]] = {"showModel": [*speaking.names, *others]}
     if settings.server.playground:
         page = playground.PlaygroundRoutes(gateway)
         handlers |= {"page": page.send, "pageFile": page.send, "about": page.tell}
@@ -62,7 +63,7 @@ def bind(
 ) -> Routes:
     """The routes of a port: every endpoint that exists under these settings and has a handler.
 
-    `values` are those of the variable at the end of a path, by the name of its endpoint.
+    `values` are those of the variable at the end of a path, by its endpoint; ANY_VALUE is all others.
     """
     routes: dict[str, dict[str, Handler]] = {}
     has_extensions = find_rules(settings).has_extensions
@@ -80,7 +81,9 @@ def bind(
 
 def _list_paths(one: ApiEndpoint, values: Iterable[str]) -> list[str]:
     """The path of an endpoint; with a variable, one path for each value."""
-    return [one.prefix + value for value in values] if one.is_template else [one.path]
+    if not one.is_template:
+        return [one.path]
+    return [one.path if value == ANY_VALUE else one.prefix + value for value in values]
 
 
 def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tuple[str, str]]:

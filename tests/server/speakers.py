@@ -11,6 +11,7 @@ from lockgate.agent.answer import BASIC_PARAMS, Facts
 from lockgate.agent.turn_types import Ask, Speaker, Speech
 from lockgate.api.openai.turn_routes import AgentRoutes, tell_version
 from lockgate.config.settings import Settings
+from lockgate.interfaces import Backend
 from lockgate.server.app import App, Routes
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
@@ -72,6 +73,7 @@ class Cast:
     agents: Mapping[str, Speaker]
     model: ScriptedSpeaker = field(default_factory=ScriptedSpeaker)
     found: list[tuple[str, str | None]] = field(default_factory=list)
+    openai: Backend | None = None
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
         """The one."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to agents and configured models in OpenAI's format, answers of agents, and the list of models."""
+"""Requests to agents and configured models in OpenAI's format, and answers of agents."""
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -24,7 +24,6 @@ from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidRequest
 
-OWNER = "lockgate"
 _MAX_TEMPERATURE = 2.0
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -186,24 +185,3 @@ def _count(usage: Mapping[str, int]) -> dict[str, int]:
     counted = {name: usage.get(name, 0) for name in _USAGE_KEYS}
     counted["total_tokens"] = counted["total_tokens"] or counted["prompt_tokens"] + counted["completion_tokens"]
     return counted
-
-
-def encode_model(name: str, created: int) -> bytes:
-    """What is known of one model."""
-    return encode(_describe(name, created))
-
-
-def encode_models(names: Iterable[str], created: int) -> bytes:
-    """The list of models."""
-    return encode({"object": "list", "data": [_describe(name, created) for name in names]})
-
-
-def _describe(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
-
-
-def encode_unknown_model(name: str) -> bytes:
-    """The error by which clients know that a model is not there."""
-    words = f"The model `{name}` does not exist"
-    error = {"message": words, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
-    return encode({"code": 404, "details": words, "error": error})

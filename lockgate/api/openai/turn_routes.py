@@ -18,7 +18,8 @@ from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER, wants
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
-from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, to_results, warn
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
+from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
 from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model
 from lockgate.api.openai.whole_answer import FILTERED
 from lockgate.api.receipts import Account, describe_failure
@@ -26,6 +27,7 @@ from lockgate.api.turn_values import read_request_id
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.gate.values import Detection
+from lockgate.interfaces import Backend, ModelLister
 from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
@@ -81,7 +83,7 @@ async def _start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
 
 
-_OPENAI = Manners(HttpRequest.read_json, _start_events, agent_openai.encode_unknown_model)
+_OPENAI = Manners(HttpRequest.read_json, _start_events, encode_unknown_model)
 _OLLAMA = Manners(HttpRequest.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
 OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
 OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
@@ -94,6 +96,10 @@ class Speakers(Protocol):
 
     @property
     def settings(self) -> Settings: ...
+
+    @property
+    def openai(self) -> Backend | None:
+        """The server behind us, if there is one."""
 
     @property
     def agents(self) -> Mapping[str, Speaker]:
@@ -118,6 +124,7 @@ class AgentRoutes:
 
     def __init__(self, gateway: Speakers, pass_chat: PassOn | None = None, pass_text: PassOn | None = None) -> None:
         self._gateway = gateway
+        self._proxied = ProxiedModels(gateway.openai if isinstance(gateway.openai, ModelLister) else None)
         self._pass_chat, self._pass_text = pass_chat, pass_text
         self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
         self._limits = gateway.settings.limits
@@ -148,12 +155,21 @@ class AgentRoutes:
 
     async def list_models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        await exchange.reply.answer_json(agent_openai.encode_models(self.names, self._created))
+        await exchange.reply.answer_json(encode_models(list((await self._describe_models()).values())))
 
     async def show_model(self, exchange: Exchange) -> None:
-        """GET /v1/models/<name>, of a name that is known."""
+        """GET /v1/models/<name>."""
         name = exchange.request.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
-        await exchange.reply.answer_json(agent_openai.encode_model(name, self._created))
+        found = (await self._describe_models()).get(name)
+        if found is None:
+            await _tell_unknown(exchange, OPENAI_CHAT, name)
+        else:
+            await exchange.reply.answer_json(encode(found))
+
+    async def _describe_models(self) -> dict[str, Mapping[str, Any]]:
+        """Ours first, then those of the server behind us that have another name."""
+        own = {name: describe(name, self._created) for name in self.names}
+        return {**own, **{name: one for name, one in (await self._proxied.find()).items() if name not in own}}
 
     async def list_tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
