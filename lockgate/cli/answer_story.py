@@ -1,16 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of a guarded answer: its events one by one, and what is told of each to whoever looks.
+"""The story of a guarded answer: its events one by one, what is shown of each, and where findings are marked.
 
-Decides what is worth a line and in which words. Refuses to know where the events come from, and how lines look.
+Detectors count characters of the model's text; a mask may be longer or shorter than what it hides.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from lockgate.cli.answer_marks import Finding, Released, name_finding, place_marks
-from lockgate.cli.answer_view import Piece, View
+from lockgate.cli.answer_view import Mark, Piece, View
+from lockgate.cli.text import count_of
+
+Finding = Mapping[str, Any]  # as events tell it
+
+
+class Released(NamedTuple):
+    """What a piece stands for: characters of the model's text, and that text where it is known."""
+
+    start: int
+    end: int
+    original: str | None = None
+    is_blocked: bool = False
+
+
+class _Group(NamedTuple):
+    """Findings that overlap, cut to the piece; those that go on beyond it are not named yet."""
+
+    start: int
+    end: int
+    words: tuple[str, ...]
+
+
+def name_finding(found: Finding) -> str:
+    """Who found what."""
+    return f"{found.get('detector_id') or '?'}: {found.get('detection') or found.get('detection_type') or '?'}"
+
+
+def place_marks(text: str, released: Released, findings: Iterable[Finding]) -> list[Mark]:
+    """The marks of a piece, in order; none overlaps another."""
+    groups = _merge(released, findings)
+    if not groups:
+        return []
+    if released.is_blocked:  # what ends the answer stands behind what was kept of it
+        kept = _count_common(text, released.original or text)
+        return [Mark(kept, len(text), _join([group.words for group in groups]))] if kept < len(text) else []
+    if len(text) == released.end - released.start:
+        return [Mark(one.start, one.end, ", ".join(one.words)) for one in groups]
+    return _follow(text, released, groups) or _span(text, released, groups)
+
+
+def _merge(released: Released, findings: Iterable[Finding]) -> list[_Group]:
+    groups: list[_Group] = []
+    for found in sorted(findings, key=lambda one: (one["start"], one["end"])):
+        start, end = max(found["start"], released.start), min(found["end"], released.end)
+        words: tuple[str, ...] = (name_finding(found),) if found["end"] <= released.end else ()
+        if start >= end and not released.is_blocked:
+            continue
+        start, end = start - released.start, end - released.start
+        if groups and start < groups[-1].end:
+            last = groups.pop()
+            start, end, words = last.start, max(last.end, end), tuple(dict.fromkeys(last.words + words))
+        groups.append(_Group(start, end, words))
+    return groups
+
+
+def _follow(text: str, released: Released, groups: Sequence[_Group]) -> list[Mark]:
+    """The marks, found by the text between them, which is as it was; nothing where it cannot be found."""
+    if released.original is None:
+        return []
+    marks, position = [], groups[0].start
+    borders = [*[group.start for group in groups[1:]], len(released.original)]
+    for group, border in zip(groups, borders, strict=True):
+        between = released.original[group.end : border]
+        is_last = border == len(released.original)
+        end = len(text) - len(between) if is_last and text.endswith(between) else text.find(between, position)
+        if end < position or not (between or is_last):
+            return []
+        marks.append(Mark(position, end, ", ".join(group.words)))
+        position = end + len(between)
+    return marks
+
+
+def _span(text: str, released: Released, groups: Sequence[_Group]) -> list[Mark]:
+    """One mark from the first to the last of them."""
+    behind = released.end - released.start - groups[-1].end
+    start = min(groups[0].start, len(text))
+    return [Mark(start, max(len(text) - behind, start), _join([group.words for group in groups]))]
+
+
+def _count_common(text: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    for place, (one, two) in enumerate(zip(text, other, strict=False)):
+        if one != two:
+            return place
+    return min(len(text), len(other))
+
+
+def _join(words: Iterable[Sequence[str]]) -> str:
+    return ", ".join(dict.fromkeys(word for some in words for word in some))
+
 
 _DIGEST_CHARS = 12
 _OUTCOMES = {"prompt_blocked": "the question was not let through", "answer_blocked": "the answer was cut off"}
@@ -66,7 +155,7 @@ class Story:
             case "done":
                 self._finish(event)
             case "error":
-                self._fail(str(event.get("message")))
+                self._view.note("failed", str(event.get("message")), is_grave=True)
 
     def leave(self) -> None:
         """No more events are heard."""
@@ -103,9 +192,6 @@ class Story:
         self._held = "" if self._is_blocked else self._held[skipped + length :]
         self._released = end
         self._view.say(Piece(text, place_marks(text, released, findings)), self._held)
-
-    def _fail(self, message: str) -> None:
-        self._view.note("failed", message, is_grave=True)
 
     # The end.
 
@@ -151,7 +237,7 @@ class Story:
 
 
 def _describe_source(event: Event) -> str:
-    counts = [_count(event["documents"], "document")]
+    counts = [count_of(event["documents"], "document")]
     counts += [f"{event[name]} {name}" for name in ("dropped", "masked", "flagged") if event.get(name)]
     failures = {"error": "failed", "timeout": "timed out"}
     return f"{event['path']}: {failures.get(event['status'], ', '.join(counts))}"
@@ -182,10 +268,6 @@ def _describe_receipt(receipt: Mapping[str, Any]) -> str:
 
 def _describe_ms(ms: float) -> str:
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _list_names(found: Iterable[Finding]) -> list[str]:

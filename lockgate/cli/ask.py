@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate ask`: a question that is answered from documents, guarded, in the terminal.
 
-Decides what is asked and what the exit code is. The request is the one that the playground's page makes, to a server
-that runs or to one of our own (`ask_place`); what is shown of an answer is decided in `answer_story`.
+The request is the one that the playground sends, to a server that runs or to one of our own (`ask_place`).
 """
 
 import argparse
@@ -11,12 +10,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK, AddSettings, Commands
-from lockgate.cli.ask_request import LOWEST_SCORE, build_request, read_detector
+from lockgate.cli.text import flatten
+from lockgate.config.refs import HERE
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lockgate.config.settings import Settings
 
 _KEY, _TOKEN = "LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"
+LOWEST_SCORE: Final = 0.35  # of a document that counts, unless another is wished
 _SECTIONS = ("input", "documents", "output", "grounding")
 _MAX_QUESTION_BYTES = 1024 * 1024
 _BY_SIGNAL = 128
@@ -109,7 +110,7 @@ def _choose_place(
 def _load(options: argparse.Namespace) -> "Settings":
     """The settings; where there are none, those of the demo, its documents at hand."""
     from lockgate.cli.answer_view import Waiting
-    from lockgate.cli.demo_library import load_demo_settings, prepare_demo
+    from lockgate.cli.demo import load_demo_settings, prepare_demo
     from lockgate.config.settings import EMBEDDED_DEFAULT
 
     settings: Settings = options.load(options)
@@ -174,7 +175,7 @@ def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
 
 async def _show(place: "Place", body: dict[str, Any], _: argparse.Namespace) -> int:
     from lockgate.cli.answer_story import Story
-    from lockgate.cli.answer_view import flatten, open_view
+    from lockgate.cli.answer_view import open_view
 
     story = Story(open_view())
     try:
@@ -248,3 +249,34 @@ def _read_share(word: str) -> float:
     if not 0.0 <= share <= 1.0:
         raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {word!r}")
     return share
+
+
+def build_request(
+    question: str,
+    model: str,
+    sources: Iterable[str],
+    guards: Mapping[str, Any],
+    lowest_score: float = LOWEST_SCORE,
+) -> dict[str, Any]:
+    """A question to a model of the instance that gets it, answered from its sources."""
+    return {
+        "prompt": question,
+        "model": {"url": HERE, "slug": model},
+        "data_sources": [{"url": HERE, "slug": one} for one in sources],
+        **({"detectors": dict(guards)} if guards else {}),
+        "citations": True,
+        "similarity_threshold": lowest_score,
+        "temperature": 0,
+    }
+
+
+def read_detector(word: str, flag: str) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of `NAME` or `NAME=JSON`, which was given with this flag; raises ConfigError."""
+    name, _, raw = word.partition("=")
+    try:
+        params = json.loads(raw) if raw else {}
+    except ValueError as error:
+        raise ConfigError(f"not JSON: {error}", source=flag, key=name) from error
+    if not isinstance(params, dict):
+        raise ConfigError("parameters must be a JSON object", source=flag, key=name)
+    return name, params

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from lockgate.api.endpoints import ABOUT_PATH, TRACED_CHAT_PATH
-from lockgate.cli.answer_view import Waiting, flatten
+from lockgate.cli.answer_view import Waiting
+from lockgate.cli.text import flatten
 from lockgate.config.options import Secret
 from lockgate.config.refs import CHAT_STREAM_PATH
 from lockgate.config.settings import Settings

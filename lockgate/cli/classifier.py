@@ -8,14 +8,14 @@ Decides what is printed and when a trained model is not worth keeping. Refuses t
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.cli import EXIT_FAILED, EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli.text import complain
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,14 +72,12 @@ def run_train(options: argparse.Namespace) -> int:
     trained = asyncio.run(_train(settings, examples, options.seed))
     _print_figures(trained)
     if MAIN_LANGUAGE not in trained.model.languages:
-        _say(f"precision in English is below {MIN_PRECISION:g} or cannot be measured; nothing was written")
-        return EXIT_FAILED
+        return complain(f"precision in English is below {MIN_PRECISION:g} or cannot be measured; nothing was written")
     out = options.out or settings.data_dir / MODEL_NAME
     try:
         write_whole(out, write_model(trained.model))
     except OSError as error:
-        _say(f"cannot write {out}: {error.strerror}")
-        return EXIT_FAILED
+        return complain(f"cannot write {out}: {error.strerror}")
     print(f"\nwritten to {out}")
     return EXIT_OK
 
@@ -89,10 +87,10 @@ async def _train(settings: "Settings", examples: "Sequence[Example]", seed: int)
 
     from lockgate.agent.label_training import Vectors, train
 
-    _say(f"embedding {len(examples)} questions")
+    complain(f"embedding {len(examples)} questions")
     async with _open_embedder(settings) as embedder:
         rows = np.array(await embedder.embed([example.query for example in examples]))
-    _say("training")
+    complain("training")
     return await asyncio.to_thread(train, Vectors(examples, rows), seed)
 
 
@@ -186,7 +184,3 @@ def _name_guess(guess: "Guess | None", labels: Sequence[str]) -> str:
         return "nothing"
     foreign = "only with --platform" if guess.label else "another language"
     return f"{guess.label if guess.label in labels else foreign}, {guess.confidence:.3f}"
-
-
-def _say(words: str) -> None:
-    print(f"lockgate: {words}", file=sys.stderr, flush=True)

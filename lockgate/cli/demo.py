@@ -1,37 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate demo`: a town library that answers from its papers, guarded, on this machine alone.
+"""`lockgate demo`: a town library that answers from its documents, guarded, on this machine alone.
 
-Decides what is said to whoever starts it. What the demo is made of is decided in `lockgate.cli.demo_library`, how
-it is served in `lockgate.server`.
+The demo reads its own settings; of the environment it takes only ports and the data directory.
 """
 
 import argparse
+import asyncio
+import hashlib
 import json
+import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.cli import EXIT_OK, AddSettings, Commands
-from lockgate.cli.ask_request import build_request
-from lockgate.cli.demo_library import (
-    DOCUMENTS,
-    MODEL,
-    SAMPLES,
-    Shelf,
-    list_unheard,
-    load_demo_settings,
-    prepare_demo,
-)
+from lockgate.cli.ask import build_request
+from lockgate.cli.text import complain, count_of
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
+    from lockgate.interfaces import Embedder
     from lockgate.server.run import Bound
-
-__all__ = ["add_parser", "load_demo_settings", "prepare_demo", "run_demo"]
 
 _ABOUT = (
     "Serve a small town library that answers questions from its papers: a model, detectors and an index that run "
@@ -40,6 +34,182 @@ _ABOUT = (
     "except for ports and the data directory. Ctrl-C stops it."
 )
 _QUESTION = "How long may I keep a book?"
+
+
+HOME = Path(__file__).parent.parent / "demo"
+SETTINGS = HOME / "library.yaml"
+SAMPLES = HOME / "samples.yaml"
+DOCUMENTS = HOME / "documents"
+MODEL = "main"
+MAX_SOURCES = 10  # a question may name so many, unless the settings say otherwise
+
+_HEARD = (
+    "HOME",
+    "XDG_DATA_HOME",
+    "LOCKGATE_DATA_DIR",
+    "HTTP_PORT",
+    "LOCKGATE_SERVER__HTTP_PORT",
+    "HEALTH_HTTP_PORT",
+    "LOCKGATE_SERVER__HEALTH_PORT",
+)
+_OTHERS = ("LOCKGATE_", "AGGREGATOR_", "OTLP_", "OTEL_EXPORTER_OTLP_")
+_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_WEIGHTS = ("minilm", "prompt_injection", "toxicity")
+_MODEL_WEIGHTS = "smollm2"
+_MAX_THREADS = 4  # of the embedder, while documents are added
+
+
+class Shelf(NamedTuple):
+    """What is in the index files."""
+
+    documents: int
+    changed: int
+
+
+def load_demo_settings(options: argparse.Namespace) -> "Settings":
+    """The settings of the demo, with what the command line says of ports, data, model and documents.
+
+    Attributes that `options` does not have count as not given. Raises ConfigError.
+    """
+    from lockgate.config.load import load_settings
+
+    folders = find_folders(_documents(options))
+    flags = {
+        name.removeprefix("set:"): value
+        for name, value in vars(options).items()
+        if name.startswith("set:") and value is not None
+    }
+    flags |= _choose_sources(folders, _documents(options)) | _choose_model(options)
+    if folders.keys() == find_folders(DOCUMENTS).keys():  # the questions are about these
+        flags["server.samples"] = str(SAMPLES)
+    token = getattr(options, "model_token_env", None)
+    heard = (*_HEARD, token) if token else _HEARD
+    environ = {name: os.environ[name] for name in heard if name in os.environ}
+    return load_settings(config_path=SETTINGS, flags=flags, environ=environ)
+
+
+def list_unheard() -> list[str]:
+    """Variables that are set for a server of one's own, and mean nothing here."""
+    names = [name for name in os.environ if name.startswith(_OTHERS) or name == "ORCHESTRATOR_CONFIG"]
+    return sorted(name for name in names if name not in _HEARD and os.environ[name])
+
+
+def prepare_demo(settings: "Settings", documents: Path = DOCUMENTS) -> Shelf:
+    """Bring the index files in step with the documents: what has changed is read anew, what is gone is taken out.
+
+    Raises ConfigError if weights are missing, or the documents are.
+    """
+    check_weights(settings)
+    return asyncio.run(_fill(settings, find_folders(documents)))
+
+
+def check_weights(settings: "Settings") -> None:
+    """Raises ConfigError unless everything that the demo reads has been fetched."""
+    from lockgate.models.weights import find_weights
+
+    model = settings.models[MODEL]
+    is_ours = model.embedded is not None and not model.options
+    wanted = (*_WEIGHTS, _MODEL_WEIGHTS) if is_ours else _WEIGHTS
+    missing = [name for name in wanted if find_weights(settings.data_dir, name) is None]
+    if missing:
+        words = f"no weights of {', '.join(missing)}: run `lockgate setup`, once; afterwards no network is needed"
+        raise ConfigError(words, source=str(settings.data_dir))
+
+
+def find_folders(documents: Path) -> dict[str, Path]:
+    """The sources of a folder of documents: its folders; of one that has none, itself. Raises ConfigError."""
+    source = str(documents)
+    if not documents.is_dir():
+        raise ConfigError("there is no such folder", source=source)
+    folders = {one.name: one for one in sorted(documents.iterdir()) if one.is_dir() and not one.name.startswith(".")}
+    folders = folders or {documents.resolve().name: documents}
+    if len(folders) > MAX_SOURCES:
+        words = f"has {len(folders)} folders; each is a source, and there may be {MAX_SOURCES}"
+        raise ConfigError(words, source=source)
+    for name in folders:
+        if not _NAME.fullmatch(name):
+            raise ConfigError("the name of a source is made of letters, digits, - and _", source=source, key=name)
+    return folders
+
+
+def _documents(options: argparse.Namespace) -> Path:
+    return getattr(options, "documents", None) or DOCUMENTS
+
+
+def _choose_sources(folders: Mapping[str, Path], documents: Path) -> dict[str, Any]:
+    """Other documents have index files of their own, so that two demos do not take each other's away."""
+    if documents == DOCUMENTS:
+        return {}
+    place = hashlib.sha256(str(documents.resolve()).encode()).hexdigest()[:12]
+    return {
+        "sources": {
+            name: {"embedded": "index", "expose": True, "options": {"file": f"demo/{place}/{name}.db"}}
+            for name in folders
+        }
+    }
+
+
+def _choose_model(options: argparse.Namespace) -> dict[str, Any]:
+    """A model of the user's own, in place of the one that comes with us."""
+    chosen, name = getattr(options, "model", None), getattr(options, "model_name", None)
+    if chosen is None:
+        return {}
+    if not chosen.lower().startswith(("http://", "https://")):
+        return {"models": {MODEL: {"embedded": "llamacpp", "expose": True, "options": {"path": _find_file(chosen)}}}}
+    token = getattr(options, "model_token_env", None)
+    url = chosen.rstrip("/")
+    server = {"url": url, "model": name or _ask_for_name(url, os.environ.get(token or "")), "api_token": token}
+    return {"models": {MODEL: {"openai": server, "expose": True}}}
+
+
+def _find_file(chosen: str) -> str:
+    path = Path(chosen).expanduser()
+    if not path.is_file():
+        words = "is no file; give the address of a server, as http://127.0.0.1:8000/v1, or a GGUF file"
+        raise ConfigError(words, source="--model", key=chosen)
+    return str(path.absolute())
+
+
+def _ask_for_name(url: str, token: str | None) -> str:
+    """The first model that a server lists."""
+    import json
+    import urllib.request
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    if token:
+        opener.addheaders = [*opener.addheaders, ("authorization", f"Bearer {token}")]
+    try:
+        with opener.open(f"{url}/models", timeout=5) as reply:
+            listed = json.loads(reply.read(1 << 20))
+        return str(listed["data"][0]["id"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = str(error) if isinstance(error, OSError) else "its list is not what it should be"
+        words = f"does not tell its models ({why}); say which one with --model-name"
+        raise ConfigError(words, source="--model", key=url) from error
+
+
+async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> Shelf:
+    from lockgate.opened_agents import open_own_embedder
+
+    shelf = Shelf(0, 0)
+    async with open_own_embedder(settings, min(os.cpu_count() or 1, _MAX_THREADS)) as embedder:
+        for name, folder in folders.items():
+            found = await _fill_source(settings, name, folder, embedder)
+            shelf = Shelf(shelf.documents + found.documents, shelf.changed + found.changed)
+    return shelf
+
+
+async def _fill_source(settings: "Settings", name: str, folder: Path, embedder: "Embedder | None") -> Shelf:
+    from lockgate.cli.index_documents import Filler, Tally, find_files
+    from lockgate.opened_agents import open_index_of
+
+    tally, files = Tally(), find_files([folder])
+    wanted = {str(one.path.resolve()) for one in files}
+    async with open_index_of(settings, settings.sources[name], embedder, is_quiet=True) as index:
+        gone = [one.document.source for one in await index.list_documents() if one.document.source not in wanted]
+        removed = await index.remove_documents(gone) if gone else 0
+        await Filler(index, embedder, tally).fill(files)
+    return Shelf(tally.added + tally.replaced + tally.unchanged, tally.added + tally.replaced + removed)
 
 
 def add_parser(commands: Commands, _: AddSettings) -> None:
@@ -83,7 +253,7 @@ def run_demo(options: argparse.Namespace) -> int:
         raise ConfigError("name the server too, with --model", source="--model-name or --model-token-env")
     settings = load_demo_settings(options)
     if unheard := list_unheard():
-        print(f"lockgate: the demo has settings of its own; not used: {', '.join(unheard)}", file=sys.stderr)
+        complain(f"the demo has settings of its own; not used: {', '.join(unheard)}")
     set_up_logging(style="console", level="WARNING", is_quiet=False)
     shelf = prepare_demo(settings, options.documents or DOCUMENTS)
 
@@ -104,7 +274,7 @@ def build_welcome(settings: "Settings", shelf: Shelf, address: str) -> str:
     sources = ["rules", "fees"] if is_library else list(settings.sources)[:2]
     body = build_request(question, MODEL, sources, {"policy": "library"})
     return f"""
-{title}: {_count(shelf.documents, "document")} in {_count(len(settings.sources), "source")}
+{title}: {count_of(shelf.documents, "document")} in {count_of(len(settings.sources), "source")}
 Model: {_describe_model(settings)}
 
   In the browser   {address}/
@@ -119,10 +289,6 @@ Everything runs on this machine. Ctrl-C stops it.
 def _name_program() -> str:
     """How this program was called, as one may type it again."""
     return "lockgate" if shutil.which("lockgate") == sys.argv[0] else sys.argv[0]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _describe_model(settings: "Settings") -> str:

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lockgate.cli import EXIT_OK, AddSettings, Commands
-from lockgate.cli.tables import align
+from lockgate.cli.text import align
 
 if TYPE_CHECKING:
     from lockgate.agent.evaluate import Evaluation, FailedQuestion, Progress, QuestionDetail

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
-from lockgate.cli.failures import explain_failure
+from lockgate.cli.text import complain, count_of, explain_failure
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def run_list(options: argparse.Namespace) -> int:
 def run_remove(options: argparse.Namespace) -> int:
     """Carries out `remove`."""
     if bool(options.paths) == options.all:
-        print("lockgate: name what to remove, or --all", file=sys.stderr)
-        return EXIT_USAGE
+        return complain("name what to remove, or --all", EXIT_USAGE)
     return asyncio.run(_remove(options, options.load(options)))
 
 
@@ -93,8 +92,7 @@ async def _add(options: argparse.Namespace, settings: "Settings") -> int:
             threads = min(os.cpu_count() or 1, _MAX_THREADS)
             embedder = await stack.enter_async_context(open_embedder(settings, threads))
             if embedder is None:
-                print(f"lockgate: {_NO_WEIGHTS}", file=sys.stderr)
-                return EXIT_FAILED
+                return complain(_NO_WEIGHTS)
         tally, skipped = Tally(), Skipped()
         with _telling(target, settings, tally):
             async with open_index_of(settings, target.source, embedder, is_quiet=True) as index:
@@ -147,7 +145,6 @@ def _telling(target: "_Target", settings: "Settings", tally: "Tally | None" = No
 
 
 async def _list(options: argparse.Namespace, settings: "Settings") -> int:
-    from lockgate.cli.index_documents import count_of
     from lockgate.opened_agents import open_index_of
 
     target = _choose(settings, options.source)
@@ -176,7 +173,7 @@ async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
             wanted = [one for one in known if options.all or any(is_at_or_below(one, path) for path in options.paths)]
             removed = await index.remove_documents(wanted) if wanted else 0
     for path in missing:
-        print(f"lockgate: {path}: not in the index", file=sys.stderr)
+        complain(f"{path}: not in the index")
     print(f"{target.label}: {removed} removed")
     return EXIT_FAILED if missing else EXIT_OK
 

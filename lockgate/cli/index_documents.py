@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from lockgate.cli.text import count_of
 from lockgate.index.hybrid_search import name_model
 from lockgate.index.passages import IndexedDocument, Passage, split_passages, text_to_embed
 from lockgate.index.readers import MAX_FILE_BYTES, READING_VERSION, SUFFIXES, NoText, read_document
@@ -56,11 +57,6 @@ class Skipped:
         if self.links:
             lines.append(f"skipped {count_of(self.links, 'link')} that lead{'s' * (self.links == 1)} out of the folder")
         return lines
-
-
-def count_of(number: int, what: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lockgate._version import __version__
 from lockgate.cli import (
@@ -30,8 +30,12 @@ from lockgate.cli import (
     setup,
     verify,
 )
-from lockgate.cli.ask_request import read_detector
+from lockgate.cli.ask import read_detector
+from lockgate.cli.text import complain
 from lockgate.errors import ConfigError, LockgateError, RequestError
+
+if TYPE_CHECKING:
+    from lockgate.config.settings import Settings
 
 _EPILOG = """examples:
   lockgate demo                                  a library to talk to: see text being held, checked and released
@@ -69,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = options.run(options)
     except ConfigError as error:
-        code = _complain(str(error), EXIT_USAGE)
+        code = complain(str(error), EXIT_USAGE)
     except LockgateError as error:
-        code = _complain(error.message, EXIT_USAGE if isinstance(error, RequestError) else EXIT_FAILED)
+        code = complain(error.message, EXIT_USAGE if isinstance(error, RequestError) else EXIT_FAILED)
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the last place to speak
@@ -87,11 +91,6 @@ def _is_about_output(error: Exception) -> bool:
     if isinstance(error, ExceptionGroup):
         return error.split(BrokenPipeError)[1] is None
     return isinstance(error, BrokenPipeError)
-
-
-def _complain(message: str, code: int) -> int:
-    print(f"lockgate: {message}", file=sys.stderr)
-    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -255,7 +254,7 @@ def _run_parts(options: argparse.Namespace) -> int:
 
 def _run_check(options: argparse.Namespace) -> int:
     from lockgate.api.report import list_endpoints
-    from lockgate.cli.missing_files import list_missing
+    from lockgate.cli.main import list_missing
     from lockgate.compat import find_rules
     from lockgate.config.report import render_check
     from lockgate.gateway import open_once
@@ -279,7 +278,7 @@ def _run_detect(options: argparse.Namespace) -> int:
     from lockgate.gate.values import TEXT_CONTENTS
 
     if options.text not in (None, "-") and options.file:
-        return _complain("give a text or a file, not both", EXIT_USAGE)
+        return complain("give a text or a file, not both", EXIT_USAGE)
     settings = _load(options, needs_callers=False)
     readers = [name for name, part in settings.detectors.items() if part.type == TEXT_CONTENTS]
     own = readers if settings.source != EMBEDDED_DEFAULT else ["pii", "secrets"]
@@ -287,3 +286,47 @@ def _run_detect(options: argparse.Namespace) -> int:
     text = None if options.text in (None, "-") else os.fsencode(options.text).decode("utf-8", "replace")
     has_found = asyncio.run(detect(settings, requested, text=text, file=options.file, as_json=options.json))
     return EXIT_FOUND if has_found else EXIT_OK
+
+
+_NO_WEIGHTS = (
+    "no embedding weights in {}: run `lockgate setup`; until then agents search by words alone, without the classifier"
+)
+
+
+def list_missing(settings: "Settings") -> list[str]:
+    """One line for each; a server starts without them and does less."""
+    if not settings.agents:
+        return []
+    return [*_look_for_weights(settings), *_look_for_indexes(settings), *_look_for_named(settings)]
+
+
+def _look_for_weights(settings: "Settings") -> list[str]:
+    from lockgate.models.weights import MINILM, find_weights
+
+    return [] if find_weights(settings.data_dir, MINILM.name) else [_NO_WEIGHTS.format(settings.data_dir)]
+
+
+def _look_for_indexes(settings: "Settings") -> list[str]:
+    from lockgate.config.agent_settings import INDEX
+    from lockgate.opened_agents import find_index_file
+
+    used = {name for agent in settings.agents.values() for name in agent.sources}
+    indexes = [one for name, one in settings.sources.items() if name in used and one.embedded == INDEX]
+    files = {one.id: find_index_file(settings, one) for one in indexes}
+    return [
+        f"sources.{name}: there is no {file} yet: run `lockgate index add`"
+        for name, file in files.items()
+        if not file.exists()
+    ]
+
+
+def _look_for_named(settings: "Settings") -> list[str]:
+    named = {
+        "classifier.model_path": settings.classifier.model_path,
+        "evaluation.questions": settings.evaluation.questions,
+    }
+    return [
+        f"{key}: there is no {path.absolute()}"
+        for key, path in named.items()
+        if path is not None and not path.is_file()
+    ]

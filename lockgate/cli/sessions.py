@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
-from lockgate.cli.tables import align
+from lockgate.cli import EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.cli.text import align, complain, count_of, explain_failure, printable
 from lockgate.sessions.turns import ANONYMOUS, DEFAULT_AGENT
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
 _MARGIN = "    "
+_COMMANDS = {
+    "list": "all sessions, the latest first",
+    "show": "one session as a dialogue, with its aborted turns",
+    "export": "all turns as JSON lines",
+    "delete": "remove sessions and everything about them",
+}
 
 
 def add_parser(commands: Commands, add_settings: AddSettings) -> None:
@@ -34,47 +40,32 @@ def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     about = "Sessions that agents have had. A server may run meanwhile."
     parser = commands.add_parser("sessions", help="list, show, export and delete sessions", description=about)
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_list(inner.add_parser("list", help="all sessions, the latest first"), add_settings)
-    _add_show(inner.add_parser("show", help="one session as a dialogue, with its aborted turns"), add_settings)
-    _add_export(inner.add_parser("export", help="all turns as JSON lines"), add_settings)
-    _add_delete(inner.add_parser("delete", help="remove sessions and everything about them"), add_settings)
+    add = {name: inner.add_parser(name, help=words) for name, words in _COMMANDS.items()}
+    add["list"].set_defaults(run=_run_list)
+    add["show"].set_defaults(run=_run_show)
+    add["show"].add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
+    _add_export(add["export"])
+    add["delete"].set_defaults(run=_run_delete)
+    add["delete"].add_argument("ids", nargs="+", metavar="ID", help="the sessions' ids, as `list` shows them")
+    add["delete"].add_argument("--yes", action="store_true", help="do not ask")
+    for name in ("list", "export"):
+        add[name].add_argument("--caller", metavar="NAME", help="only those of this caller")
+    for name in ("show", "delete"):
+        add[name].add_argument("--caller", metavar="NAME", default=ANONYMOUS, help=f"whose it is, default {ANONYMOUS}")
+        add[name].add_argument(
+            "--agent", metavar="NAME", default=DEFAULT_AGENT, help=f"with whom, default {DEFAULT_AGENT}"
+        )
+    for one in add.values():
+        add_settings(one)
 
 
-def _add_list(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
-    parser.set_defaults(run=_run_list)
-    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
-    add_settings(parser)
-
-
-def _add_show(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
-    parser.set_defaults(run=_run_show)
-    parser.add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
-    _add_key(parser)
-    add_settings(parser)
-
-
-def _add_export(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
+def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_export)
-    parser.add_argument("--caller", metavar="NAME", help="only those of this caller")
     parser.add_argument("--format", choices=["jsonl"], default="jsonl", help="one JSON object per turn (jsonl)")
     parser.add_argument(
         "--labels", action="store_true", help="query, label, layer and confidence only, without aborted turns"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
-    add_settings(parser)
-
-
-def _add_delete(parser: argparse.ArgumentParser, add_settings: AddSettings) -> None:
-    parser.set_defaults(run=_run_delete)
-    parser.add_argument("ids", nargs="+", metavar="ID", help="the sessions' ids, as `list` shows them")
-    _add_key(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    add_settings(parser)
-
-
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--caller", metavar="NAME", default=ANONYMOUS, help=f"whose it is, default {ANONYMOUS}")
-    parser.add_argument("--agent", metavar="NAME", default=DEFAULT_AGENT, help=f"with whom, default {DEFAULT_AGENT}")
 
 
 def _run_list(options: argparse.Namespace) -> int:
@@ -110,7 +101,7 @@ async def _show(settings: "Settings", key: "SessionKey") -> int:
     async with _open_archive(settings) as archive:
         turns = await archive.read_session(key)
     if not turns:
-        return _complain(f"there is no session {_describe(key)}")
+        return complain(f"there is no session {_describe(key)}")
     print(f"session {_describe(key)}")
     for turn in turns:
         print(f"\n{_name_time(turn.at)}  {_summarise(turn)}")
@@ -130,8 +121,6 @@ def _summarise(turn: "StoredTurn") -> str:
 
 
 def _print_said(role: str, text: str) -> None:
-    from lockgate.cli.terminal import printable
-
     print(f"  {role}:")
     for line in printable(text).split("\n"):
         print(f"{_MARGIN}{line}".rstrip())
@@ -152,8 +141,7 @@ async def _export(settings: "Settings", options: argparse.Namespace) -> int:
                         turns += 1
                         record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
                         print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
-    told = f"{turns} turn{'s' * (turns != 1)} of {sessions} session{'s' * (sessions != 1)} exported"
-    print(told, file=sys.stderr)
+    print(f"{count_of(turns, 'turn')} of {count_of(sessions, 'session')} exported", file=sys.stderr)
     return EXIT_OK
 
 
@@ -202,11 +190,11 @@ def _run_delete(options: argparse.Namespace) -> int:
     settings = options.load(options)
     if not options.yes:
         if not sys.stdin.isatty():
-            return _complain("nobody can be asked here: say --yes to delete", EXIT_USAGE)
+            return complain("nobody can be asked here: say --yes to delete", EXIT_USAGE)
         names = "".join(f"\n  {_describe(key)}" for key in keys)
         print(f"Delete everything about these sessions?{names}\n[y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            return _complain("nothing was deleted")
+            return complain("nothing was deleted")
     return asyncio.run(_delete(settings, keys))
 
 
@@ -217,14 +205,13 @@ async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
             if await archive.delete_session(key):
                 print(f"deleted {_describe(key)}")
             else:
-                code = _complain(f"there is no session {_describe(key)}")
+                code = complain(f"there is no session {_describe(key)}")
     return code
 
 
 @contextlib.asynccontextmanager
 async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
     """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
-    from lockgate.cli.failures import explain_failure
     from lockgate.errors import ConfigError, Unavailable
     from lockgate.interfaces import SessionArchive
     from lockgate.opened_agents import find_sessions_file, open_sessions
@@ -257,15 +244,8 @@ def _describe(key: "SessionKey") -> str:
 
 def _in_one_line(text: str) -> str:
     """The text without characters that could command a terminal or break a table."""
-    from lockgate.cli.terminal import printable
-
     return printable(text).replace("\n", "\ufffd").replace("\t", " ")
 
 
 def _name_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
-
-
-def _complain(words: str, code: int = EXIT_FAILED) -> int:
-    print(f"lockgate: {words}", file=sys.stderr)
-    return code

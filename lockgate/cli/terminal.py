@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lockgate.api.guardrails.format import encode_line
+from lockgate.cli.text import printable
 from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.errors import ConfigError
@@ -34,11 +35,6 @@ class Paint:
 
     def __call__(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_OFF}" if self.is_on and text else text
-
-
-def printable(text: str) -> str:
-    """The text without characters that could command a terminal."""
-    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
 async def detect(
@@ -122,11 +118,16 @@ async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Fra
         yield Frame(0, text)
         return
     try:
-        with open(file, "rb") if file else os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0) as source:  # noqa: ASYNC230
+        with await asyncio.to_thread(_open_input, file) as source:
             async for frame in _read_pieces(source, _Progress(file)):
                 yield frame
     except OSError as error:
         raise ConfigError(str(error.strerror), source=str(file or "standard input")) from error
+
+
+def _open_input(file: Path | None) -> BinaryIO:
+    """The file, else standard input, unbuffered."""
+    return open(file, "rb") if file else os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
 
 
 async def _read_pieces(source: BinaryIO, progress: "_Progress") -> AsyncGenerator[Frame, None]:

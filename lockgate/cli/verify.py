@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lockgate.cli import EXIT_FOUND, EXIT_OK, AddSettings, Commands
-from lockgate.cli.tables import align
+from lockgate.cli.text import align, count_of
 from lockgate.errors import BrokeProtocol, ConfigError
 
 if TYPE_CHECKING:
@@ -129,13 +129,14 @@ class _Stream:
         found, cleared = self._chain.frames, receipt.digest.frames
         if found == cleared:
             same = self._chain.value == receipt.digest.value
-            return "" if same else f"{_count(found, 'frame')} as there should be, but {_OTHERS}."
+            return "" if same else f"{count_of(found, 'frame')} as there should be, but {_OTHERS}."
         if self._receipts > 1:
             return f"the file holds {self._receipts} receipts: save each answer in a file of its own."
+        counts = f"{count_of(cleared, 'frame')} cleared, {found} in the file"
         if found < cleared:
-            missing = _count(cleared - found, "frame")
-            return f"{_count(cleared, 'frame')} cleared, {found} in the file: {missing} missing. Was it saved whole?"
-        more = f"{_count(cleared, 'frame')} cleared, {found} in the file: {_count(found - cleared, 'frame')} too many"
+            missing = count_of(cleared - found, "frame")
+            return f"{counts}: {missing} missing. Was it saved whole?"
+        more = f"{counts}: {count_of(found - cleared, 'frame')} too many"
         place = len(self._last) - (found - cleared)
         if place < 0 or self._last[place].before != receipt.digest.value:
             return f"{more}, and not only at the end."
@@ -144,7 +145,9 @@ class _Stream:
 
     def describe(self, name: str) -> list[str]:
         """What was looked at."""
-        return [f"{_plain(name)}: {_count(self._objects, 'message')}, {_count(self._chain.frames, 'frame')} with text"]
+        return [
+            f"{_plain(name)}: {count_of(self._objects, 'message')}, {count_of(self._chain.frames, 'frame')} with text"
+        ]
 
 
 def _find_error(one: Mapping[str, Any]) -> str:
@@ -346,7 +349,7 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
         ("outcome", f"{receipt.outcome}, if it had been enforced" if is_shadow else receipt.outcome),
         ("released", f"prompt {released.prompt}, documents {released.documents}, answer {released.answer} characters"),
         ("covered", "yes" if receipt.covered else "NO"),
-        ("digest", f"{_count(receipt.digest.frames, 'frame')}, {_plain(receipt.digest.value[:_DIGEST_CHARS])}"),
+        ("digest", f"{count_of(receipt.digest.frames, 'frame')}, {_plain(receipt.digest.value[:_DIGEST_CHARS])}"),
     ]
     head = ("detector", "covered", "read", "chunks", "findings")
     rows = [head, *map(_describe_detector, receipt.detectors)] if receipt.detectors else []
@@ -369,10 +372,6 @@ def _list_doubts(receipt: "ReceiptBody") -> list[str]:
             why = "failed, and the text went on without it" if one.failed is True else "has not read all of it"
             doubts.append(f"not covered: detector `{_plain(one.detector_id)}` {why}")
     return doubts if doubts or receipt.covered else ["not covered, says the receipt"]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _plain(text: str) -> str:

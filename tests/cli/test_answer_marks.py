@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.cli.answer_marks import Released, place_marks
+from lockgate.cli.answer_story import Released, place_marks
 from lockgate.cli.answer_view import Mark
 from lockgate.gate.masks import Mask, apply_masks
 

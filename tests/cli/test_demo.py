@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from lockgate.cli import demo
-from lockgate.cli.demo_library import (
+from lockgate.cli.demo import (
     DOCUMENTS,
     MAX_SOURCES,
     SAMPLES,

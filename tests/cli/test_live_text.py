@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.cli.live_text import LiveText, Run, Size, count_columns, lay_out
+from lockgate.cli.answer_view import LiveText, Run, Size, count_columns, lay_out
 from tests.cli.screen import Screen
 
 DIM = "\033[2m"

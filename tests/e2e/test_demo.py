@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from lockgate.cli.demo_library import DOCUMENTS, SAMPLES, find_folders, load_demo_settings, prepare_demo
+from lockgate.cli.demo import DOCUMENTS, SAMPLES, find_folders, load_demo_settings, prepare_demo
 from tests.server.processes import COMMAND, clean_environment
 from tests.weights import require_weights
 

@@ -1,19 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators are told when a store cannot be used: which file it is, the real reason, and what to do.
-
-Callers of the server never see these words: they name files of this machine. Refuses to know what lies in a store.
-"""
+"""Text for people: tables, counts, lines without control characters, and why a file cannot be used."""
 
 import os
 import sqlite3
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from lockgate.cli import EXIT_FAILED
 from lockgate.errors import LockgateError
 
 _ELSEWHERE = "see who may write there, or name another directory with --data-dir"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
+
+
+def complain(message: str, code: int = EXIT_FAILED) -> int:
+    """Print a message on standard error; returns the exit code."""
+    print(f"lockgate: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def printable(text: str) -> str:
+    """The text without characters that could command a terminal."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
+
+
+def flatten(words: str) -> str:
+    """The words in one line, without what could command a terminal."""
+    return printable(" ".join(words.split()))
+
+
+def count_of(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def align(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns under each other, two spaces between them."""
+    table = [tuple(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def explain_failure(file: Path, error: LockgateError, anew: str) -> str:
