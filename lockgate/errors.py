@@ -19,7 +19,7 @@ LockgateError                 message, status hint
     Rejected                  4xx: refused what we sent
     BrokeProtocol             500: answered something that their contract forbids
     EvaluationFailed          503: not one question could be answered and judged
-  CheckFailed                 500: a detector or chunker that a request needs gave no answer
+  CheckFailed                 502, 503, 504: a detector or chunker that a request needs gave no answer
   GenerationFailed            400: the model that a request names gave no answer
   TurnFailed                  503, 504: a conversation's next turn came to no end
   OverloadedError             503: we refuse, try again after `retry_after_s`
@@ -164,10 +164,10 @@ class EvaluationFailed(UpstreamError):
 class CheckFailed(LockgateError):
     """A detector or chunker that a request needs gave no answer: what it was to read does not leave."""
 
-    status = 500
+    status = 502
 
-    def __init__(self, part: str) -> None:
-        super().__init__(f"The text could not be checked: `{part}` failed")
+    def __init__(self, part: str, *, status: int | None = None) -> None:
+        super().__init__(f"The text could not be checked: `{part}` failed", status=status)
         self.part = part
 
 

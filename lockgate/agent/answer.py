@@ -12,14 +12,22 @@ from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from lockgate.errors import CheckFailed, HeldTooMuch, TimedOut, TurnFailed, UpstreamError
+from lockgate.errors import HeldTooMuch, TimedOut, TurnFailed, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.guard.account import Chunking, Meter
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import blaming_model, next_burst
-from lockgate.guard.request import GuardedRequest, InputBlocked, InputRead, ModelStarted, Released, open_guarded
+from lockgate.guard.request import (
+    GuardedRequest,
+    InputBlocked,
+    InputRead,
+    ModelStarted,
+    Released,
+    fail_check,
+    open_guarded,
+)
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.telemetry import Event, log_event, name_causes
@@ -138,12 +146,6 @@ async def list_pieces(
                     yield request.policy.fallback
     except UpstreamError as error:  # the model's own have other names
         raise fail_check(error) from error
-
-
-def fail_check(error: UpstreamError) -> CheckFailed:
-    """The error for a detector that failed."""
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
-    return CheckFailed(error.service)
 
 
 def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -> TurnFailed:

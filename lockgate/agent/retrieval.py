@@ -10,12 +10,12 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lockgate.agent.answer import fail_check
 from lockgate.errors import UpstreamError
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Document
 from lockgate.guard.account import Meter
 from lockgate.guard.policy import Policy
+from lockgate.guard.request import fail_check
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
 from lockgate.interfaces import DataSource, Embedder, HybridSource
@@ -59,9 +59,9 @@ async def find_documents(wanted: Query, library: Library, guarded: Guarded, unti
     except UpstreamError as error:  # of a detector: sources tell theirs otherwise
         raise fail_check(error) from error
     documents = _merge(retrievals, library)
-    for document in documents if readers else ():
+    for document in documents:
         _, read = originals.get(id(document), (document, read_text(document)))
-        meter.receipt.note_released(Part.DOCUMENTS, read)
+        meter.note_released(Part.DOCUMENTS, read)
     return documents
 
 

@@ -27,8 +27,9 @@ _STATUSES = {
     "422": "wrong shape, or a rule is broken",
     "429": "the caller's share is used up",
     "500": "a part behind us failed",
+    "502": "a detector or a chunker of a policy failed (in a stream this is an event)",
     "503": "too many requests at once, or a part behind us is not available",
-    "504": "the request took longer than the limit",
+    "504": "the request took longer than the limit, or a detector of a policy too long",
 }
 _ANSWER_STATUSES = {
     "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",
@@ -37,9 +38,10 @@ _ANSWER_STATUSES = {
     "413": "larger than the limits allow",
     "422": "not JSON, wrong content type, wrong shape, or a rule is broken",
     "429": "the caller's share is used up",
-    "500": "a detector or a chunker gave no answer (in a stream this is an event), or a bug",
-    "503": "too many requests at once",
-    "504": "the request took longer than the limit",
+    "500": "a bug",
+    "502": "a detector or a chunker failed (in a stream this is an event)",
+    "503": "too many requests at once, or a detector or a chunker is not available",
+    "504": "the request took longer than the limit, or a detector or a chunker too long",
 }
 
 

@@ -12,12 +12,13 @@ One account per request (`Meter`) collects what was read, found and released; me
 context ends, also where the client leaves.
 """
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from lockgate.errors import LockgateError, UpstreamError
+from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.masks import Mask, Pseudonyms
 from lockgate.gate.receipts import Part
@@ -30,6 +31,7 @@ from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Policy
 from lockgate.guard.speculation import Speculation
 from lockgate.guard.stream import Source, Watch, open_guarded_stream
+from lockgate.telemetry import Event, log_event, name_causes
 
 
 class Ahead(IntEnum):
@@ -137,18 +139,28 @@ class GuardedRequest(NamedTuple):
 async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[Any, None]]:
     """The events of a request: its surface's own, and GuardEvents. Leaving the context stops everything behind it.
 
-    An UpstreamError that is not the model's or a source's is that of a detector.
+    An UpstreamError that is not the model's or a source's is that of a detector: under a policy it is a CheckFailed.
     """
     run = _GuardedRun(request)
     try:
         async with aclosing(run.events()) as events:
             yield events
     except UpstreamError as error:
-        if error is not run.source_error:
-            request.meter.note_failure(error.service)
+        if error is run.source_error:
+            raise
+        request.meter.note_failure(error.service)
+        if request.policy.name:
+            raise fail_check(error) from error
         raise
     finally:
         request.meter.observe()
+
+
+def fail_check(error: UpstreamError) -> CheckFailed:
+    """The error for a detector or chunker that failed. It is logged; its own words are for nobody."""
+    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+    kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
+    return CheckFailed(error.service, status=kept)
 
 
 class _GuardedRun:

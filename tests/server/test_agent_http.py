@@ -297,7 +297,8 @@ async def test_a_body_over_the_limit_is_413(path: str) -> None:
     [
         (TurnFailed("the model is not available"), 503),
         (TurnFailed("the model did not answer in time", status=504), 504),
-        (CheckFailed("pii"), 500),
+        (CheckFailed("pii"), 502),
+        (CheckFailed("pii", status=504), 504),
         (RuntimeError("a bug"), 500),
     ],
 )

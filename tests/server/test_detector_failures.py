@@ -70,7 +70,7 @@ async def test_so_it_is_over_grpc() -> None:
         for heard in answers:
             if policy == ENFORCE_FAIL:
                 check_failed(heard)
-                assert heard.error == "INTERNAL The text could not be checked: `far` failed"
+                assert heard.error == "DEADLINE_EXCEEDED The text could not be checked: `far` failed"
             else:
                 is_over = policy == SHADOW_FAIL
                 check_passed(heard, policy, IN_SHADOW if is_over else FAILED, "failed" if is_over else "released")
@@ -142,6 +142,6 @@ async def test_what_is_read_before_the_failure_has_left_and_the_rest_does_not() 
         assert "bluebird" not in heard.text
         assert heard.receipt is None
         error: Any = json.loads(heard.error or "")
-        assert error["code"] == 500
+        assert (error["code"], error["details"]) == (502, "The text could not be checked: `far` failed")
         passed = await SURFACES["openai_chat"](house, ENFORCE_PASS, True)
         check_passed(passed, ENFORCE_PASS, "DETECTOR_FAILED", "released")

@@ -202,6 +202,6 @@ async def test_a_detector_that_cannot_be_reached_is_named_and_nothing_unchecked_
         status, answer = await ask_chat(port, body)
         events = await collect(port, body)
     words = "The text could not be checked: `gone` failed"
-    assert (status, answer) == (500, {"error": "check_failed", "message": words, "details": {"part": "gone"}})
+    assert (status, answer) == (503, {"error": "check_failed", "message": words, "details": {"part": "gone"}})
     assert events[-1] == ("error", {"message": words})
     assert said_in(events) == ""

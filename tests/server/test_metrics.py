@@ -172,7 +172,7 @@ async def test_a_question_whose_detector_fails_is_logged_and_counted_like_any_ot
     assert count(after, path, "200") == count(before, path, "200") + 3
     assert take(after, "open_requests") == 0
     lines = [line for line in server.events("request") if line["path"] == path]
-    assert [line["code"] for line in lines] == [500] * 3
+    assert [line["code"] for line in lines] == [503] * 3
     assert all(line["correlation_id"] for line in lines)
 
 

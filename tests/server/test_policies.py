@@ -363,7 +363,7 @@ def check_failed(values: list[Any]) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, V1, V1_STREAM])
 async def test_a_failure_that_may_not_pass_ends_the_request(path: str) -> None:
-    error = error_of(503, "detector request failed for `far`: gone")
+    error = error_of(503, "The text could not be checked: `far` failed")  # and nothing in the words of the detector
     async with before(far=reply_json({"code": 503, "message": "gone"}, 503)) as (port, _):
         if path != V1_STREAM:
             answer = await ask(port, path, request(path, "strict", is_stream=False))

@@ -88,14 +88,6 @@ DIFFERENCES: Sequence[Difference] = (
 )
 
 KNOWN_WRONG: Mapping[str, Fault] = {
-    "a detector that fails is a 500": Fault(
-        "It is a 502 that names the detector, over gRPC `UNAVAILABLE` (D-41).",
-        [
-            Where(PROXIED, "fail fail_4xx", "input output", "outcome"),
-            Where(f"{MODELS} {OLLAMA}", "fail fail_4xx", "input output", "outcome"),
-            Where(f"{AGENTS} aggregator/whole", "fail fail_4xx", "input output documents grounding", "outcome"),
-        ],
-    ),
     "a block in one choice ends the others": Fault(
         "It ends its own choice only, streamed and whole alike (D-46).",
         [
@@ -129,13 +121,6 @@ KNOWN_WRONG: Mapping[str, Fault] = {
             Where("model_chat", f"annotate {MASKS} stop {SHADOWS}", "reasoning", "released"),
             Where("model_chat", f"{MASKS} stop block {SHADOWS}", "reasoning", "receipt"),
             Where("model_chat", "stop block", "reasoning", "outcome"),
-        ],
-    ),
-    "an agent counts only documents that detectors read": Fault(
-        "`released.documents` counts what went into the prompt, as the aggregator does.",
-        [
-            Where(AGENTS, f"annotate {MASKS} {SHADOWS} {GUESSES} {PASSES}", "input output", "released"),
-            Where(AGENTS, "stop block", "output", "released"),
         ],
     ),
     "a tool call that is stopped is taken out of a whole answer, and counted as released": Fault(

@@ -31,12 +31,12 @@ from lockgate.gate.verdicts import Action
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, Chosen
 from lockgate.guard.policy import Policy
+from lockgate.guard.request import fail_check
 from lockgate.interfaces import Headers
 from lockgate.opened_agents import build_policy
 from lockgate.rag.answer import Limits, Question, Tell, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.rag.steps import Outcome, RetrievalStarted, Step, Token
-from lockgate.server.error_replies import note_failure
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")
@@ -219,8 +219,7 @@ async def _carry_out(question: Question, tell: Tell) -> Outcome:
     try:
         return await answer(question, tell)
     except UpstreamError as error:
-        note_failure(error)
-        raise CheckFailed(error.service) from error
+        raise fail_check(error) from error
 
 
 @contextmanager
