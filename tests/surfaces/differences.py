@@ -13,13 +13,11 @@ from tests.surfaces.cells import ASKED, CELLS, Cell
 from tests.surfaces.surfaces import SURFACES
 
 EVERYTHING = "text outcome model receipt released detectors"
-PROXIED = "v1 proxied_chat proxied_text v2_chat v2_text"
-MODELS, OLLAMA = "model_chat model_text", "ollama_chat ollama_text"
-AGENT_HTTP, AGENTS = "agent_chat agent_text", "agent_chat agent_text agent_grpc"
+MODELS = "model_chat model_text"
+AGENT_HTTP = "agent_chat agent_text"
 MASKS, SHADOWS = "mask mask_label mask_pseudonym", "shadow_mask shadow_block"
 ACTIONS = f"annotate {MASKS} stop block"
 GUESSES = "speculative speculative_late"
-PASSES = "pass pass_4xx shadow_fail shadow_pass"
 
 
 class Spot(NamedTuple):

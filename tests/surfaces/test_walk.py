@@ -30,7 +30,7 @@ BOUNDS: Mapping[str, Bound] = {
     "proxied OpenAI": Bound(440, 60),
     "configured model": Bound(420, 60),
     "aggregator": Bound(470, 70),
-    "agent": Bound(520, 80),
+    "agent": Bound(530, 80),
 }
 MAX_DIFFERING = 12  # functions of guard/ that run on some of the surfaces only
 
