@@ -86,11 +86,8 @@ async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[No
 
 async def _prune(forget_old: Callable[[], Awaitable[None]]) -> None:
     while True:
-        try:
-            await forget_old()
-        except UpstreamError:
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next time may go well
-            told = {"message": "what is too old could not be pruned", "exception": error}
+        [failure] = await asyncio.gather(forget_old(), return_exceptions=True)
+        if failure is not None and not isinstance(failure, UpstreamError):
+            told = {"message": "what is too old could not be pruned", "exception": failure}
             asyncio.get_running_loop().call_exception_handler(told)
         await asyncio.sleep(PRUNE_EVERY_S)

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces, metrics and the log; nothing else knows where they go."""
 
-from lockgate.telemetry.incoming import IncomingRequest, answer_started, frame_sent, observe_request, start_request
+from lockgate.telemetry.incoming import (
+    IncomingRequest,
+    agent_step,
+    answer_started,
+    count_unreadable_label,
+    frame_sent,
+    observe_policy,
+    observe_request,
+    observe_turn,
+    start_request,
+)
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
 from lockgate.telemetry.names import Event
 from lockgate.telemetry.observing import count_detections, observe_held, render_metrics
@@ -16,8 +26,6 @@ from lockgate.telemetry.outgoing import (
     note_usage,
     trace_headers,
 )
-from lockgate.telemetry.policies import observe_policy
-from lockgate.telemetry.turns import agent_step, count_unreadable_label, observe_turn
 
 __all__ = [
     "Call",

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IncomingRequest: one request while it is answered, as log, metrics and traces see it. Holds no header and no text."""
+"""IncomingRequest and AgentStep: requests, and the work of agents for them, as log, metrics and traces see them.
 
+They hold no header and no text.
+"""
+
+import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from lockgate.gate.receipts import Outcome, Receipt
 from lockgate.telemetry.log import log_event, logger
 from lockgate.telemetry.names import OTHER, Event
 from lockgate.telemetry.observing import ACTIVE, CURRENT, Observer
@@ -15,6 +22,7 @@ if TYPE_CHECKING:
     from lockgate.telemetry.outgoing import Call
 
 _MAX_PATH_CHARS = 200
+_NONE = "none"
 
 
 class Asking:
@@ -155,3 +163,107 @@ def _log(request: IncomingRequest) -> None:
 
 def _millis(seconds: float) -> float:
     return round(seconds * 1000, 2)
+
+
+class AgentStep:
+    """One step while it runs. `error` is the type of the exception that ended it; to be cancelled is none."""
+
+    __slots__ = ("_observers", "_outer", "ended_at", "error", "is_abandoned", "name", "request", "span", "started_at")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.request: IncomingRequest | None = CURRENT.get()
+        self.span: Any = None  # of whoever records spans
+        self.started_at = self.ended_at = 0.0
+        self.error = ""
+        self.is_abandoned = False
+        self._outer: AgentStep | None = None
+        self._observers: tuple[Observer, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended_at - self.started_at
+
+    def __enter__(self) -> Self:
+        self.started_at = perf_counter()
+        self._observers = ACTIVE.observers
+        for observer in self._observers:
+            observer.step_started(self)
+        self._outer = _current.get()
+        _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended_at = perf_counter()
+        if error is not None:
+            self.is_abandoned = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            self.error = "" if self.is_abandoned else type(error).__name__
+        if _current.get() is self:  # a generator may be closed by another task than began it
+            _current.set(self._outer)
+        self._outer = None
+        for observer in self._observers:
+            observer.step_ended(self)
+
+
+class SpokenTurn(NamedTuple):
+    """What is told of a turn that is over, however it ended."""
+
+    label: str
+    layer: str
+    outcome: str
+    first_token_s: float | None
+    tokens: int
+
+
+_current: ContextVar[AgentStep | None] = ContextVar("lockgate_agent_step", default=None)
+
+
+def agent_step(name: str) -> AgentStep:
+    """A context that measures a step of the current request: a node of the graph, or a phase."""
+    return AgentStep(name)
+
+
+def find_step(request: IncomingRequest | None) -> AgentStep | None:
+    """The innermost step of this request that is under way here."""
+    step = _current.get()
+    return step if step is not None and step.request is request and not step.ended_at else None
+
+
+def observe_turn(*, label: str, layer: str, outcome: str, first_token_s: float | None, tokens: int) -> None:
+    """A turn of the current request is over.
+
+    `outcome` is answered, prompt_blocked, answer_blocked, repeated, aborted or failed; `layer` is what decided the
+    label. Both are empty, and told as `none`, where the turn ended before it had one.
+    """
+    turn = SpokenTurn(label or _NONE, layer or _NONE, outcome, first_token_s, tokens)
+    for observer in ACTIVE.observers:
+        observer.turn_ended(turn)
+
+
+def count_unreadable_label() -> None:
+    """The model was asked for a label and answered none that there is."""
+    for observer in ACTIVE.observers:
+        observer.label_unreadable()
+
+
+def observe_policy(receipt: Receipt) -> None:
+    """A guarded request is over. It is logged where something was found or not read; it is always counted."""
+    for observer in ACTIVE.observers:
+        observer.policy_applied(receipt)
+    reads = receipt.settle()
+    found = {one.detector_id: one.findings for one in reads if one.findings}
+    is_covered = all(one.is_covered for one in reads)
+    if not found and is_covered and receipt.outcome is Outcome.RELEASED:
+        return
+    log_event(
+        Event.POLICY_APPLIED,
+        logging.INFO if is_covered else logging.WARNING,
+        policy=receipt.policy,
+        mode="shadow" if receipt.is_shadow else "enforce",
+        outcome=receipt.outcome.name.lower(),
+        findings=found,
+        not_covered=[one.detector_id for one in reads if not one.is_covered],
+    )

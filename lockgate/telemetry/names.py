@@ -103,7 +103,7 @@ class Duration(StrEnum):
     CALL = "client_request_duration"
     CALL_STREAM = "client_stream_response_duration"
     AGENT_STEP = "agent_step_duration"
-    FIRST_TOKEN = "agent_first_token_duration"  # noqa: S105 - no password
+    TTFT = "agent_first_token_duration"  # time to first token
 
 
 class GenAi(StrEnum):
@@ -114,6 +114,6 @@ class GenAi(StrEnum):
     REQUEST_MODEL = "gen_ai.request.model"
     INPUT_TOKENS = "gen_ai.usage.input_tokens"
     OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-    TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - no password
+    USAGE_TYPE = "gen_ai.token.type"
     DURATION_METRIC = "gen_ai.client.operation.duration"
     USAGE_METRIC = "gen_ai.client.token.usage"

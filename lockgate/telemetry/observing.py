@@ -14,9 +14,8 @@ from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection
 
 if TYPE_CHECKING:
-    from lockgate.telemetry.incoming import IncomingRequest
+    from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn
     from lockgate.telemetry.outgoing import Call
-    from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 
 class Observer:

@@ -9,9 +9,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from lockgate.errors import ConfigError
@@ -20,9 +21,7 @@ from lockgate.telemetry.names import DEFAULT_SERVICE_NAME
 from lockgate.telemetry.observing import ACTIVE, Observer
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace.export import SpanExporter
 
 _FLUSH_S = 5.0  # how long the end may wait for a collector
 _GIVE_UP_S = 0.5
@@ -130,7 +129,7 @@ def _open_traces(otlp: Otlp, export: _Export) -> Observer:
 
     sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ALWAYS_ON
     provider = TracerProvider(sampler, _build_resource(otlp.service_name), shutdown_on_exit=False)
-    exporter = _build_span_exporter(otlp)
+    exporter = _build_exporter("trace", otlp.traces_protocol, otlp.traces_endpoint)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     export.close_at_end(provider.shutdown, exporter.shutdown)
     lines, root = SpanEvents(), logging.getLogger()
@@ -149,31 +148,19 @@ def _open_metrics(otlp: Otlp, export: _Export) -> Observer:
     from lockgate.telemetry.otlp_metrics import MetricObserver
 
     interval = None if os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") else _EXPORT_EVERY_MS
-    exporter = _build_metric_exporter(otlp)
+    exporter = _build_exporter("metric", otlp.metrics_protocol, otlp.metrics_endpoint)
     reader = PeriodicExportingMetricReader(exporter, interval)
     provider = MeterProvider([reader], _build_resource(otlp.service_name), shutdown_on_exit=False)
     export.close_at_end(provider.shutdown, exporter.shutdown)
     return MetricObserver(provider)
 
 
-def _build_span_exporter(otlp: Otlp) -> "SpanExporter":
-    if otlp.traces_protocol == "http":
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-
-        return HttpExporter(otlp.traces_endpoint)
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter(otlp.traces_endpoint)
-
-
-def _build_metric_exporter(otlp: Otlp) -> "MetricExporter":
-    if otlp.metrics_protocol == "http":
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
-
-        return HttpExporter(otlp.metrics_endpoint)
-    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-
-    return OTLPMetricExporter(otlp.metrics_endpoint)
+def _build_exporter(name: str, protocol: str, endpoint: str) -> Any:
+    """The OTLP exporter of `trace` or `metric`."""
+    package = f"opentelemetry.exporter.otlp.proto.{'http' if protocol == 'http' else 'grpc'}"
+    module = import_module(f"{package}.{name}_exporter")
+    exporter = module.OTLPSpanExporter if name == "trace" else module.OTLPMetricExporter
+    return exporter(endpoint)
 
 
 def _build_resource(name: str) -> "Resource":

@@ -6,11 +6,10 @@ from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
 from lockgate.gate.receipts import Receipt
-from lockgate.telemetry.incoming import IncomingRequest
+from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
 from lockgate.telemetry.observing import Observer
 from lockgate.telemetry.outgoing import Call
-from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
@@ -80,7 +79,7 @@ class MetricObserver(Observer):
         self._operations.record(max(call.ended_at, call.stream_ended_at) - call.started_at, labels)
         for kind, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:
-                self._tokens.record(tokens, {**labels, GenAi.TOKEN_TYPE.value: kind})
+                self._tokens.record(tokens, {**labels, GenAi.USAGE_TYPE.value: kind})
 
     def step_ended(self, step: AgentStep) -> None:
         if not step.is_abandoned:
@@ -97,7 +96,7 @@ class MetricObserver(Observer):
         self._count(Counter.AGENT_TURNS, {"label": label, "layer": take(turn.layer), "outcome": take(turn.outcome)})
         self._counters[Counter.AGENT_TOKENS].add(turn.tokens, {"label": label})
         if turn.first_token_s is not None:
-            self._measure(Duration.FIRST_TOKEN, turn.first_token_s, {"label": label})
+            self._measure(Duration.TTFT, turn.first_token_s, {"label": label})
 
     def label_unreadable(self) -> None:
         self._count(Counter.UNREADABLE_LABELS, {})

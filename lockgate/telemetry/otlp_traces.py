@@ -19,7 +19,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from lockgate.telemetry.incoming import IncomingRequest
+from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn, find_step
 from lockgate.telemetry.log import event_of, fields_of
 from lockgate.telemetry.names import (
     AGENT_STEP_SPAN,
@@ -34,7 +34,6 @@ from lockgate.telemetry.names import (
 from lockgate.telemetry.observing import CURRENT, Observer
 from lockgate.telemetry.outgoing import Call
 from lockgate.telemetry.traces import Trace
-from lockgate.telemetry.turns import AgentStep, SpokenTurn, find_step
 
 _MAX_MODEL_CHARS = 200
 

@@ -23,11 +23,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection
-from lockgate.telemetry.incoming import IncomingRequest
+from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
 from lockgate.telemetry.observing import Observer
 from lockgate.telemetry.outgoing import Call
-from lockgate.telemetry.turns import AgentStep, SpokenTurn
 
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -3,15 +3,12 @@
 
 import os
 import re
-from random import Random
 from typing import NamedTuple
 
 Headers = list[tuple[str, str]]
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _PRINTABLE = re.compile(r"[ -~]{1,512}")
 _SAMPLED = "01"
-_dice = Random()  # noqa: S311 - ids must be unlike, not secret; and the library's own dice may be seeded by others
-os.register_at_fork(after_in_child=_dice.seed)
 
 
 class Trace(NamedTuple):
@@ -33,7 +30,7 @@ class Trace(NamedTuple):
 
 def new_trace() -> Trace:
     """The first place of a new trace."""
-    return Trace(f"{_dice.getrandbits(128) or 1:032x}", _new_span_id())
+    return Trace(os.urandom(16).hex(), _new_span_id())
 
 
 def read_trace(parent: str, state: str = "") -> Trace | None:
@@ -46,4 +43,4 @@ def read_trace(parent: str, state: str = "") -> Trace | None:
 
 
 def _new_span_id() -> str:
-    return f"{_dice.getrandbits(64) or 1:016x}"
+    return os.urandom(8).hex()

@@ -166,7 +166,7 @@ def check_metrics(collector: Collector) -> None:
         Counter.CALLS_ANSWERED: 2,
         Counter.CALLS_SUCCEEDED: 2,
     }
-    for duration in set(Duration) - {Duration.CALL_STREAM, Duration.AGENT_STEP, Duration.FIRST_TOKEN}:
+    for duration in set(Duration) - {Duration.CALL_STREAM, Duration.AGENT_STEP, Duration.TTFT}:
         assert metrics[duration].unit == "ms"
         assert all(point.count for point in metrics[duration].histogram.data_points)
     tokens = metrics["gen_ai.client.token.usage"].histogram.data_points
