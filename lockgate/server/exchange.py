@@ -411,6 +411,7 @@ class AsgiBody:
     async def drain(self) -> None:
         """Send waiting bytes; the server waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": self.finish(), "more_body": True})
+        await asyncio.sleep(0)  # a server ignores what is sent after the client left: let the watcher see that
 
     def keep_alive(self, pulse: bytes, every_s: float) -> None:
         """Nothing: no timer may send beside the handler."""

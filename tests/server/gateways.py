@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +22,14 @@ TEXT = "/api/v2/text/completions-detection"
 V1 = "/api/v1/task/classification-with-text-generation"
 V1_STREAM = "/api/v1/task/server-streaming-classification-with-text-generation"
 GENERIC = {"code": 500, "details": "unexpected error occurred while processing request"}
+Serve = Callable[[App], AbstractAsyncContextManager[int]]
 GROWING_S = (0.3, 3.0, 30.0)  # limits of time to try until everything that must come before them does
 BASE = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 
 
 @asynccontextmanager
-async def gateway(text: str, *, port_of: str = "api", **environ: str) -> AsyncIterator[int]:
-    """The port of a gateway with these settings."""
+async def gateway(text: str, serve: Serve = served, /, *, port_of: str = "api", **environ: str) -> AsyncIterator[int]:
+    """The port of a gateway with these settings; `serve` is the HTTP server that it runs on."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / "config.yaml"
         path.write_text(text, encoding="utf-8")
@@ -37,7 +38,7 @@ async def gateway(text: str, *, port_of: str = "api", **environ: str) -> AsyncIt
             timeout_s = settings.limits.request_timeout_s
             is_api = port_of == "api"
             app = build_api_app(opened) if is_api else App(health_routes(opened), max_streams=100, timeout_s=timeout_s)
-            async with served(app) as port:
+            async with serve(app) as port:
                 yield port
 
 
