@@ -241,11 +241,7 @@ class _Lane:
             self._forget()
 
 
-_SUBJECTS: Mapping[str, type[Subject]] = {
-    TEXT_GENERATION: Generated,
-    TEXT_CHAT: Conversation,
-    TEXT_CONTEXT_DOC: Claim,
-}
+_SUBJECTS: Mapping[str, type[Subject]] = {TEXT_GENERATION: Generated, TEXT_CHAT: Conversation, TEXT_CONTEXT_DOC: Claim}
 
 
 class _Remote:

@@ -7,7 +7,6 @@ RecursionError, whose messages hold nothing of the text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -25,14 +24,12 @@ from lockgate.gate.values import (
     Subject,
 )
 
-PATHS: Mapping[str, str] = MappingProxyType(
-    {
-        TEXT_CONTENTS: "/api/v1/text/contents",
-        TEXT_GENERATION: "/api/v1/text/generation",
-        TEXT_CHAT: "/api/v1/text/chat",
-        TEXT_CONTEXT_DOC: "/api/v1/text/context/doc",
-    }
-)
+PATHS: Mapping[str, str] = {
+    TEXT_CONTENTS: "/api/v1/text/contents",
+    TEXT_GENERATION: "/api/v1/text/generation",
+    TEXT_CHAT: "/api/v1/text/chat",
+    TEXT_CONTEXT_DOC: "/api/v1/text/context/doc",
+}
 HEALTH_PATH = "/health"
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -154,14 +151,8 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
         case Generated(prompt, text):
             return _encode(GenerationRequest(prompt, text, params))
         case Claim(content, context_type, context):
-            return _encode(
-                {
-                    "content": content,
-                    "context_type": context_type,
-                    "context": list(context),
-                    "detector_params": params,
-                }
-            )
+            claim = {"content": content, "context_type": context_type, "context": list(context)}
+            return _encode({**claim, "detector_params": params})
 
 
 def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:

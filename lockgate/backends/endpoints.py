@@ -43,7 +43,7 @@ async def open_caller(
         yield JoinedCaller(pooled, kind, name, timeout_s, MAX_BODY_BYTES)
 
 
-def find_path(base: str, path: str) -> URL:
+def find_path(base: str | URL, path: str) -> URL:
     """The address of a path of a service."""
     url = URL(base)
     return url.with_path(f"{url.raw_path.rstrip('/')}{path}", encoded=True)

@@ -21,8 +21,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate._version import __version__
-from lockgate.backends.connections import NEVER_PASSED as NEVER_PASSED
-from lockgate.backends.connections import blaming, set_up_client
+from lockgate.backends.connections import NEVER_PASSED, blaming, set_up_client
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Health

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from lockgate.backends.endpoints import MAX_BODY_BYTES, UnfitHeader, build_headers
+from lockgate.backends.endpoints import KEEP_ALIVE_S, MAX_BODY_BYTES, UnfitHeader, build_headers, find_path
 from lockgate.backends.http import AddressRefused, HttpCaller, open_session
 from lockgate.backends.openai import NAME as OPENAI
 from lockgate.backends.openai_model import OpenAIModel
@@ -35,9 +35,6 @@ from lockgate.interfaces import DataSource, Model
 MAX_CONNECTIONS = 4096
 MIN_CONNECTIONS = 64
 MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own time
-# Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
-# we sent, and nothing is sent twice: so we close first.
-KEEP_ALIVE_S = 4.0
 MAX_LOOKUPS = 32
 NAMES_KEPT_S = 10  # the addresses of a name, judged; then it is looked up and judged again
 
@@ -75,7 +72,7 @@ class Upstreams:
             return self._named.source(endpoint, correlation_id, threshold)
         source = self._sources.get(endpoint.slug)
         if source is None:
-            return _FailingSource(f"no data source `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
+            return _Unreachable(f"no data source `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
         if isinstance(source, Endpoint):  # it is given the threshold, and keeps it
             return _LocalSource(self._own.source(source, correlation_id, threshold), endpoint.path)
         return _LocalSource(source, endpoint.path, threshold)
@@ -90,7 +87,7 @@ class Upstreams:
             return self._named.model(endpoint, correlation_id)
         model = self._models.get(endpoint.slug)
         if model is None:
-            return _FailingModel(f"no model `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
+            return _Unreachable(f"no model `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
         return self._own.model(model, correlation_id) if isinstance(model, Endpoint) else model
 
 
@@ -110,7 +107,7 @@ class _Reach:
                 raise _Unusable(f"an {OPENAI_PREFIX} address is a model, not a data source")
             headers = build_headers(correlation_id, endpoint.token, endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
-            return _FailingSource(str(why))
+            return _Unreachable(str(why))
         return SpaceSource(self._space_sources, _find_query(address, endpoint), headers, endpoint, threshold)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
@@ -118,7 +115,7 @@ class _Reach:
             address = self._read(endpoint)
             headers = build_headers(correlation_id, endpoint.token, None if address.is_openai else endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
-            return _FailingModel(str(why))
+            return _Unreachable(str(why))
         if address.is_openai:
             known_as = endpoint.slug if self._rules is None else OPENAI
             return OpenAIModel(self._openai_models, address.base, headers, endpoint, known_as)
@@ -230,29 +227,19 @@ def _keep_near(found: Sequence[Document], threshold: float) -> Iterator[Document
             yield one._replace(score=similarity)
 
 
-class _Failing:
+class _Unreachable:
+    """A source or a model that cannot be called, and why."""
+
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def _fail(self) -> None:
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """Raises Unavailable."""
         raise Unavailable("upstream", self._why)
 
-
-class _FailingSource(_Failing):
-    """A source that cannot be called."""
-
-    async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """Says why not."""
-        self._fail()
-        return []
-
-
-class _FailingModel(_Failing):
-    """A model that cannot be called."""
-
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
-        """Says why not."""
-        self._fail()
+        """Raises Unavailable."""
+        await self.search("", 0)
         yield Frame(0, "")
 
 
@@ -270,9 +257,7 @@ def _read_url(text: str) -> URL:
 
 
 def _find_query(address: _Address, endpoint: Endpoint) -> URL:
-    slug = quote(endpoint.slug, safe="")
-    path = f"{address.base.raw_path.rstrip('/')}/api/v1/endpoints/{slug}/query"
-    return address.base.with_path(path, encoded=True)
+    return find_path(address.base, f"/api/v1/endpoints/{quote(endpoint.slug, safe='')}/query")
 
 
 def _to_result(host: str, port: int, entry: tuple[Any, ...]) -> ResolveResult:

@@ -10,10 +10,7 @@ from lockgate.detectors.letters import Letters
 from lockgate.detectors.scanning import PatternTable
 
 _UNSEEN = frozenset({"Mn", "Cf", "Cc", "Cs"})
-_LOOKALIKES = str.maketrans(
-    "авекмнорстухіјѕԁαβεικνορτυχ",
-    "abekmhopctyxijsdabeiknoptux",
-)
+_LOOKALIKES = str.maketrans("авекмнорстухіјѕԁαβεικνορτυχ", "abekmhopctyxijsdabeiknoptux")
 _SPELLED = {"ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ı": "i"} | dict.fromkeys("‘’‛´`ʼ", "'")
 
 

@@ -107,10 +107,7 @@ class WindowReading(Generic[Result]):
     """
 
     def __init__(
-        self,
-        cutter: Cutter,
-        pool: ModelPool[Window, Result],
-        tell: Callable[[Window, Result], Detection | None],
+        self, cutter: Cutter, pool: ModelPool[Window, Result], tell: Callable[[Window, Result], Detection | None]
     ) -> None:
         self._cutter = cutter
         self._pool = pool

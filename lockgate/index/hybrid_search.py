@@ -13,15 +13,7 @@ from typing import TypeVar
 from lockgate.errors import TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Document
 from lockgate.index.fusion import Query
-from lockgate.index.hits import (
-    MEANING,
-    WORDS,
-    FoundByWords,
-    Hit,
-    build_document,
-    leave_out_chance,
-    rank_hits,
-)
+from lockgate.index.hits import MEANING, WORDS, FoundByWords, Hit, build_document, leave_out_chance, rank_hits
 from lockgate.interfaces import Embedder, NamedEmbedder
 from lockgate.telemetry import Event, log_event, name_causes
 

@@ -21,16 +21,7 @@ from lockgate.models.short_prompt import OPENING, build_citing_grammar, build_sh
 from lockgate.models.weights import SMOLLM2, find_weights
 from lockgate.params import Params, shown
 
-OPTIONS = (
-    "path",
-    "threads",
-    "context_tokens",
-    "max_tokens",
-    "max_waiting",
-    "cites",
-    "answers_short",
-    "greedy",
-)
+OPTIONS = ("path", "threads", "context_tokens", "max_tokens", "max_waiting", "cites", "answers_short", "greedy")
 LIBRARY = "xllamacpp"
 THREADS, MAX_THREADS = 2, 256
 CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS = 4096, 512, 1 << 20

@@ -61,9 +61,9 @@ class PostgresSessions:
         repeated: Sequence[Any] = ()
         await self._set_up()
         async with self._pool.borrow() as connection:
-            latest = await connection.fetch(rows.LATEST_TURNS, *asked, limit)
+            latest = await connection.fetch(rows.SQL.latest_turns, *asked, limit)
             if request_id:
-                repeated = await connection.fetch(rows.REPEATED_TURN, *asked, rows.clean(request_id))
+                repeated = await connection.fetch(rows.SQL.repeated_turn, *asked, rows.clean(request_id))
         return rows.read_past(latest, repeated)
 
     async def probe(self, headers: Headers) -> Health:
@@ -78,7 +78,7 @@ class PostgresSessions:
         values = rows.turn_values(key, turn, self._clock())
         trim = (*key, rows.kept_messages(self._limits))
         await self._set_up()
-        await see_through(self._writer.write(self._held[key], (rows.ADD_TURN, values), (rows.TRIM_TURNS, trim)))
+        await see_through(self._writer.write(self._held[key], (rows.SQL.add_turn, values), (rows.SQL.trim_turns, trim)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
         """Note an aborted turn; the latest hundred of a session are kept."""
@@ -86,24 +86,26 @@ class PostgresSessions:
         values = rows.aborted_values(key, turn, uuid.uuid4().hex, self._clock())
         await self._set_up()
         async with self._pool.transaction() as connection:
-            await connection.execute(rows.ADD_ABORTED, *values)
-            await connection.execute(rows.TRIM_ABORTED, *key)
+            await connection.execute(rows.SQL.add_aborted, *values)
+            await connection.execute(rows.SQL.trim_aborted, *key)
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""
-        return rows.read_entries(await self._fetch(rows.LIST_SESSIONS, self._cutoff(), rows.clean_name(caller or "")))
+        return rows.read_entries(
+            await self._fetch(rows.SQL.list_sessions, self._cutoff(), rows.clean_name(caller or ""))
+        )
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
         """Everything about a session."""
         asked = (*rows.clean_key(key), self._cutoff())
-        turns = await self._fetch(rows.ALL_TURNS, *asked)
-        return rows.read_stored(turns, await self._fetch(rows.ALL_ABORTED, *asked))
+        turns = await self._fetch(rows.SQL.all_turns, *asked)
+        return rows.read_stored(turns, await self._fetch(rows.SQL.all_aborted, *asked))
 
     async def delete_session(self, key: SessionKey) -> bool:
         """Remove everything about a session."""
         await self._set_up()
         async with self._pool.transaction() as connection:
-            done = [await connection.execute(sql, *rows.clean_key(key)) for sql in rows.DELETE_SESSION]
+            done = [await connection.execute(sql, *rows.clean_key(key)) for sql in rows.SQL.delete_session]
         return any(map(_count, done))
 
     async def forget_old(self) -> None:
@@ -111,7 +113,7 @@ class PostgresSessions:
         if self._limits.retention_days is None:
             return
         await self._set_up()
-        for sql in rows.FORGET_OLD:
+        for sql in rows.SQL.forget_old:
             while _count(await self._pool.execute(sql, self._cutoff())):
                 pass
 
@@ -140,7 +142,7 @@ class PostgresSessions:
 async def _bring_up_to_date(connection: Any) -> None:
     if await _read_version(connection) == 0:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _SET_UP_LOCK)
-        for statement in (_VERSIONS, *rows.TABLES):
+        for statement in (_VERSIONS, *rows.SQL.tables):
             await connection.execute(statement)
         await connection.execute(
             "INSERT INTO lockgate_versions VALUES ($1, $2) ON CONFLICT DO NOTHING", _PART, rows.VERSION

@@ -2,7 +2,7 @@
 """The tables that sessions are kept in, in the SQL that SQLite and PostgreSQL have in common.
 
 One row per message; a turn is two, of neighbouring numbers. Aborted turns have a table of their own, so that no
-statement about turns can find them. The place of a value is `$1`: PostgreSQL counts it, SQLite takes it as a name.
+statement about turns can find them.
 """
 
 import hashlib
@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from lockgate.data_files import Table, read_table
 from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 
 VERSION = 1
@@ -21,62 +24,42 @@ _DAY_S = 86_400.0
 _PRUNED_AT_ONCE = 5_000  # rows: others wait for whoever writes
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
 
-TABLES = tuple(Path(__file__).with_suffix(".sql").read_text("utf-8").split("\n\n")[1:])
 
-_OF_SESSION = "caller = $1 AND agent = $2 AND session = $3"
-_TURNS = f"""
-    SELECT asked.text, said.text, said.label, said.topic, said.layer, said.confidence, said.request_id, said.at
-    FROM lockgate_messages AS asked JOIN lockgate_messages AS said
-      ON said.caller = asked.caller AND said.agent = asked.agent AND said.session = asked.session
-      AND said.seq = asked.seq + 1
-    WHERE asked.{_OF_SESSION.replace("AND ", "AND asked.")} AND asked.role = 'user' AND asked.at >= $4
-"""
-LATEST_TURNS = _TURNS + " ORDER BY asked.seq DESC LIMIT $5"  # arguments: key, cutoff, how many
-REPEATED_TURN = _TURNS + " AND asked.request_id = $5 LIMIT 1"  # key, cutoff, request id
-ALL_TURNS = _TURNS + " ORDER BY asked.seq"  # key, cutoff
-ALL_ABORTED = f"""
-    SELECT question, delivered, reason, label, request_id, at
-    FROM lockgate_aborted WHERE {_OF_SESSION} AND at >= $4 ORDER BY at, entry
-"""
-# Both rows in one statement, none if the request id is there already.
-ADD_TURN = f"""
-    INSERT INTO lockgate_messages
-      (caller, agent, session, seq, role, text, label, topic, layer, confidence, request_id, at)
-    SELECT $1, $2, $3, latest.seq + said.place, said.role, said.text, $6, $7, $8,
-      CAST($9 AS DOUBLE PRECISION), $10, CAST($11 AS DOUBLE PRECISION)
-    FROM (SELECT coalesce(max(seq), -1) AS seq FROM lockgate_messages WHERE {_OF_SESSION}) AS latest,
-      (SELECT 1 AS place, 'user' AS role, $4 AS text UNION ALL SELECT 2, 'assistant', $5) AS said
-    WHERE $10 = '' OR NOT EXISTS (SELECT 1 FROM lockgate_messages WHERE {_OF_SESSION} AND request_id = $10)
-"""
-TRIM_TURNS = f"""
-    DELETE FROM lockgate_messages WHERE {_OF_SESSION}
-      AND seq <= (SELECT max(seq) FROM lockgate_messages WHERE {_OF_SESSION}) - $4
-"""
-ADD_ABORTED = """
-    INSERT INTO lockgate_aborted
-      (caller, agent, session, entry, question, delivered, reason, label, request_id, at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-"""
-TRIM_ABORTED = f"""
-    DELETE FROM lockgate_aborted WHERE {_OF_SESSION} AND entry NOT IN
-      (SELECT entry FROM lockgate_aborted WHERE {_OF_SESSION} ORDER BY at DESC, entry DESC LIMIT {MAX_ABORTED})
-"""
-# Everything that is too old, a part of it at a time: $1 is the cutoff. Both rows of a turn have the same time.
-FORGET_OLD = tuple(
-    f"DELETE FROM {table} WHERE at < $1 AND at <= coalesce("
-    f"(SELECT at FROM {table} ORDER BY at LIMIT 1 OFFSET {_PRUNED_AT_ONCE}), $1)"
-    for table in ("lockgate_messages", "lockgate_aborted")
-)
-DELETE_SESSION = tuple(
-    f"DELETE FROM {table} WHERE {_OF_SESSION}" for table in ("lockgate_messages", "lockgate_aborted")
-)
-LIST_SESSIONS = """
-    SELECT caller, agent, session, sum(turns), min(at), max(at) FROM (
-      SELECT caller, agent, session, 1 AS turns, at FROM lockgate_messages WHERE role = 'assistant'
-      UNION ALL SELECT caller, agent, session, 0, at FROM lockgate_aborted) AS kept
-    WHERE at >= $1 AND ($2 = '' OR caller = $2)
-    GROUP BY caller, agent, session ORDER BY max(at) DESC, caller, agent, session
-"""
+class SessionStatements(Table, frozen=True):
+    """The statements of `rows.toml`."""
+
+    tables: tuple[str, ...]
+    latest_turns: str
+    repeated_turn: str
+    all_turns: str
+    all_aborted: str
+    add_turn: str
+    trim_turns: str
+    add_aborted: str
+    trim_aborted: str
+    forget_old: tuple[str, ...]
+    delete_session: tuple[str, ...]
+    list_sessions: str
+
+
+class RowsFile(Table, frozen=True):
+    """The statements, and the parts that they share."""
+
+    statements: SessionStatements
+    parts: dict[str, str]
+
+
+def _read_statements() -> SessionStatements:
+    file = read_table(Path(__file__).with_name("rows.toml"), RowsFile)
+    parts: dict[str, Any] = {**file.parts, "max_aborted": MAX_ABORTED, "pruned_at_once": _PRUNED_AT_ONCE}
+
+    def fill(value: Any) -> Any:
+        return value.format_map(parts) if isinstance(value, str) else tuple(map(fill, value))
+
+    return SessionStatements(**{name: fill(value) for name, value in msgspec.structs.asdict(file.statements).items()})
+
+
+SQL = _read_statements()
 
 
 def clean(text: str) -> str:
@@ -104,19 +87,19 @@ def number_of(key: SessionKey) -> int:
 
 
 def turn_values(key: SessionKey, turn: Turn, at: float) -> tuple[Any, ...]:
-    """The arguments of ADD_TURN."""
+    """The arguments of `add_turn`."""
     texts = map(clean, (turn.question, turn.answer, turn.label, turn.topic, turn.layer))
     return (*key, *texts, turn.confidence, clean(turn.request_id), at)
 
 
 def aborted_values(key: SessionKey, turn: AbortedTurn, entry: str, at: float) -> tuple[Any, ...]:
-    """The arguments of ADD_ABORTED."""
+    """The arguments of `add_aborted`."""
     texts = map(clean, (turn.question, turn.delivered, turn.reason, turn.label, turn.request_id))
     return (*key, entry, *texts, at)
 
 
 def kept_messages(limits: StoreLimits) -> int:
-    """The last argument of TRIM_TURNS: whole turns only, and the latest one in any case."""
+    """The last argument of `trim_turns`: whole turns only, and the latest one in any case."""
     return max(limits.max_messages // _MESSAGES_PER_TURN, 1) * _MESSAGES_PER_TURN
 
 
@@ -126,7 +109,7 @@ def cutoff(limits: StoreLimits, now: float) -> float:
 
 
 def read_past(latest: Sequence[Sequence[Any]], repeated: Sequence[Sequence[Any]]) -> Past:
-    """What a prompt may see, of the rows of LATEST_TURNS and REPEATED_TURN."""
+    """What a prompt may see, of the rows of `latest_turns` and `repeated_turn`."""
     return Past(tuple(_read_turn(row) for row in reversed(latest)), next((_read_turn(row) for row in repeated), None))
 
 
@@ -136,7 +119,7 @@ def _read_turn(row: Sequence[Any]) -> Turn:
 
 
 def read_stored(turns: Sequence[Sequence[Any]], aborted: Sequence[Sequence[Any]]) -> tuple[StoredTurn, ...]:
-    """What operators see, of the rows of ALL_TURNS and ALL_ABORTED: turns in their order, aborted ones in between."""
+    """What operators see, of the rows of `all_turns` and `all_aborted`, in the order of time."""
     return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
 
@@ -151,5 +134,5 @@ def _read_aborted(row: Sequence[Any]) -> StoredTurn:
 
 
 def read_entries(rows: Iterable[Sequence[Any]]) -> tuple[SessionEntry, ...]:
-    """The rows of LIST_SESSIONS."""
+    """The rows of `list_sessions`."""
     return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in rows)

@@ -25,7 +25,6 @@ from lockgate.errors import ConfigError, Unavailable
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.sessions import rows
-from lockgate.sessions.rows import TABLES, VERSION
 from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.store_tasks import Queues, look, pruning, see_through
 
@@ -190,12 +189,12 @@ def _bring_up_to_date(database: sqlite3.Connection, path: Path) -> None:
     kind = read_kind(database)
     if kind.is_foreign(_APPLICATION):  # since we looked
         raise _refuse_foreign(path)
-    if kind.version > VERSION:
-        words = f"holds sessions of a newer version of Lockgate (tables {kind.version}, this one knows {VERSION})"
+    if kind.version > rows.VERSION:
+        words = f"holds sessions of a newer version of Lockgate (tables {kind.version}, this one knows {rows.VERSION})"
         raise ConfigError(words, source=str(path))
-    if kind.version < VERSION:
-        stamps = (f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {VERSION}")
-        for statement in (*TABLES, *stamps):
+    if kind.version < rows.VERSION:
+        stamps = (f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {rows.VERSION}")
+        for statement in (*rows.SQL.tables, *stamps):
             database.execute(statement)
 
 
@@ -312,8 +311,8 @@ class SqliteSessions:
         asked = (*rows.clean_key(key), self._cutoff())
 
         def read(database: sqlite3.Connection) -> Past:
-            latest = select(database, rows.LATEST_TURNS, (*asked, limit))
-            repeated = select(database, rows.REPEATED_TURN, (*asked, rows.clean(request_id))) if request_id else ()
+            latest = select(database, rows.SQL.latest_turns, (*asked, limit))
+            repeated = select(database, rows.SQL.repeated_turn, (*asked, rows.clean(request_id))) if request_id else ()
             return rows.read_past(latest, repeated)
 
         return await self._file.read(read)
@@ -329,25 +328,27 @@ class SqliteSessions:
             raise RuntimeError("a turn was added to a session that is not held")
         values = rows.turn_values(key, turn, self._clock())
         trim = (*key, rows.kept_messages(self._limits))
-        await self._file.run(lambda database: write(database, (rows.ADD_TURN, values), (rows.TRIM_TURNS, trim)))
+        await self._file.run(lambda database: write(database, (rows.SQL.add_turn, values), (rows.SQL.trim_turns, trim)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
         """Note an aborted turn; the latest hundred of a session are kept."""
         key = rows.clean_key(key)
         values = rows.aborted_values(key, turn, uuid.uuid4().hex, self._clock())
-        await self._file.run(lambda database: write(database, (rows.ADD_ABORTED, values), (rows.TRIM_ABORTED, key)))
+        await self._file.run(
+            lambda database: write(database, (rows.SQL.add_aborted, values), (rows.SQL.trim_aborted, key))
+        )
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""
         args = (self._cutoff(), rows.clean_name(caller or ""))
-        return rows.read_entries(await self._file.read(lambda database: select(database, rows.LIST_SESSIONS, args)))
+        return rows.read_entries(await self._file.read(lambda database: select(database, rows.SQL.list_sessions, args)))
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
         """Everything about a session."""
         asked = (*rows.clean_key(key), self._cutoff())
 
         def read(database: sqlite3.Connection) -> tuple[StoredTurn, ...]:
-            found = (select(database, sql, asked) for sql in (rows.ALL_TURNS, rows.ALL_ABORTED))
+            found = (select(database, sql, asked) for sql in (rows.SQL.all_turns, rows.SQL.all_aborted))
             return rows.read_stored(*found)
 
         return await self._file.read(read)
@@ -355,14 +356,14 @@ class SqliteSessions:
     async def delete_session(self, key: SessionKey) -> bool:
         """Remove everything about a session."""
         key = rows.clean_key(key)
-        removals = [(sql, key) for sql in rows.DELETE_SESSION]
+        removals = [(sql, key) for sql in rows.SQL.delete_session]
         return await self._file.run(lambda database: write(database, *removals)) > 0
 
     async def forget_old(self) -> None:
         """Remove what is older than the limits say, a part at a time, so that others need not wait for the whole."""
         if self._limits.retention_days is None:
             return
-        removals = [(sql, (self._cutoff(),)) for sql in rows.FORGET_OLD]
+        removals = [(sql, (self._cutoff(),)) for sql in rows.SQL.forget_old]
         while await self._file.run(lambda database: write(database, *removals)):
             pass
 
@@ -372,11 +373,7 @@ class SqliteSessions:
 
 @contextlib.asynccontextmanager
 async def open_sqlite_sessions(
-    path: Path,
-    limits: StoreLimits,
-    *,
-    clock: Callable[[], float] = time.time,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    path: Path, limits: StoreLimits, *, clock: Callable[[], float] = time.time, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> AsyncIterator[SqliteSessions]:
     """The sessions of a file, made if there is none; `<file>.locks` beside it tells who holds which."""
     async with contextlib.AsyncExitStack() as stack:

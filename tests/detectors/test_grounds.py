@@ -24,6 +24,7 @@ from lockgate.detectors.groundedness.grounds import (
     TOO_GENERAL,
     Grounds,
     Judgement,
+    run_through,
 )
 from lockgate.detectors.groundedness.words import (
     find_opposite,
@@ -60,14 +61,14 @@ POOL = (
 
 def judge(claim: str, *documents: tuple[str, ...], nearness: float | None = None) -> Judgement:
     """The judgement on a sentence; how near another is, is told by the words that both have, unless it is given."""
-    grounds = Grounds(documents)
+    grounds = run_through(Grounds.read(documents))
     judged = [Judgement(0.0)]
     for one in read_claim(claim, grounds.language):
         near = {
             place: _compare(one.text, grounds.sentences[place].traits.text) if nearness is None else nearness
-            for place in grounds.find_candidates(one)
+            for place in run_through(grounds.seek_candidates(one))
         }
-        judged += [grounds.judge(one, near)]
+        judged += [run_through(grounds.weigh(one, near))]
     return max(judged, key=lambda one: one.score)
 
 
@@ -256,11 +257,11 @@ SENTENCES = st.builds("{} {} {}.".format, st.sampled_from(SUBJECTS), st.sampled_
 @given(st.lists(SENTENCES, min_size=1, max_size=8, unique=True), st.integers(0, 7))
 def test_a_sentence_of_the_documents_is_always_supported(sentences: list[str], chosen: int) -> None:
     claim = sentences[chosen % len(sentences)]
-    grounds = Grounds([tuple(sentences)])
+    grounds = run_through(Grounds.read([tuple(sentences)]))
     for one in read_claim(claim, grounds.language):
-        places = grounds.find_candidates(one)
+        places = run_through(grounds.seek_candidates(one))
         nearness = {place: 1.0 if grounds.sentences[place].traits.text == claim else 0.3 for place in places}
-        assert grounds.judge(one, nearness).score < 0.5
+        assert run_through(grounds.weigh(one, nearness)).score < 0.5
 
 
 @given(st.lists(SENTENCES, min_size=1, max_size=6, unique=True), st.integers(100, 10**6))
@@ -294,7 +295,7 @@ def test_what_is_nearer_in_meaning_is_never_less_supported(claim: str, one: floa
 
 
 def test_the_work_for_one_claim_is_bounded() -> None:
-    grounds = Grounds([tuple(f"Sentence number {at} speaks of tea." for at in range(100))])
+    grounds = run_through(Grounds.read([tuple(f"Sentence number {at} speaks of tea." for at in range(100))]))
     (one,) = read_claim("Every sentence speaks of tea.", "en")
-    assert len(grounds.find_candidates(one)) == MAX_CANDIDATES
+    assert len(run_through(grounds.seek_candidates(one))) == MAX_CANDIDATES
     assert len(read_claim(", ".join(["tea and bread and milk"] * 200), "en")) == MAX_ASSERTIONS

@@ -166,7 +166,7 @@ class _Match(NamedTuple):
 class Grounds:
     """What documents say: their sentences, and everything that occurs in them."""
 
-    def __init__(self, documents: Sequence[Sequence[str]]) -> None:
+    def __init__(self, documents: int) -> None:
         self.language = ""
         self.sentences: list[Sentence] = []
         self._ledger = Ledger(())
@@ -177,14 +177,12 @@ class Grounds:
         self._initials = ""
         self._places: dict[str, list[int]] = {}
         self._heads: set[str] = set()
-        self._stems: list[set[str]] = [set() for _ in documents]
-        run_through(self._read(documents))
+        self._stems: list[set[str]] = [set() for _ in range(documents)]
 
     @classmethod
     def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[Grounds]":
         """What documents say, each a list of its sentences."""
-        grounds = cls(())
-        grounds._stems = [set() for _ in documents]
+        grounds = cls(len(documents))
         yield from grounds._read(documents)
         return grounds
 
@@ -217,12 +215,8 @@ class Grounds:
             self._heads.add(known[:_HEAD_CHARS])
         self.sentences.append(one)
 
-    def find_candidates(self, one: Assertion) -> list[int]:
-        """The places of the sentences that are worth a close look, the most promising first."""
-        return run_through(self.seek_candidates(one))
-
     def seek_candidates(self, one: Assertion) -> Steps[list[int]]:
-        """The same in steps."""
+        """The places of the sentences that are worth a close look, the most promising first."""
         shared: Counter[int] = Counter()
         for known in one.traits.stems:
             shared.update(self._places.get(known, ()))
@@ -232,12 +226,8 @@ class Grounds:
             yield
         return sorted(shared, key=lambda place: (-shared[place], place))[:MAX_CANDIDATES]
 
-    def judge(self, one: Assertion, nearness: Mapping[int, float]) -> Judgement:
-        """How surely the documents do not support an assertion; `nearness` has its cosine to each candidate."""
-        return run_through(self.weigh(one, nearness))
-
     def weigh(self, one: Assertion, nearness: Mapping[int, float]) -> Steps[Judgement]:
-        """The same in steps."""
+        """How surely the documents do not support an assertion; `nearness` has its cosine to each candidate."""
         if one.is_lack:
             return (yield from self._weigh_lack(one, nearness))
         if not nearness:

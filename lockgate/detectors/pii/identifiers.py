@@ -122,24 +122,22 @@ def _is_card(value: str) -> bool:
     return is_issued and _has_luhn(digits)
 
 
-def _is_ipv4(value: str) -> bool:
+def _can_read(kind: Callable[[str], object], value: str) -> bool:
     try:
-        ipaddress.IPv4Address(value)
+        kind(value)
     except ValueError:
         return False
     return True
+
+
+def _is_ipv4(value: str) -> bool:
+    return _can_read(ipaddress.IPv4Address, value)
 
 
 def _is_ipv6(value: str) -> bool:
     """Valid, and not `a::b`, which is more often a name in a program."""
     groups = [group for group in value.split(":") if group]
-    if len(groups) < 3 and not any(char.isdigit() for char in value):
-        return False
-    try:
-        ipaddress.IPv6Address(value)
-    except ValueError:
-        return False
-    return True
+    return (len(groups) >= 3 or any(char.isdigit() for char in value)) and _can_read(ipaddress.IPv6Address, value)
 
 
 def _is_mac(value: str) -> bool:

@@ -56,7 +56,7 @@ def store_in_two_steps() -> None:
     from lockgate.sessions.sqlite import SqliteSessions
 
     said = "(SELECT 1 AS place, 'user' AS role, $4 AS text UNION ALL SELECT 2, 'assistant', $5) AS said"
-    plain = rows.ADD_TURN.partition("WHERE $10")[0]
+    plain = rows.SQL.add_turn.partition("WHERE $10")[0]
     steps = [
         plain.replace(said, one)
         for one in (
