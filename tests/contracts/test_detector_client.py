@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lockgate.backends import http as http_module
+from lockgate.backends.connections import NEVER_PASSED
 from lockgate.backends.detector import DetectorClient, ReviewerClient, open_detector_client
 from lockgate.backends.http import open_http
 from lockgate.config.settings import DetectorSettings, Secret
@@ -171,7 +172,7 @@ async def test_fixed_headers_replace_those_passed_on_and_the_rest_keeps_all_valu
 
 
 async def test_headers_of_the_callers_own_connection_are_never_passed_on() -> None:
-    names = sorted(http_module.NEVER_PASSED)
+    names = sorted(NEVER_PASSED)
     async with open_peer() as peer:
         await read_from(peer.detector(), "x", headers=[(name.title(), "theirs") for name in names])
     [request] = peer.received
