@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocols behind which everything replaceable stands.
-
-Each part is made by a factory `(options) -> async context manager of the part`, found by entry point
-(lockgate.plugins). `lockgate.testing` has public fakes of all of them.
-"""
+"""The protocols of replaceable parts. Factories make them (lockgate.plugins), `lockgate.testing` has fakes of them."""
 
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence

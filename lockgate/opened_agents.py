@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens what agents are made of: models, sources, embedder, classifier, session store; and makes agents of them.
-
-The second half of lockgate.gateway, for what only agents need. Decides which store, embedder and index the settings
-mean, also for commands. Refuses to know what an agent does with its parts. Nothing heavy is loaded where the settings
-name no agent.
-"""
+"""Opens the parts of agents (models, sources, embedder, classifier, session store) and builds agents of them."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the factories of parts, by entry point or by `module:attribute`, and opens what they make.
-
-Built-in parts come in by the same door. Nothing is imported that the settings do not name.
-"""
+"""Finds the factories of parts, by entry point or by `module:attribute`, and opens what they make."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every store needs of tasks: queues for one key each, work that is seen through, pruning, a look at its health.
-
-Decides who is next in this process and that nothing goes on unseen. Refuses to know what is held, and other processes.
-"""
+"""What stores share: a queue per key, work that is finished despite cancellation, pruning, and health."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public fakes of the interfaces, and the contract tests that any implementation must pass.
-
-A fake is a script, not a patch: it does what its list says, records what it was asked, and can be told to wait.
-"""
+"""Public fakes of the interfaces, and the contract tests that any implementation must pass."""
 
 import asyncio
 import time

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands about an agent's belongings: each module adds its own to the parser and carries them out.
-
-Here is what they share with the command line itself: how they are added, and what their exit codes mean.
-"""
+"""What commands share: how they are added to the parser, and what their exit codes mean."""
 
 import argparse
 from collections.abc import Callable
@@ -14,6 +11,12 @@ EXIT_USAGE: Final = 2  # or wrong settings
 EXIT_FAILED: Final = 3
 
 AddSettings = Callable[[argparse.ArgumentParser], None]
+
+
+def read_flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line gives, by dotted path."""
+    given = {name.removeprefix("set:"): value for name, value in vars(options).items() if name.startswith("set:")}
+    return {path: value for path, value in given.items() if value is not None}
 
 
 class Commands(Protocol):

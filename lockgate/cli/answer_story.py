@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of a guarded answer: its events one by one, what is shown of each, and where findings are marked.
-
-Detectors count characters of the model's text; a mask may be longer or shorter than what it hides.
-"""
+"""Tells the events of a guarded answer, and marks findings: a mask may be longer or shorter than what it hides."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

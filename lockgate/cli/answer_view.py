@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a guarded answer looks: on a terminal held text is dim until it is released; elsewhere it is not shown.
-
-No text that is shown can command the terminal.
-"""
+"""Shows a guarded answer: on a terminal held text is dim until it is released; elsewhere it is not shown."""
 
 import os
 import sys

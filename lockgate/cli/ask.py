@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate ask`: a question that is answered from documents, guarded, in the terminal.
-
-The request is the one that the playground sends, to a server that runs or to one of our own (`ask_place`).
-"""
+"""`lockgate ask`: sends the playground's request to a server that runs, or to one of our own, and shows the answer."""
 
 import argparse
 import asyncio

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a question is asked: at a server that runs, or at one of our own that nobody else can reach.
-
-Both are the ordinary server and get the ordinary request. Decides how it is reached and what its refusals mean. Refuses
-to know what is asked, and what the events of an answer say.
-"""
+"""Where `lockgate ask` sends its request: a server that runs, or one of our own that only this process reaches."""
 
 import asyncio
 import json
@@ -21,7 +17,7 @@ import aiohttp
 from lockgate.api.endpoints import ABOUT_PATH, TRACED_CHAT_PATH
 from lockgate.cli.answer_view import Waiting
 from lockgate.cli.text import flatten
-from lockgate.config.options import Secret
+from lockgate.config.kinds import Secret
 from lockgate.config.refs import CHAT_STREAM_PATH
 from lockgate.config.settings import Settings
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Unavailable

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate classifier`: trains the classifier of questions from a labelled file, and shows what it makes of texts.
-
-Decides what is printed and when a trained model is not worth keeping. Refuses to know how one is trained and measured
-(`lockgate.agent.label_training`).
-"""
+"""`lockgate classifier`: trains the classifier of questions from a labelled file, and tries it on texts."""
 
 import argparse
 import asyncio

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate demo`: a town library that answers from its documents, guarded, on this machine alone.
-
-The demo reads its own settings; of the environment it takes only ports and the data directory.
-"""
+"""`lockgate demo`: a town library that answers from its documents, guarded, with its own settings."""
 
 import argparse
 import asyncio
@@ -17,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK, AddSettings, Commands, read_flags
 from lockgate.cli.ask import build_request
 from lockgate.cli.text import complain, count_of
 from lockgate.errors import ConfigError
@@ -74,12 +71,7 @@ def load_demo_settings(options: argparse.Namespace) -> "Settings":
     from lockgate.config.load import load_settings
 
     folders = find_folders(_documents(options))
-    flags = {
-        name.removeprefix("set:"): value
-        for name, value in vars(options).items()
-        if name.startswith("set:") and value is not None
-    }
-    flags |= _choose_sources(folders, _documents(options)) | _choose_model(options)
+    flags = read_flags(options) | _choose_sources(folders, _documents(options)) | _choose_model(options)
     if folders.keys() == find_folders(DOCUMENTS).keys():  # the questions are about these
         flags["server.samples"] = str(SAMPLES)
     token = getattr(options, "model_token_env", None)

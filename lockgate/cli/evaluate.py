@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate evaluate`: an agent answers the questions of a file, a judge scores the answers, a table tells how good.
-
-Decides what is shown. Refuses to know what is asked (`lockgate.agent.evaluate`) and how it is scored
-(`lockgate.detectors.judge.scores`).
-"""
+"""`lockgate evaluate`: an agent answers the questions of a file, a judge scores the answers."""
 
 import argparse
 import asyncio

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate index`: put files into an index, see what is in it, take files out.
-
-Decides which index is meant, what is said on the way and how it ends. How files are found, read and added is decided in
-`lockgate.cli.index_documents`. A server may run meanwhile; it finds what was added at its next search.
-"""
+"""`lockgate index`: adds files to an index, lists them, removes them. A server may run meanwhile."""
 
 import argparse
 import asyncio

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills an index with files.
-
-Decides which files count, when one has changed, and that each is added for itself: what is in is in, whatever happens
-next. Refuses to know formats (lockgate.index.readers) and which index it is.
-"""
+"""Fills an index with files, each one whole or not at all; unchanged files are skipped."""
 
 import asyncio
 import fnmatch

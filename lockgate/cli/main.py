@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: parse arguments, call, print.
-
-Exit codes: 0 all went well (detect: nothing found), 1 detect found something (verify: the answer is not what was
-cleared, ask: it was blocked), 2 wrong usage or settings, 3 anything else failed.
-"""
+"""The command line: parses arguments, calls a command, prints. `_EPILOG` explains the exit codes."""
 
 import argparse
 import asyncio
@@ -26,6 +22,7 @@ from lockgate.cli import (
     demo,
     evaluate,
     index,
+    read_flags,
     sessions,
     setup,
     verify,
@@ -212,12 +209,7 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers:
     """
     from lockgate.config.load import load_settings
 
-    flags = {
-        name.removeprefix("set:"): value
-        for name, value in vars(options).items()
-        if name.startswith("set:") and value is not None
-    }
-    path = getattr(options, "config_path", None)
+    path, flags = getattr(options, "config_path", None), read_flags(options)
     load = partial(load_settings, config_path=path, flags=flags, environ=os.environ, needs_callers=needs_callers)
     try:
         settings = load()
@@ -232,23 +224,26 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers:
     return settings
 
 
-def _run_serve(options: argparse.Namespace) -> int:
-    from lockgate.server.run import serve
+def _load_and_log(options: argparse.Namespace) -> Any:
+    """The settings of a server; its log is open."""
     from lockgate.telemetry import set_up_logging
 
     settings = _load(options)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
-    serve(settings)
+    return settings
+
+
+def _run_serve(options: argparse.Namespace) -> int:
+    from lockgate.server.run import serve
+
+    serve(_load_and_log(options))
     return EXIT_OK
 
 
 def _run_parts(options: argparse.Namespace) -> int:
     from lockgate.server.parts import PartsPlace, serve_parts
-    from lockgate.telemetry import set_up_logging
 
-    settings = _load(options)
-    set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
-    serve_parts(settings, PartsPlace(options.host, options.detectors_port, options.chunkers_port))
+    serve_parts(_load_and_log(options), PartsPlace(options.host, options.detectors_port, options.chunkers_port))
     return EXIT_OK
 
 

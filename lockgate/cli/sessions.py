@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators do with sessions: list, show, export and delete them.
-
-Decides how a session looks to a person and in an export. Refuses to know how it is kept, and whether a server runs:
-the store is shared with it.
-"""
+"""`lockgate sessions`: lists, shows, exports and deletes sessions. A server may run meanwhile."""
 
 import argparse
 import asyncio

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate setup`: brings in the weight files that embedded parts read; afterwards nothing needs the network.
-
-Decides what is said on the way. Refuses to know which files count (`lockgate.models.weights`) and how they come
-(`lockgate.models.weight_fetcher`).
-"""
+"""`lockgate setup`: fetches the weight files of embedded parts; afterwards nothing needs the network."""
 
 import argparse
 import signal

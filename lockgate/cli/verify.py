@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate verify`: whether a saved answer is what its receipt says was cleared.
 
-Decides what a saved file is (events, JSON lines, one JSON document, JSON objects one behind the other), and in which
-words the outcome is told. Reads it piece by piece, so that a file may be as long as it likes. Which texts count is
-decided in lockgate.api.receipts. Refuses to know whose answer it is: nothing is asked, nothing is loaded.
+Reads the file piece by piece, so that it may have any length. `lockgate.api.receipts` decides which texts count.
 """
 
 import argparse

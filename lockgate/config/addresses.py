@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AddressRules: which addresses may be called when somebody else chooses them.
+"""AddressRules: which addresses requests may let us call.
 
-Decides by the very address that a connection goes to, whatever name led there and however it is written. Addresses of
-the machine's own link and of its cloud's metadata service are refused unless just they are listed: such services hand
-out credentials to whoever asks from here. Refuses to know how names are resolved.
+The address of the connection decides, not its name. Link-local and cloud metadata addresses are refused unless they are
+listed themselves: such services give credentials to any process of this machine.
 """
 
 import ipaddress

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.config import kinds
-from lockgate.config.kinds import Section
-from lockgate.config.options import Secret, option
+from lockgate.config.kinds import Secret, Section, option
 
 INDEX = "index"  # the source of an agent that names none; unless configured, the embedded index
 SESSIONS_FILE = "sessions.db"

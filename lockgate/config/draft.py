@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings in the making: the values of all layers laid over each other, where each came from, and what is wrong.
-
-Reading goes on after a fault, so that one start reports them all.
-"""
+"""Draft: the values of all layers, where each came from, and every fault. Reading goes on after a fault."""
 
 import dataclasses
 import re
@@ -11,8 +8,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lockgate.config.kinds import AnyKind, Kind, Section, SectionMap, describe, suggest
-from lockgate.config.options import Secret
+from lockgate.config.kinds import AnyKind, Kind, Secret, Section, SectionMap, describe, suggest
 from lockgate.config.schema import Path, options_of, required_of
 from lockgate.errors import ConfigError
 

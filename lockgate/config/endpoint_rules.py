@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EndpointRules: the values in which a compatibility mode differs from Lockgate's own API.
-
-A compatibility mode builds its own instance; code that serves requests reads the values and never asks for the mode.
-"""
+"""EndpointRules: the values in which a compatibility mode differs from Lockgate's own API."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a value of a setting may be: one small parser per kind. Knows no setting by name.
+"""The kinds of values that settings have, each with a parser; `option` declares a field as a setting of a kind.
 
-A parser takes what YAML gave and returns the value to keep, or raises ValueError with words for the operator. These
-words never repeat the value itself, which may be a secret in the wrong place; only a choice among words is repeated.
+A parser returns the value to keep, or raises ValueError. Its message never repeats the value, which may be a secret in
+the wrong place; only a choice among words is repeated.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from lockgate.config.refs import check_segment, check_url
 
@@ -241,3 +242,53 @@ PORT = whole(0, 65535, "port")
 COUNT = whole(0)
 POSITIVE = whole(1)
 SECONDS = whole(0, name="seconds")
+
+
+class Secret:
+    """A value that is never shown: every way to print it gives `***`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the one call that needs it."""
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+class Option(NamedTuple):
+    """What a field says about itself as a setting. `shown` replaces its default in the documentation."""
+
+    kind: AnyKind
+    help: str
+    shown: str | None
+    variables: tuple[str, ...]
+
+
+def option(
+    kind: AnyKind,
+    help_text: str,
+    default: Any = dataclasses.MISSING,
+    shown: str | None = None,
+    variables: tuple[str, ...] = (),
+) -> Any:
+    """A field that is a setting. `variables` are the names it has besides LOCKGATE_<PATH>, lowest rank first."""
+    metadata = {"option": Option(kind, help_text, shown, variables)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def empty_map() -> Mapping[str, Any]:
+    """A map without entries that cannot get any."""
+    return MappingProxyType({})

@@ -28,8 +28,7 @@ from lockgate.config.environment import (
     lay_variables,
     read_aggregator_listener,
 )
-from lockgate.config.kinds import OTLP_PROTOCOLS, describe
-from lockgate.config.options import Secret
+from lockgate.config.kinds import OTLP_PROTOCOLS, Secret, describe
 from lockgate.config.policies import check_default_policies, check_judges, read_policies
 from lockgate.config.schema import options_of
 from lockgate.config.service_sections import (

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies: which detectors read which part of a request, and what becomes of text in which they find something.
+"""Policies: which detectors read which part of a request, and what happens to text in which they find something.
 
-Decides whether a policy can do what it says: its detectors exist and can read what their section gives them, and
-text is not changed by detectors that read it only when it has left. What an action does to a text is decided in
-`lockgate.gate.verdicts`. Of the parameters of a detector it knows only `threshold` and those that are its own:
-`on_finding` and `on_detector_failure`, which say for one detector what the policy says for all.
+Of a detector's parameters the policy itself takes `on_finding` and `on_detector_failure`, and checks `threshold`.
 """
 
 import dataclasses
@@ -14,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lockgate.config import kinds
 from lockgate.config.draft import UNREAD, Draft, check_named, read_fields, read_value
-from lockgate.config.options import empty_map
+from lockgate.config.kinds import empty_map
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How endpoints are named: schemes, addresses and slugs of those that are called, and the aggregator's paths.
-
-Decides which address and which slug can be used at all, for requests and for settings alike. Refuses to know who may
-be called (lockgate.config.addresses), and what is there.
-"""
+"""How requests and settings name endpoints: schemes, addresses, slugs, and the aggregator's paths."""
 
 import re
 from unicodedata import category

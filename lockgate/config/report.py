@@ -38,14 +38,14 @@ _SECRET_KEY = re.compile(r"(secret|password|passwd|token|api_?key|credentials?|d
 
 
 Locate = Callable[[str, str], str]
-Rows = Sequence[tuple[str, ...]]
+Row = tuple[str, ...]
 
 
 def render_check(
     settings: Settings,
     locate: Locate | None = None,
     missing: Sequence[str] = (),
-    endpoints: Rows = (),
+    endpoints: Sequence[Row] = (),
     rules: EndpointRules = OWN_RULES,
 ) -> str:
     """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from,
@@ -62,8 +62,8 @@ def render_check(
         _render_table("Endpoints", endpoints),
         _render_table("Models", _list_upstreams(settings.models.values())),
         _render_table("Sources", _list_upstreams(settings.sources.values())),
-        _render_table("Agents", list_agents(settings)),
-        _render_table("What agents share", list_agent_parts(settings)),
+        _render_table("Agents", _list_agents(settings)),
+        _render_table("What agents share", _list_agent_parts(settings)),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
@@ -112,7 +112,7 @@ def describe_streams(settings: Settings, detector: DetectorSettings, rules: Endp
     return f"holds on {V1_STREAMS}, {later} on {OTHER_STREAMS}"
 
 
-def _list_basics(settings: Settings, rules: EndpointRules) -> list[tuple[str, ...]]:
+def _list_basics(settings: Settings, rules: EndpointRules) -> list[Row]:
     return [
         ("settings from", settings.source),
         ("compat", settings.compat),
@@ -130,27 +130,27 @@ def _describe_strategy(settings: Settings, rules: EndpointRules) -> str:
     return f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
 
 
-def _list_detectors(settings: Settings, rules: EndpointRules) -> list[tuple[str, ...]]:
+def _list_detectors(settings: Settings, rules: EndpointRules) -> list[Row]:
     head = ("id", "type", "runs", "chunker", "threshold", "on streams")
     rows = [
-        (name, part.type, _describe_place(part), part.chunker_id, f"{part.default_threshold:g}", streams)
+        (name, part.type, _describe_part(part), part.chunker_id, f"{part.default_threshold:g}", streams)
         for name, part in settings.detectors.items()
         for streams in [describe_streams(settings, part, rules)]
     ]
     return [head, *rows]
 
 
-def _list_chunkers(settings: Settings) -> list[tuple[str, ...]]:
+def _list_chunkers(settings: Settings) -> list[Row]:
     users = {
         name: [user for user, detector in settings.detectors.items() if detector.chunker_id == name]
         for name in settings.chunkers
     }
     head = ("id", "runs", "detectors")
-    rows = [(name, _describe_place(part), ", ".join(users[name]) or "-") for name, part in settings.chunkers.items()]
+    rows = [(name, _describe_part(part), ", ".join(users[name]) or "-") for name, part in settings.chunkers.items()]
     return [head, *rows]
 
 
-def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
+def _list_embedded(settings: Settings, locate: Locate) -> list[Row]:
     used = {part.chunker_id for part in settings.detectors.values()}
     rows = [
         (group, part.embedded)
@@ -163,8 +163,8 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[tuple[str, ...]]:
     return [(name, locate(group, name)) for group, name in dict.fromkeys(rows)]
 
 
-def _list_policies(settings: Settings) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("name", "mode", *SECTION_TYPES, "mask with", "lanes", "default of")]
+def _list_policies(settings: Settings) -> list[Row]:
+    rows: list[Row] = [("name", "mode", *SECTION_TYPES, "mask with", "lanes", "default of")]
     for name, policy in settings.policies.items():
         told = describe_policy(policy)
         cells = [told.get(section, "-") for section in SECTION_TYPES]
@@ -197,30 +197,28 @@ def list_users(settings: Settings, policy: str) -> list[str]:
     return users + (["moderations"] if settings.moderation.policy == policy else [])
 
 
-def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[tuple[str, ...]]:
+def _list_upstreams(entries: Iterable[ModelSettings | SourceSettings]) -> list[Row]:
     exposed = {True: "yes", False: "no", None: "as `model` only"}
-    rows = [(one.id, kind_of(one), describe_place(one), exposed[one.expose]) for one in entries]
+    rows = [(one.id, kind_of(one), _describe_upstream(one), exposed[one.expose]) for one in entries]
     return [("id", "kind", "where", "exposed"), *rows] if rows else []
 
 
-def _list_services(settings: Settings) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    if settings.generation is not None:
-        rows.append(
-            ("generation", settings.generation.provider, _describe_service(settings.generation.service, "grpc"))
-        )
+def _list_services(settings: Settings) -> list[Row]:
+    rows: list[Row] = []
+    if (server := settings.generation) is not None:
+        rows.append(("generation", server.provider, _describe_service(server.service, "grpc")))
     if settings.openai is not None:
         rows.append(("openai", "", _describe_service(settings.openai.service, "http")))
     return rows
 
 
-def _list_listeners(settings: Settings) -> list[tuple[str, ...]]:
+def _list_listeners(settings: Settings) -> list[Row]:
     asked = {True: "asked for", False: "default"}
     there = [item for item in settings.listeners if item is not None]
     return [(item.name, f"{item.host}:{item.port}", asked[item.is_asked_for]) for item in there]
 
 
-def _list_callers(settings: Settings) -> list[tuple[str, ...]]:
+def _list_callers(settings: Settings) -> list[Row]:
     head = ("name", "key from", "at once", "per minute")
     rows = [
         (one.name, one.key_env, str(one.max_streams or "any"), str(one.requests_per_minute or "any"))
@@ -229,7 +227,7 @@ def _list_callers(settings: Settings) -> list[tuple[str, ...]]:
     return [head, *rows] if rows else []
 
 
-def _describe_place(part: DetectorSettings | ChunkerSettings) -> str:
+def _describe_part(part: DetectorSettings | ChunkerSettings) -> str:
     if part.service is None:
         return f"embedded {part.embedded}"
     return _describe_service(part.service, "http" if isinstance(part, DetectorSettings) else "grpc")
@@ -240,7 +238,7 @@ def _describe_service(service: ServiceSettings, scheme: str) -> str:
     return f"{scheme}{'s' if service.tls else ''}://{service.hostname}:{service.port}{prefix}"
 
 
-def _render_table(title: str, rows: Rows) -> str:
+def _render_table(title: str, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -277,10 +275,7 @@ def _keep_entries(value: object, key: str) -> Any:
     return _to_plain(value, key)
 
 
-Row = tuple[str, ...]
-
-
-def list_agents(settings: Settings) -> list[Row]:
+def _list_agents(settings: Settings) -> list[Row]:
     """Every agent, and the labels that it knows."""
     rows: list[Row] = [("name", "main", "conversational", "sources", "policy", "routes")]
     for name, agent in settings.agents.items():
@@ -290,20 +285,20 @@ def list_agents(settings: Settings) -> list[Row]:
     return rows if settings.agents else []
 
 
-def list_agent_parts(settings: Settings) -> list[Row]:
+def _list_agent_parts(settings: Settings) -> list[Row]:
     """What all agents share."""
     if not settings.agents:
         return []
     ollama = settings.embeddings.ollama
     return [
-        ("sessions", describe_sessions(settings)),
+        ("sessions", _describe_sessions(settings)),
         ("embeddings", f"ollama {ollama.url} {ollama.model}" if ollama is not None else "made here"),
         ("classifier", _describe_classifier(settings)),
         ("evaluation", _describe_evaluation(settings)),
     ]
 
 
-def describe_sessions(settings: Settings) -> str:
+def _describe_sessions(settings: Settings) -> str:
     """Where sessions are kept, how long, and what a request without an id means."""
     sessions = settings.sessions
     days = f"{sessions.retention_days} days" if sessions.retention_days is not None else "without end"
@@ -335,7 +330,7 @@ def _describe_evaluation(settings: Settings) -> str:
     return f"judge {evaluation.judge}; questions {questions}"
 
 
-def describe_place(part: ModelSettings | SourceSettings) -> str:
+def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
     """Where a model or a source is; of a database only the variable that holds its address."""
     if part.embedded is not None:
         return part.embedded

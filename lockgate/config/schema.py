@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from lockgate.config.kinds import AnyKind, Kind, Section, SectionMap
-from lockgate.config.options import Option
+from lockgate.config.kinds import AnyKind, Kind, Option, Section, SectionMap
 from lockgate.config.settings import Settings
 
 PREFIX = "LOCKGATE_"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option once, with its default and its help; frozen for the life of the process.
+"""Every option with its default and its help, frozen. Field names are the keys of the config file.
 
-The names of the fields are the keys of the config file. A field without help is not a setting: loading fills it in.
-Which file, variable or flag a value came from is not known here; `load_settings` decides that.
+A field without help is not a setting: `load_settings` fills it in.
 """
 
 import dataclasses
@@ -26,9 +25,8 @@ from lockgate.config.agent_settings import SessionSettings as SessionSettings
 from lockgate.config.agent_settings import SourceSettings as SourceSettings
 from lockgate.config.agent_settings import SpaceSettings as SpaceSettings
 from lockgate.config.agent_settings import UpstreamSettings as UpstreamSettings
-from lockgate.config.kinds import Section, SectionMap
-from lockgate.config.options import Secret as Secret
-from lockgate.config.options import empty_map, option
+from lockgate.config.kinds import Secret as Secret
+from lockgate.config.kinds import Section, SectionMap, empty_map, option
 from lockgate.gate.values import WHOLE_TEXT_CHUNKER
 
 if TYPE_CHECKING:

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML text to plain values, with bounds. Knows nothing of settings.
-
-Scalars follow the YAML 1.2 core schema, as the existing orchestrator reads them: `on` and `2024-01-01` are strings.
-The tree is built from the parser's nodes here, so duplicate keys are noticed, no tag can make an object, and neither
-depth nor repeated aliases can cost more than the bounds below.
-"""
+"""YAML text to plain values: the YAML 1.2 core schema, with bounds on depth and size, noticing duplicate keys."""
 
 import re
 from typing import Any, NamedTuple

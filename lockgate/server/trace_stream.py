@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from lockgate.api.aggregator.trace_format import encode_note
-from lockgate.config.options import Secret
+from lockgate.config.kinds import Secret
 from lockgate.errors import NotAllowed
 from lockgate.rag.trace import Note, Trace
 from lockgate.server.addresses import is_loopback

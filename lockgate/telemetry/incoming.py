@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IncomingRequest and AgentStep: requests, and the work of agents for them, as log, metrics and traces see them.
-
-They hold no header and no text.
-"""
+"""IncomingRequest and AgentStep: requests and agents' work for them in log, metrics and traces. They hold no text."""
 
 import asyncio
 import logging

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one logger: standard output, one event per line.
+"""The logger: standard output, one event per line.
 
-Never writes the words of an exception: they may quote the text that was read or a header. Of an exception the types
-and the places are logged. Of other libraries only what they say from INFO on, and of it the first line.
+Of an exception only types and places are logged: its message may quote a text or a header. Of other libraries only the
+first line of a message is logged, from INFO on.
 """
 
 import json

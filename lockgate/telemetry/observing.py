@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observer: what can be seen of a process at work, and who looks on.
-
-There is one `ACTIVE` per process, filled by `open_telemetry` alone. It is the one exception from "no state of a
-module", as with loggers: calls are counted in rooms that are handed no telemetry. While it is empty nothing is
-counted and no library is loaded.
-"""
+"""Observer: what telemetry sees of a process at work. ACTIVE is the one per process; `open_telemetry` fills it."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""open_telemetry: the one place where exporters are chosen, started, flushed and stopped.
+"""open_telemetry: chooses, starts, flushes and stops exporters.
 
-OpenTelemetry is an extra, imported only where the settings export something. What they do not say, its own standard
-variables decide: headers, timeouts, certificates, compression, resource attributes, the sampler, intervals.
+OpenTelemetry is imported only if the settings export something. Its standard variables decide the rest.
 """
 
 import logging
@@ -12,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from lockgate.errors import ConfigError
@@ -23,6 +22,8 @@ from lockgate.telemetry.observing import ACTIVE, Observer
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
+    from lockgate.config.settings import OtlpSettings
+
 _FLUSH_S = 5.0  # how long the end may wait for a collector
 _GIVE_UP_S = 0.5
 _EXPORT_EVERY_MS = 3000
@@ -30,36 +31,8 @@ _KEY = "otlp.export"
 _EXTRA = "traces and metrics are exported by OpenTelemetry, which is not installed: pip install 'lockgate[otel]'"
 
 
-class Otlp(Protocol):
-    """What must be known of an export; OtlpSettings has it."""
-
-    @property
-    def export(self) -> tuple[str, ...]:
-        """Any of traces and metrics."""
-
-    @property
-    def service_name(self) -> str:
-        """The resource's `service.name`."""
-
-    @property
-    def traces_endpoint(self) -> str:
-        """Where traces go."""
-
-    @property
-    def traces_protocol(self) -> str:
-        """How: grpc or http."""
-
-    @property
-    def metrics_endpoint(self) -> str:
-        """Where metrics go."""
-
-    @property
-    def metrics_protocol(self) -> str:
-        """How: grpc or http."""
-
-
 @contextmanager
-def open_telemetry(otlp: Otlp, *, joins_traces: bool = True) -> Iterator[None]:
+def open_telemetry(otlp: "OtlpSettings", *, joins_traces: bool = True) -> Iterator[None]:
     """Metrics for Prometheus, and whatever is exported besides. Everything is flushed at the end.
 
     Threads are started, so a process that forks opens it in each child. `joins_traces`: whether the trace that a caller
@@ -106,7 +79,7 @@ def _join(threads: Sequence[Thread], timeout_s: float) -> None:
         thread.join(max(0.0, end - monotonic()))
 
 
-def _open_export(otlp: Otlp, export: _Export) -> list[Observer]:
+def _open_export(otlp: "OtlpSettings", export: _Export) -> list[Observer]:
     observers: list[Observer] = []
     try:
         if "traces" in otlp.export:
@@ -120,7 +93,7 @@ def _open_export(otlp: Otlp, export: _Export) -> list[Observer]:
     return observers
 
 
-def _open_traces(otlp: Otlp, export: _Export) -> Observer:
+def _open_traces(otlp: "OtlpSettings", export: _Export) -> Observer:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -141,7 +114,7 @@ def _open_traces(otlp: Otlp, export: _Export) -> Observer:
     return SpanObserver(provider)
 
 
-def _open_metrics(otlp: Otlp, export: _Export) -> Observer:
+def _open_metrics(otlp: "OtlpSettings", export: _Export) -> Observer:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 

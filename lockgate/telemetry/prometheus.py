@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics that Prometheus fetches.
+"""The metrics that Prometheus fetches. Only `open_telemetry` imports this: the library reads its variable at import.
 
-Imported by `open_telemetry` alone: the library decides at its import where numbers lie. No label takes a value that
-others can make up without bound: paths are those of the routes, names those of the settings, and of the types that
-detectors report only the first hundred that are short.
+No label takes values without bound: of the names that others choose only the first hundred short ones count.
 """
 
 import os

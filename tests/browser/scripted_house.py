@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from lockgate.config.kinds import Secret
 from lockgate.config.load import load_settings
-from lockgate.config.options import Secret
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.gateway import open_gateway

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.cli.sessions import add_parser
-from lockgate.config.options import Secret
+from lockgate.config.kinds import Secret
 from lockgate.config.settings import PostgresSettings, SessionSettings, Settings
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.sessions.turns import AbortedTurn, SessionKey, StoreLimits, Turn

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lockgate.config.kinds import Secret
 from lockgate.config.load import load_settings
-from lockgate.config.options import Secret
 from lockgate.errors import ConfigError
 from lockgate.gate.sse import SseParser
 from lockgate.gateway import open_gateway
