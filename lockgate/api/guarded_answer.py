@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
+from lockgate.api.bodies import build_passthrough
+from lockgate.api.bodies import prepare as accept_params
 from lockgate.api.guardrails.format import DetectorMap, Masks
-from lockgate.api.passthrough import build_passthrough
-from lockgate.api.passthrough import prepare as accept_params
 from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
 from lockgate.config.policies import PolicySettings
 from lockgate.errors import InvalidRequest

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document, made from the table of endpoints and the types of their messages."""
+"""The OpenAPI document, made from the table of endpoints and the types of their messages; and a page that shows it."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from html import escape
 from typing import Any
 
 import msgspec
@@ -85,3 +86,30 @@ def _describe_errors(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
     content = {JSON: {"schema": schemas[one.format.error]}}
     codes = one.statuses or one.format.statuses
     return {code: {"description": one.format.statuses[code], "content": content} for code in codes}
+
+
+def render_page() -> bytes:
+    """The document as a page that loads nothing from elsewhere."""
+    document = build_document()
+    parts = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            shown = msgspec.json.format(msgspec.json.encode(operation), indent=2).decode()
+            words = escape(operation.get("description", ""))
+            parts.append(f"<h2><b>{method.upper()}</b> {escape(path)}</h2><p>{words}</p>{_folded('Details', shown)}")
+    schemas = msgspec.json.format(msgspec.json.encode(document["components"]["schemas"]), indent=2).decode()
+    parts.append(f"<h2>Messages</h2>{_folded('Schemas', schemas)}")
+    style = (
+        "body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
+        "pre{overflow:auto;padding:1rem;border:1px solid #8886}:root{color-scheme:light dark}"
+    )
+    title = f"Lockgate {escape(__version__)}"
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{style}</style><h1>{title}</h1>{''.join(parts)}</html>"
+    )
+    return page.encode()
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary><pre>{escape(text)}</pre></details>"

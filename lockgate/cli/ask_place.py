@@ -23,7 +23,7 @@ from lockgate.config.settings import Settings
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Unavailable
 from lockgate.gate.sse import SseParser
 from lockgate.gateway import open_gateway
-from lockgate.server.accept import BACKLOG
+from lockgate.server.listening import BACKLOG
 from lockgate.server.serving import PortServer, build_api_app
 
 _SERVICE = "server"

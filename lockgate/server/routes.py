@@ -4,6 +4,8 @@
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+import msgspec
+
 from lockgate.api.aggregator import routes as chat
 from lockgate.api.endpoint import ANY_VALUE, ApiEndpoint, Port
 from lockgate.api.endpoints import ENDPOINTS
@@ -13,6 +15,7 @@ from lockgate.api.lookup import put_under
 from lockgate.api.openai import moderation_routes as moderations
 from lockgate.api.openai import routes as openai
 from lockgate.api.openai import turn_routes as agent
+from lockgate.api.openapi import build_document, render_page
 from lockgate.compat import find_formats, find_rules
 from lockgate.config.refs import check_segment
 from lockgate.config.settings import Settings
@@ -20,10 +23,8 @@ from lockgate.gateway import Gateway
 from lockgate.guard.model_source import NoBackend
 from lockgate.server import playground
 from lockgate.server.app import Handler, Routes
-from lockgate.server.docs import docs_page, openapi_document
 from lockgate.server.exchange import Exchange
-from lockgate.server.health import HealthRoutes, ReadyRoute, api_health
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import HealthRoutes, Readiness, ReadyRoute, api_health
 
 Handlers = dict[str, Handler]  # by the name of the endpoint
 
@@ -90,6 +91,17 @@ def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tu
     """The path under the name of each policy, where the endpoint takes one, and that name."""
     found = [(put_under(name, path), name) for name in policies] if one.takes_policy else []
     return [(under, name) for under, name in found if under]
+
+
+async def openapi_document(exchange: Exchange) -> None:
+    """GET /openapi.json."""
+    await exchange.reply.answer_json(msgspec.json.encode(build_document()))
+
+
+async def docs_page(exchange: Exchange) -> None:
+    """GET /docs and /redoc."""
+    policy = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
+    await exchange.reply.answer(200, render_page(), (b"content-type", b"text/html; charset=utf-8"), policy)
 
 
 async def _attend_under(policy: str, handler: Handler, exchange: Exchange) -> None:

@@ -21,15 +21,19 @@ from lockgate.config.report import describe_policy, list_users, without_effect
 from lockgate.config.settings import Listener, Secret, Settings
 from lockgate.errors import CannotListen
 from lockgate.gateway import Gateway, open_gateway
-from lockgate.server.accept import BACKLOG
-from lockgate.server.addresses import describe_fault, is_loopback, join_address
 from lockgate.server.cors import ANY
-from lockgate.server.readiness import Readiness
-from lockgate.server.serving import Ports, build_api, build_health, loop_factory, raise_file_limit, spare_the_collector
-from lockgate.server.shared_metrics import shared_metrics
-from lockgate.server.signals import told_by_signals
-from lockgate.server.tls import load_tls
-from lockgate.server.workers import Workers
+from lockgate.server.health import Readiness
+from lockgate.server.listening import BACKLOG, describe_fault, is_loopback, join_address, load_tls
+from lockgate.server.serving import (
+    Ports,
+    build_api,
+    build_health,
+    loop_factory,
+    raise_file_limit,
+    spare_the_collector,
+    told_by_signals,
+)
+from lockgate.server.workers import Workers, shared_metrics
 from lockgate.telemetry import Event, log_event, open_telemetry
 
 
@@ -140,22 +144,14 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
 
 def bind_all(settings: Settings) -> list[Bound]:
     """The health port first, then the others. A default port that is taken may stay closed if another was asked for."""
-    listeners = [
-        one
-        for one in (
-            settings.listeners.health,
-            settings.listeners.api,
-            settings.listeners.agent,
-            settings.listeners.aggregator,
-        )
-        if one
-    ]
+    given = settings.listeners
+    listeners = [one for one in (given.health, given.api, given.agent, given.aggregator) if one]
     is_any_asked_for = any(one.is_asked_for for one in listeners)
     bound: list[Bound] = []
     try:
         for listener in listeners:
             try:
-                taken = reserve(listener) if listener.name == "agent" else _bind(listener)
+                taken = reserve(listener) if listener.name == "agent" else _listen(listener)
                 place = listener._replace(port=taken.getsockname()[1])
                 bound.append(Bound(place, taken, _build_address(settings, listener, taken)))
             except OSError as error:
@@ -169,38 +165,35 @@ def bind_all(settings: Settings) -> list[Bound]:
     return bound
 
 
-def _bind(listener: Listener) -> socket.socket:
-    family, kind, protocol, _, address = _find_place(listener)
-    bound = socket.socket(family, kind, protocol)
+def _listen(listener: Listener) -> socket.socket:
+    listening = _bind(listener, (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES))
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-        bound.setblocking(False)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
     except OSError:
-        bound.close()
+        listening.close()
         raise
-    return bound
+    return listening
 
 
 def reserve(listener: Listener) -> socket.socket:
-    """The port of a listener, bound for others of ours to listen on: the gRPC library opens its sockets itself."""
-    _bind(listener).close()  # nobody else has it
-    family, kind, protocol, _, address = _find_place(listener)
+    """The port of a listener, bound but not listening: the gRPC library opens its sockets itself."""
+    _listen(listener).close()  # fails if another process has the port
+    return _bind(listener, (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
+
+
+def _bind(listener: Listener, option: tuple[int, int, int]) -> socket.socket:
+    found = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.setsockopt(*option)
         bound.bind(address)
     except OSError:
         bound.close()
         raise
     return bound
-
-
-def _find_place(listener: Listener) -> tuple[Any, ...]:
-    return socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
 
 def _build_address(settings: Settings, listener: Listener, bound: socket.socket) -> str:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves listening sockets in this process: accepts, keeps the clock of the answers, and stops within a deadline.
-
-Decides what happens to connections when it is told to stop. Does not know who tells it.
-"""
+"""Serves listening sockets in this process, and stops within a deadline."""
 
 import asyncio
 import contextlib
@@ -11,9 +8,11 @@ import gc
 import logging
 import math
 import resource
+import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Protocol
 
@@ -23,16 +22,16 @@ from uvicorn.server import ServerState
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.gateway import Gateway
-from lockgate.server.accept import Door, TlsDoor
 from lockgate.server.app import App
 from lockgate.server.callers import Callers
 from lockgate.server.connection import Connection
 from lockgate.server.cors import Cors
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
+from lockgate.server.listening import Door, TlsDoor, load_tls
 from lockgate.server.routes import api_routes, health_routes
-from lockgate.server.tls import load_tls
 from lockgate.telemetry import Event, log_event
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 60  # for the next request on a connection
 _TICK_S = 1.0
 _CUT_HINT = "waiting for requests under way; a second Ctrl-C cuts them"
@@ -44,6 +43,28 @@ _LOOK_S = 0.02  # while we wait for requests to end
 _FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
 _CLEAN_UP_S = 2.0  # for requests that are cut
 _TLS_STOP_S, _HEALTH_STOP_S = 10.0, 2.0
+
+
+@contextmanager
+def told_by_signals(stop: Callable[[], object], cut: Callable[[], object]) -> Iterator[None]:
+    """While this lasts, SIGINT and SIGTERM call `stop`, and a SIGINT that is not the first signal calls `cut`."""
+    is_told = False
+
+    def tell(number: signal.Signals) -> None:
+        nonlocal is_told
+        if is_told and number is signal.SIGINT:
+            cut()
+        is_told = True
+        stop()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, tell, number)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
 
 
 def stop_timeout_s(settings: Settings) -> float | None:
@@ -226,7 +247,7 @@ def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.s
     tls = load_tls(settings.server.tls)
     servers: list[Served] = [PortServer(app, one, tls) for one in sockets]
     if settings.listeners.agent is not None:
-        from lockgate.api.grpc.service import build_agent_port
+        from lockgate.api.grpc.agent import build_agent_port
 
         servers.append(build_agent_port(gateway, readiness, settings.listeners.agent, callers))
     return Ports(servers, stop_timeout_s(settings))

@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that serve the API port, as their parent sees them: started, watched, replaced, stopped.
-
-The parent binds the ports and starts each worker as a fresh interpreter, never by a bare fork. A pair of sockets joins
-them: the worker tells when it serves, the parent when to stop, and when the pair ends the other side has died.
-Knows no route. What a worker does is in `worker.py`.
-"""
+"""Several processes that serve the API port: the parent starts, watches, replaces and stops them."""
 
 import asyncio
+import io
 import logging
 import math
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Any, BinaryIO, NoReturn
 
+from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
-from lockgate.server.serving import is_set_within, stop_timeout_s
-from lockgate.server.shared_metrics import forget_gauges
-from lockgate.server.worker import CUT, READY, STOP, pack
-from lockgate.telemetry import Event, log_event
+from lockgate.gateway import open_gateway
+from lockgate.server.health import Readiness
+from lockgate.server.serving import Ports, build_api, is_set_within, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
+from lockgate.telemetry.names import SHARED_METRICS_VARIABLE
 
+READY, STOP, CUT = b"r", b"s", b"c"
 _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 _GRACE_S = 5.0  # for a worker that should have ended by itself
@@ -31,8 +35,133 @@ _REAP_S = 0.005
 _PRELUDE = (
     "import io, os, pickle, sys; whole = io.BytesIO(os.pread({baggage}, os.fstat({baggage}).st_size, 0)); "
     "os.close({baggage}); sys.path[:] = pickle.load(whole); "
-    "from lockgate.server.worker import work; work({arguments})"
+    "from lockgate.server.workers import work; work({arguments})"
 )
+
+
+@contextmanager
+def shared_metrics(workers: int) -> Iterator[None]:
+    """With several workers, a fresh directory for their numbers while this lasts."""
+    if workers == 1:
+        yield
+        return
+    try:
+        directory = tempfile.mkdtemp(prefix="lockgate-metrics-")
+    except OSError as error:
+        words = f"no place for the metrics of the workers: {error.strerror}; TMPDIR chooses a directory"
+        raise LockgateError(words) from error
+    os.environ[SHARED_METRICS_VARIABLE] = directory
+    try:
+        yield
+    finally:
+        remove_shared_metrics()
+
+
+def remove_shared_metrics() -> None:
+    """Whoever ends last takes the directory away."""
+    if directory := os.environ.pop(SHARED_METRICS_VARIABLE, None):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def forget_gauges(pid: int) -> None:
+    """A worker has died: what it counted stays, what it was busy with does not."""
+    if SHARED_METRICS_VARIABLE in os.environ:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def pack(settings: Settings) -> bytes:
+    """The settings for the way to a worker. They hold secrets: not for a file or a command line."""
+    whole = io.BytesIO()
+    _Packer(whole).dump(settings)
+    return whole.getvalue()
+
+
+def unpack(whole: BinaryIO) -> Settings:
+    """The settings as they were."""
+    settings = pickle.load(whole)  # noqa: S301 - written by our parent, into memory that only we inherit
+    if not isinstance(settings, Settings):
+        raise TypeError(f"not settings but {type(settings).__name__}")
+    return settings
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        return (freeze, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+
+
+def freeze(plain: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    """The map as it was: pickle knows no frozen ones."""
+    return MappingProxyType(plain)
+
+
+def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
+    """The whole life of a worker. `whole` is what `pack` gave; the first number is the way to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of us; the parent tells what it means
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    settings = unpack(whole)
+    set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
+    _mark_records(number)
+    with ExitStack() as stack:
+        pair, *sockets = [stack.enter_context(_take_over(fd)) for fd in fds]
+        stack.enter_context(open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=loop_factory()))
+        try:
+            runner.run(_work(settings, pair, sockets))
+        except LockgateError as error:
+            log_event(Event.FAILED, logging.ERROR, reason=str(error))
+            sys.exit(1)
+    sys.exit(0)
+
+
+def _take_over(fd: int) -> socket.socket:
+    """A socket that we inherited, and that nobody inherits from us."""
+    found = socket.socket(fileno=fd)
+    found.set_inheritable(False)
+    found.setblocking(False)
+    return found
+
+
+async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socket.socket]) -> None:
+    loop = asyncio.get_running_loop()
+    async with open_gateway(settings) as gateway:
+        spare_the_collector()
+        readiness = Readiness(gateway.opened.needed)
+        ports = build_api(gateway, readiness, sockets)
+        await ports.start()
+        loop.add_signal_handler(signal.SIGTERM, ports.stop)
+        await loop.sock_sendall(pair, READY)
+        async with readiness.watch(), asyncio.TaskGroup() as group:
+            obeying = group.create_task(_obey(pair, ports))
+            await ports.serve()
+            obeying.cancel()
+
+
+async def _obey(pair: socket.socket, ports: Ports) -> None:
+    loop = asyncio.get_running_loop()
+    is_told = False
+    while word := await loop.sock_recv(pair, 1):
+        is_told = True
+        if word == CUT:
+            ports.cut()
+        ports.stop()
+    ports.stop()
+    if not is_told:
+        log_event(Event.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
+        remove_shared_metrics()
+
+
+def _mark_records(number: int) -> None:
+    """Every line of the log tells which worker wrote it."""
+    build = logging.getLogRecordFactory()
+
+    def build_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = build(*args, **kwargs)
+        record.worker = number
+        return record
+
+    logging.setLogRecordFactory(build_marked)
 
 
 class Workers:

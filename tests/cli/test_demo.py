@@ -33,7 +33,7 @@ from lockgate.gate.values import Detection
 from lockgate.gateway import open_gateway
 from lockgate.guard.detect import detect_contents
 from lockgate.guard.detectors import Rules, choose_guards
-from lockgate.server.addresses import is_loopback
+from lockgate.server.listening import is_loopback
 from tests.weights import require_weights
 
 FILES = sorted(DOCUMENTS.glob("*/*.md"))

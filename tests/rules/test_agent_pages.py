@@ -10,7 +10,7 @@ from lockgate.agent.graph import CALLER, EMBEDDING, MODEL, RULES
 from lockgate.agent.label_training import MIN_PER_LABEL, MIN_PRECISION
 from lockgate.agent.routes import choose_routes
 from lockgate.api.grpc.agent import _list_facts
-from lockgate.api.grpc.calls import _CODES
+from lockgate.api.grpc.port import _CODES
 from lockgate.api.turn_values import MAX_SESSION_CHARS
 from lockgate.cli.main import _parser
 from lockgate.config.agent_settings import AgentSettings, SessionSettings

@@ -14,7 +14,7 @@ from lockgate.config.settings import ServerSettings, Settings
 from lockgate.gateway import open_gateway
 from lockgate.guard.model_source import NoBackend
 from lockgate.server.app import Routes
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from lockgate.server.routes import api_routes, health_routes
 
 EVERYTHING = Settings(server=ServerSettings(docs=True, playground=True, trace=True))

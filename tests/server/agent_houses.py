@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-from lockgate.api.grpc.service import build_agent_port
+from lockgate.api.grpc.agent import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
 from lockgate.gateway import open_gateway
 from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse, EvalRequest, EvalResponse
 from lockgate.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
 from lockgate.server.callers import Callers
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from lockgate.sessions.sqlite import open_sqlite_sessions
 from lockgate.sessions.turns import SessionKey, StoredTurn, StoreLimits
 from tests.contracts.http_peers import Exchange, Peer, open_peer

@@ -11,14 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from lockgate.api.grpc.service import build_agent_port
+from lockgate.api.grpc.agent import build_agent_port
 from lockgate.cli import verify
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
 from lockgate.gate.values import Document
 from lockgate.gateway import open_gateway
 from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from lockgate.server.serving import build_api_app
 from lockgate.testing import ScriptedDataSource
 from tests.contracts.grpc_peers import Context, build_nlp_server

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.settings import ServerTlsSettings
-from lockgate.server import accept as doors
-from lockgate.server.accept import TlsDoor
-from lockgate.server.tls import load_tls
+from lockgate.server import listening as doors
+from lockgate.server.listening import TlsDoor, load_tls
 from tests.server.certificates import Authority
 from tests.waits import HANG_S, is_pending, until
 

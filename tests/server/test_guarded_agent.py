@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from lockgate.api.grpc.service import build_agent_port
+from lockgate.api.grpc.agent import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
 from lockgate.gate.values import Document
 from lockgate.gateway import open_gateway
 from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from lockgate.server.serving import build_api_app
 from lockgate.sessions.sqlite import open_sqlite_sessions
 from lockgate.sessions.turns import SessionKey, StoreLimits

@@ -8,7 +8,7 @@ import pytest
 
 from lockgate.errors import LockgateError
 from lockgate.gate.values import Health
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from tests.waits import until
 
 

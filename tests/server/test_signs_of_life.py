@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from lockgate.server.streams import StreamedBody
+from lockgate.server.connection import StreamedBody
 
 PULSE = b":\n\n"
 EVENT = b"data: b\n\n"

@@ -19,8 +19,7 @@ import pytest
 
 from lockgate.config.load import load_settings
 from lockgate.errors import ConfigFaults, LockgateError
-from lockgate.server.worker import pack, unpack
-from lockgate.server.workers import Workers
+from lockgate.server.workers import Workers, pack, unpack
 from tests.config.config_cases import SECRETS, WHOLE, Loader
 from tests.server.certificates import Authority
 from tests.server.http_client import call, connect, detect

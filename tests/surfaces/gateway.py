@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from lockgate.api.grpc.service import build_agent_port
+from lockgate.api.grpc.agent import build_agent_port
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener, Settings
 from lockgate.gateway import Gateway, open_gateway
-from lockgate.server.readiness import Readiness
+from lockgate.server.health import Readiness
 from lockgate.server.serving import build_api_app
 from tests.server.agent_houses import Client, find_free_port, open_client
 from tests.server.served_app import served

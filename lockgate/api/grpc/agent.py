@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's service: questions in, answers out as one message or token by token, and an evaluation.
-
-Translates at the border: fields to what the pipeline is asked, pieces to messages, facts to trailing metadata. The last
-message is sent when the turn is complete and stored. Knows neither routes nor sessions' contents.
-"""
+"""The agent's gRPC service and its port."""
 
 import json
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
+import grpc
+import msgspec
+
 from lockgate.agent.answer import Facts
 from lockgate.agent.evaluate import EvaluationRequest, evaluate
+from lockgate.agent.routes import Editor
 from lockgate.agent.turn_types import Ask, Speaker, Speech
-from lockgate.api.grpc.calls import Calls, Context, read_metadata
-from lockgate.api.grpc.format import Asked, read_agent_request
-from lockgate.api.grpc.port import Kind, Method, Services
+from lockgate.api.grpc.port import Calls, Context, GrpcPort, Kind, Line, Method, Services, read_metadata
 from lockgate.api.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
-from lockgate.api.turn_values import read_request_id
+from lockgate.api.turn_values import check_session_id, decode_text, read_request_id, refuse
+from lockgate.config.settings import Listener, ServerTlsSettings
+from lockgate.errors import CannotListen
 from lockgate.gateway import Gateway
+from lockgate.protos import POOL
 from lockgate.protos.assistance_pb2 import (
     AgentRequest,
     AgentResponse,
@@ -27,6 +29,9 @@ from lockgate.protos.assistance_pb2 import (
     EvalResponse,
     QuestionDetail,
 )
+from lockgate.server.callers import Callers
+from lockgate.server.health import Readiness
+from lockgate.server.listening import join_address
 from lockgate.sessions.turns import DEFAULT_SESSION, SessionKey
 from lockgate.telemetry import answer_started, frame_sent
 
@@ -38,6 +43,39 @@ _WARNINGS, _PSEUDONYMS = "lockgate-warnings", "lockgate-pseudonyms"
 _MAX_METADATA_CHARS = 4096  # of a value; clients take 8 KiB in all unless they say otherwise
 _TOO_LONG = "too long for metadata: ask over HTTP"
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # what metadata carry as it is
+
+
+class Asked(NamedTuple):
+    """A request, read."""
+
+    query: str
+    session_id: str
+    editor: Editor
+    account: str
+    query_type: str
+
+
+def read_agent_request(request: AgentRequest) -> Asked:
+    """The request; raises InvalidRequest."""
+    if not request.query.strip():
+        raise refuse("query", "must not be empty")
+    check_session_id(request.session_id)
+    editor = Editor(
+        decode_text("editor_content", request.editor_content),
+        decode_text("selected_text", request.selected_text),
+        decode_text("extra_context", request.extra_context),
+    )
+    if request.user_info:
+        check_json("user_info", request.user_info)
+    return Asked(request.query, request.session_id, editor, request.user_info, request.query_type)
+
+
+def check_json(name: str, text: str) -> None:
+    """The text is JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        raise refuse(name, "is not JSON") from None
 
 
 class AgentMethods:
@@ -170,3 +208,35 @@ def _list_facts(facts: Facts, session_id: str) -> Mapping[str, str]:
         "lockgate-session": quote(session_id, safe=_PLAIN),
         "lockgate-outcome": facts.outcome,
     }
+
+
+def build_agent_port(
+    gateway: Gateway, readiness: Readiness, listener: Listener, callers: Callers | None = None
+) -> GrpcPort:
+    """The port, taken; other processes of ours may share it. Callers' shares may be shared with other ports."""
+    settings = gateway.settings
+    calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
+    methods = AgentMethods(gateway, calls)
+    line = Line(
+        settings.limits.agent_request_bytes,
+        _load_credentials(settings.server.tls),
+        shares=True,
+        reflects=POOL,
+        is_ready=lambda: readiness.is_ready,
+    )
+    port = GrpcPort(methods.list_services(), calls, line)
+    address = join_address(listener.host, listener.port)
+    try:
+        port.bind(address)
+    except RuntimeError as error:
+        raise CannotListen(f"failed to run server: the agent cannot listen on {address}") from error
+    return port
+
+
+def _load_credentials(tls: ServerTlsSettings) -> grpc.ServerCredentials | None:
+    """The same files as those of the API port, which have been checked."""
+    if tls.cert_path is None or tls.key_path is None:
+        return None
+    roots = tls.client_ca_cert_path.read_bytes() if tls.client_ca_cert_path is not None else None
+    pair = (tls.key_path.read_bytes(), tls.cert_path.read_bytes())
+    return grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)

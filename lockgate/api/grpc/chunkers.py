@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from lockgate.api.grpc.calls import Calls, Context, read_metadata
+from lockgate.api.grpc.port import Calls, Context, read_metadata
 from lockgate.errors import HeldTooMuch, RequestError
 from lockgate.gate.chunker_inputs import InputLog
 from lockgate.gate.values import Chunk, Frame
