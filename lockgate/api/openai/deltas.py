@@ -10,22 +10,15 @@ CALL_KEYS = frozenset({"tool_calls", "function_call"})
 CONTENT_LANE, REASONING_LANE, CALLS_LANE = "content", "reasoning", "tool_arguments"  # as policies call them
 PLAIN_KEYS = frozenset({"role", CONTENT})
 EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
-TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-
-
-def other_texts(delta: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Texts of a chat message besides its content."""
-    thoughts = delta.get(REASONING) or delta.get("reasoning")
-    for field, words in ((REASONING, thoughts), (REFUSAL, delta.get(REFUSAL))):
-        if isinstance(words, str) and words:
-            yield field, words
+_CHAT_LOGPROBS = ("content", "refusal")
+_TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def list_lane_texts(message: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
-    """The texts besides its content that lanes read of a message or a delta, calls excepted."""
-    for field, text in other_texts(message):
-        if (CONTENT_LANE if field == REFUSAL else REASONING_LANE) in lanes:
-            yield field, text
+    """The texts of a message or a delta that lanes read, by field; content and calls excepted."""
+    thoughts = message.get(REASONING) or message.get("reasoning")
+    texts = ((REASONING, REASONING_LANE, thoughts), (REFUSAL, CONTENT_LANE, message.get(REFUSAL)))
+    return [(field, text) for field, lane, text in texts if lane in lanes and isinstance(text, str) and text]
 
 
 def list_unread_keys(lanes: frozenset[str]) -> frozenset[str]:
@@ -72,27 +65,17 @@ def add_extras(
             delta[key] = [*delta[key], *value] if isinstance(delta.get(key), list) else value
 
 
-def merge_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The logprobs of messages of a chat, joined."""
-    merged: dict[str, list[Any]] = {}
+def merge_logprobs(messages: Sequence[Mapping[str, Any]], *, is_chat: bool) -> dict[str, Any] | None:
+    """The logprobs of messages, joined."""
+    keys = _CHAT_LOGPROBS if is_chat else _TEXT_LOGPROBS
+    merged: dict[str, list[Any]] = {} if is_chat else {key: [] for key in keys}
     for message in messages:
         logprobs = choice_of(message).get("logprobs")
         if not isinstance(logprobs, dict):
             continue
-        for key in ("content", "refusal"):
+        for key in keys:
             if isinstance(logprobs.get(key), list):
                 merged.setdefault(key, []).extend(logprobs[key])
-    return merged if any(merged.values()) else None
-
-
-def merge_text_logprobs(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The logprobs of messages of a text, joined."""
-    merged: dict[str, list[Any]] = {key: [] for key in TEXT_LOGPROBS}
-    for message in messages:
-        logprobs = choice_of(message).get("logprobs")
-        for key in TEXT_LOGPROBS:
-            if isinstance(logprobs, dict) and isinstance(logprobs.get(key), list):
-                merged[key] += logprobs[key]
     return merged if any(merged.values()) else None
 
 

@@ -13,7 +13,6 @@ from lockgate.api.openai.deltas import (
     choice_of,
     has_finish,
     merge_logprobs,
-    merge_text_logprobs,
     without_secrets,
     without_text,
 )
@@ -28,7 +27,7 @@ from lockgate.api.openai.format import (
 )
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
-from lockgate.api.openai.whole_answer import FILTERED, ChatDialect, Dialect, input_entries
+from lockgate.api.openai.whole_answer import FILTERED, Dialect, input_entries
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
@@ -56,7 +55,7 @@ class EventWriter:
         if options.is_shadow:
             options = options._replace(trailing=frozenset())  # findings are not reported
         self._dialect = dialect
-        self._is_chat = isinstance(dialect, ChatDialect)
+        self._is_chat = dialect.is_chat
         self._asked = asked
         self._options = options
         self._trailing = options.trailing
@@ -164,7 +163,7 @@ class EventWriter:
         event = self._event(segment, release._replace(frames=()), found)
         [choice] = event["choices"]
         if segment.field == CONTENT:
-            choice |= self._dialect.delta(release.text + self._options.fallback)
+            choice |= self._dialect.say(release.text + self._options.fallback, "delta")
         else:
             if not release.text:
                 choice["delta"].pop(segment.field, None)
@@ -247,14 +246,13 @@ class EventWriter:
         latest = choice_of(messages[-1]) if messages else {}
         is_open = self._reader.kept is None
         choice: dict[str, Any] = {"index": segment.choice}
-        if self._is_chat:
-            call = segment.call
-            said = {segment.field: text} if call is None else call.call.build(text) if text else {}
-            choice["delta"] = {"role": "assistant", **said}
-            choice["logprobs"] = merge_logprobs(messages) if is_open else None
-        else:
+        if not self._is_chat:
             choice["text"] = text
-            choice["logprobs"] = merge_text_logprobs(messages) if is_open else None
+        elif segment.call is None:
+            choice["delta"] = {"role": "assistant", segment.field: text}
+        else:
+            choice["delta"] = {"role": "assistant", **(segment.call.call.build(text) if text else {})}
+        choice["logprobs"] = merge_logprobs(messages, is_chat=self._is_chat) if is_open else None
         for key in ("finish_reason", "stop_reason"):
             choice[key] = latest.get(key) if is_complete else None
         if is_open:

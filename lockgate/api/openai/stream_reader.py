@@ -17,7 +17,6 @@ from lockgate.api.openai.deltas import (
     list_lane_texts,
     list_unread_keys,
     merge_logprobs,
-    merge_text_logprobs,
     with_delta,
 )
 from lockgate.api.openai.format import encode
@@ -309,7 +308,7 @@ class StreamReader:
         messages = [*known.unsaid, own]
         self._order.hold(-len(known.unsaid))
         known.unsaid = []
-        merged = merge_logprobs(messages) if self._is_chat else merge_text_logprobs(messages)
+        merged = merge_logprobs(messages, is_chat=self._is_chat)
         return {**own, "choices": [{**choice_of(own), "logprobs": merged}]}
 
     def is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:

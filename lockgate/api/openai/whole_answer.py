@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat and text completions that are answered whole: an upstream answer into frames, and back with its findings.
-
-Dialects hold what differs between chats and texts. Decides nothing about findings; keeps every field that it does not
-know. Blocked answers of streams are made here too, as they differ only in their name.
-"""
+"""WholeAnswer: a chat or text completion that is answered whole, from an upstream answer to ours with its findings."""
 
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockgate.api.openai.deltas import (
     CALL_KEYS,
@@ -28,7 +24,7 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
-from lockgate.api.openai.tool_calls import CallReader, CallText, list_call_texts, with_texts
+from lockgate.api.openai.tool_calls import CallReader, list_call_texts, with_texts
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
@@ -41,111 +37,31 @@ _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
 
 
-class ChatDialect:
-    """Chats: a choice of a whole answer is a message, of a stream a delta."""
+class Dialect(NamedTuple):
+    """What differs between chats and texts in their answers."""
 
-    kind = "chat"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-    empty_warning = "Choice of index {} has no content"
-    warns_of_empty_streams = True
-    last_keys = ("prompt_logprobs",)
+    kind: str
+    whole_object: str
+    chunk_object: str
+    last_keys: tuple[str, ...]
+    empty_warning: str
+    warns_of_empty_streams: bool
 
-    def whole_text(self, choice: Mapping[str, Any]) -> str:
-        """What detectors read of a choice of a whole answer."""
-        message = _part(choice, "message")
-        if not isinstance(message.get("content"), str | list | None):
-            raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
-        return all_text_of(message)
+    @property
+    def is_chat(self) -> bool:
+        """Whether a choice has a message or a delta; else it has a text."""
+        return self.kind == "chat"
 
-    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
-        """Texts of a choice besides its content and its calls."""
-        return list_lane_texts(_part(choice, "message"), lanes)
-
-    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
-        """Texts of its calls."""
-        return list_call_texts(_part(choice, "message"), is_whole=True) if CALLS_LANE in lanes else ()
-
-    def replace_texts(
-        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
-    ) -> dict[str, Any]:
-        """The choice of a whole answer with these texts, and nothing that could tell those that it had."""
-        message = _part(choice, "message")
-        spoken = {field: text for field, text in texts.items() if "/" not in field}
-        told = {"role": message.get("role", "assistant"), "content": None if message.get("content") is None else ""}
-        if is_blocked:
-            return {"message": told | spoken}
-        kept = (list_unread_keys(lanes) - (CALL_KEYS if CALLS_LANE in lanes else set())) | {"tool_call_id", "name"}
-        told |= {key: message[key] for key in message if key in kept} | spoken
-        calls = with_texts(message, texts, hides=True, is_whole=True) if CALLS_LANE in lanes else {}
-        return {"message": told | calls}
-
-    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
-        """What reviewers read of a choice of a whole answer."""
-        return Conversation([*asked.messages, _part(choice, "message")], asked.tools)
-
-    def build_choice(self, text: str) -> dict[str, Any]:
-        """A choice of a whole answer that says this."""
-        return {"index": 0, "message": {"role": "assistant", "content": text}, "logprobs": None}
-
-    def delta(self, text: str) -> dict[str, Any]:
-        """What a choice of a stream holds to say this."""
-        return {"delta": {"role": "assistant", "content": text}}
+    def say(self, text: str, key: str = "message") -> dict[str, Any]:
+        """The part of a choice that says this; `key` is `delta` in a stream."""
+        return {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
 
 
-class TextDialect:
-    """Texts: a choice is a text in both."""
-
-    kind = "text"
-    whole_object = chunk_object = "text_completion"
-    empty_warning = "Choice of index {} has no content. Output detection was not executed"
-    warns_of_empty_streams = False
-    last_keys = ("usage",)
-
-    def whole_text(self, choice: Mapping[str, Any]) -> str:
-        """What detectors read of a choice of a whole answer."""
-        text = choice.get("text")
-        if not isinstance(text, str):
-            raise BrokeProtocol("openai", "a choice of the answer has no text")
-        return text
-
-    def other_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
-        """A text has no others."""
-        return ()
-
-    def call_texts(self, choice: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[CallText]:
-        """A text calls nothing."""
-        return ()
-
-    def replace_texts(
-        self, choice: Mapping[str, Any], texts: Mapping[str, str], lanes: frozenset[str], *, is_blocked: bool
-    ) -> dict[str, Any]:
-        """The choice of a whole answer with another text."""
-        return {"text": texts.get(CONTENT, "")}
-
-    def subject(self, asked: Asked, choice: Mapping[str, Any]) -> Subject | None:
-        """What reviewers read of a choice of a whole answer: nothing, if it is empty."""
-        text = self.whole_text(choice)
-        return Generated(asked.prompt, text) if text else None
-
-    def build_choice(self, text: str) -> dict[str, Any]:
-        """A choice of a whole answer that says this."""
-        return {"index": 0, "text": text, "logprobs": None}
-
-    def delta(self, text: str) -> dict[str, Any]:
-        """What a choice of a stream holds to say this."""
-        return {"text": text}
-
-
-Dialect = ChatDialect | TextDialect
-CHATS, TEXTS = ChatDialect(), TextDialect()
-
-
-def _part(choice: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part = choice.get(key)
-    if not isinstance(part, dict):
-        raise BrokeProtocol("openai", f"a choice of the answer has no {key}")
-    return part
+_EMPTY = "Choice of index {} has no content"
+CHATS = Dialect("chat", "chat.completion", "chat.completion.chunk", ("prompt_logprobs",), _EMPTY, True)
+TEXTS = Dialect(
+    "text", "text_completion", "text_completion", ("usage",), f"{_EMPTY}. Output detection was not executed", False
+)
 
 
 class WholeAnswer:
@@ -161,12 +77,13 @@ class WholeAnswer:
         lanes: frozenset[str] | None = None,
     ) -> None:
         self._dialect = dialect
+        self._is_chat = dialect.is_chat
         self._asked = asked
         self._has_guards = has_guards
         self._fallback = fallback or ""
         self._hides = fallback is not None  # what was found must not be told by other fields either
         self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
-        self._reads_content = lanes is None or CONTENT_LANE in lanes or dialect is TEXTS
+        self._reads_content = lanes is None or CONTENT_LANE in lanes or not dialect.is_chat
         self._calls: dict[int, CallReader] = {}  # by lane
         self._message: dict[str, Any] = {}
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
@@ -193,7 +110,7 @@ class WholeAnswer:
         for place, choice in enumerate(self.choices):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
-            text = self._dialect.whole_text(choice)
+            text = self._text_of(choice)
             is_ours = _is_ours(choice)
             if is_ours:
                 yield from self._read_others(place, choice)
@@ -202,10 +119,26 @@ class WholeAnswer:
             elif is_ours and not text:
                 self._empty.append(place)
 
+    def _text_of(self, choice: Mapping[str, Any]) -> str:
+        """The content of a choice, whose shape is checked here."""
+        if not self._is_chat:
+            text = choice.get("text")
+            if not isinstance(text, str):
+                raise BrokeProtocol("openai", "a choice of the answer has no text")
+            return text
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            raise BrokeProtocol("openai", "a choice of the answer has no message")
+        if not isinstance(message.get("content"), str | list | None):
+            raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
+        return all_text_of(message)
+
     def _read_others(self, place: int, choice: Mapping[str, Any]) -> Iterable[Frame]:
-        for field, words in self._dialect.other_texts(choice, self._named_lanes):
+        """The frames of texts besides the content."""
+        message = choice["message"] if self._is_chat else {}
+        for field, words in list_lane_texts(message, self._named_lanes):
             yield self._frame(place, field, words)
-        for call in self._dialect.call_texts(choice, self._named_lanes):
+        for call in list_call_texts(message, is_whole=True) if CALLS_LANE in self._named_lanes else ():
             reader = CallReader(call)
             plain = reader.feed(call.text)
             if plain:
@@ -219,9 +152,10 @@ class WholeAnswer:
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
         for place, choice in enumerate(self.choices):
-            subject = self._dialect.subject(self._asked, choice)
-            if subject is not None:
-                yield place, subject
+            if self._is_chat:
+                yield place, Conversation([*self._asked.messages, choice["message"]], self._asked.tools)
+            elif choice["text"]:
+                yield place, Generated(self._asked.prompt, choice["text"])
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """What reviewers found in a choice."""
@@ -246,36 +180,52 @@ class WholeAnswer:
         return b""
 
     def _choice(self, place: int) -> dict[str, Any]:
-        """The choice as it may be told."""
+        """The choice as it may leave."""
         choice = self.choices[place]
         if not (self._hides and _is_ours(choice)):
             return self._write_choice(choice)
-        texts, is_blocked = self._left(place)
-        told = {"index": choice.get("index", place), "logprobs": None}
-        told |= self._dialect.replace_texts(choice, texts, self._named_lanes, is_blocked=is_blocked)
-        told["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
-        return _in_order(told)
+        texts, is_blocked = self._list_left(place)
+        left = {"index": choice.get("index", place), "logprobs": None}
+        if self._is_chat:
+            left["message"] = self._replace_texts(choice["message"], texts, is_blocked=is_blocked)
+        else:
+            left["text"] = texts.get(CONTENT, "")
+        left["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
+        return _in_order(left)
+
+    def _replace_texts(
+        self, message: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool
+    ) -> dict[str, Any]:
+        """The message with these texts, and nothing that could tell those that it had."""
+        content = None if message.get("content") is None else ""
+        left = {"role": message.get("role", "assistant"), "content": content}
+        spoken = {field: text for field, text in texts.items() if "/" not in field}
+        if is_blocked:
+            return left | spoken
+        kept = list_unread_keys(self._named_lanes) | {"tool_call_id", "name"}
+        calls: dict[str, Any] = {}
+        if CALLS_LANE in self._named_lanes:
+            kept -= CALL_KEYS
+            calls = with_texts(message, texts, hides=True, is_whole=True)
+        return left | {key: message[key] for key in message if key in kept} | spoken | calls
 
     def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The choice with the keys that clients expect."""
         return _in_order(choice)
 
-    def _left(self, place: int) -> tuple[dict[str, str], bool]:
-        """The texts of a choice that may be told; what was said after one that is withheld is withheld with it."""
+    def _list_left(self, place: int) -> tuple[dict[str, str], bool]:
+        """The texts of a choice that may leave, in the order of the model; after one that is withheld none does."""
         left: dict[str, str] = {}
-        for field, text in self._in_turn(place):
+        texts = self._texts.get(place, {})
+        for field in [field for of_choice, field in self._lanes if of_choice == place and field in texts]:
+            text = texts[field]
             if (place, field) in self._blocked:
-                if field != CONTENT and text != self._fallback:  # what could still be said of a thought is no content
+                if field != CONTENT and text != self._fallback:  # what may still leave of a thought is no content
                     left[field] = text.removesuffix(self._fallback)
-                    text = self._fallback  # calls are not told at all
+                    text = self._fallback  # calls do not leave at all
                 return left | {CONTENT: text}, True
             left[field] = text
         return left, False
-
-    def _in_turn(self, place: int) -> Iterable[tuple[str, str]]:
-        """The texts of a choice in the order in which a model says them."""
-        texts = self._texts.get(place, {})
-        return [(field, texts[field]) for of_choice, field in self._lanes if of_choice == place and field in texts]
 
     def finish(self) -> bytes:
         """The answer."""
@@ -363,10 +313,9 @@ def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], to
 def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
     """What is answered when a policy blocks the prompt: the fallback, as if the model had said it."""
     answer = build_blocked(dialect, asked, found, 0)
-    choice = dialect.build_choice(fallback)
-    if asked.is_stream:
-        choice = {"index": 0, **dialect.delta(fallback), "logprobs": None}
-    answer["choices"] = [choice | {"finish_reason": FILTERED, "stop_reason": None}]
+    said = dialect.say(fallback, "delta" if asked.is_stream else "message")
+    choice = {"index": 0, **said, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}
+    answer["choices"] = [choice]
     return answer
 
 
