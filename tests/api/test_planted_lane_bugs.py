@@ -14,7 +14,6 @@ from lockgate.api.openai.stream_reader import Segment, StreamReader
 from lockgate.api.openai.tool_calls import CallReader
 from lockgate.gate.arguments import ArgumentsDecoder
 from lockgate.gate.release import Release
-from lockgate.gate.values import Frame
 from lockgate.gate.verdicts import Verdict
 from tests.api import test_openai_lanes as laws
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
@@ -26,11 +25,11 @@ BUGS = Bugs()
 def a_text_ends_where_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = StreamReader._find_segment
 
-    def find(self: StreamReader, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+    def find(self: StreamReader, index: int, field: str) -> Segment:
         fields = self.choices[index].open
         for other in [one for one in fields if one != field and "call" not in one]:
             del fields[other]
-        return honest(self, frames, number, index, field)
+        return honest(self, index, field)
 
     monkeypatch.setattr(StreamReader, "_find_segment", find)
 
@@ -39,12 +38,10 @@ def a_text_ends_where_another_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_call_is_named_where_the_content_is(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = StreamReader._add_call
 
-    def add(
-        self: StreamReader, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
-    ) -> None:
-        before = len(frames)
-        honest(self, frames, number, index, call, own)
-        lane = self._find_segment(frames, number, index, "content").lane
+    def add(self: StreamReader, index: int, call: dict[str, Any], own: dict[str, Any]) -> None:
+        before, frames = len(self._frames), self._frames
+        honest(self, index, call, own)
+        lane = self._find_segment(index, "content").lane
         frames[before:] = [one if one.text else one._replace(choice=lane) for one in frames[before:]]
 
     monkeypatch.setattr(StreamReader, "_add_call", add)
@@ -83,11 +80,9 @@ def what_names_a_call_has_its_arguments_too(monkeypatch: pytest.MonkeyPatch) -> 
 def a_call_is_named_behind_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = StreamReader._add_call
 
-    def add(
-        self: StreamReader, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
-    ) -> None:
-        before = len(frames)
-        honest(self, frames, number, index, call, own)
+    def add(self: StreamReader, index: int, call: dict[str, Any], own: dict[str, Any]) -> None:
+        before, frames = len(self._frames), self._frames
+        honest(self, index, call, own)
         frames[before:] = frames[before:][::-1]
 
     monkeypatch.setattr(StreamReader, "_add_call", add)
@@ -151,7 +146,7 @@ def escapes_are_read_as_they_stand_in_shadow(monkeypatch: pytest.MonkeyPatch) ->
 
 @BUGS.caught_by(laws.test_lanes_that_are_left_out_pass_unread_and_the_others_are_masked)
 def of_unread_texts_the_last_piece_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamReader, "_add_unread", lambda _self, _frames, _number, _index, own: own)
+    monkeypatch.setattr(StreamReader, "_add_unread", lambda _self, _index, own: own)
 
 
 @BUGS.caught_by(laws.test_messages_that_pass_are_the_models_own_and_all_lanes_are_read_beside)

@@ -88,19 +88,17 @@ def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str]) -> dict[st
     return kept | {"delta": delta, "logprobs": None}
 
 
-def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dict[str, Any]:
-    """The message without its text, which has left; or as if it only ended its choice."""
-    choice = dict(choice_of(message))
-    if "delta" in choice:
-        delta = choice["delta"] if keeps_calls else {}
-        choice["delta"] = {key: value for key, value in delta.items() if key not in PLAIN_KEYS}
-    else:
-        choice["text"] = ""
-    rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
-    return {**rest, "choices": [choice | {"logprobs": None}]}
-
-
 def with_delta(message: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
     """The message with only this delta."""
     rest = {key: value for key, value in message.items() if key != "usage"}
     return rest | {"choices": [{**choice_of(message), "delta": dict(delta), "logprobs": None}]}
+
+
+def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dict[str, Any]:
+    """The message without its text, which has left; or as if it only ended its choice."""
+    choice = choice_of(message)
+    if "delta" in choice:
+        delta = choice["delta"] if keeps_calls else {}
+        return with_delta(message, {key: value for key, value in delta.items() if key not in PLAIN_KEYS})
+    rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
+    return rest | {"choices": [{**choice, "text": "", "logprobs": None}]}

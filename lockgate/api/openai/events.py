@@ -51,6 +51,9 @@ class EventWriter:
     place behind the text before it, and what a message has besides text leaves once, with its last character.
     """
 
+    _reader_type: type[StreamReader] = StreamReader
+    _repeats_usage = False  # in the last event, where it has left with its message
+
     def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
         if options.is_shadow:
             options = options._replace(trailing=frozenset())  # findings are not reported
@@ -63,7 +66,7 @@ class EventWriter:
         self._relays = not (options.holds or self._is_ruled)
         self._hides = options.hides and options.holds
         self._order = StreamOrder(options.max_held_chars)
-        self._reader = self._open_reader()
+        self._reader = self._reader_type(options, self._order, is_chat=dialect.is_chat)
         self._choices = self._reader.choices
         self._segments = self._reader.segments
         self._reviewed: dict[int, Sequence[Detection]] = {}
@@ -72,9 +75,6 @@ class EventWriter:
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False
         self.account = NO_ACCOUNT
-
-    def _open_reader(self) -> StreamReader:
-        return StreamReader(self._options, self._order, is_chat=self._is_chat)
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -113,7 +113,7 @@ class EventWriter:
 
     def finish(self) -> bytes:
         """The end of the stream."""
-        return self._encode_last(self._build_last_ruled() if self._is_ruled else self._build_last())
+        return self._encode_last(self._build_last())
 
     def _encode_last(self, events: list[dict[str, Any]]) -> bytes:
         """The last events; the very last one has the receipt."""
@@ -184,7 +184,7 @@ class EventWriter:
                 parts.append(self._pass_on(index, frame.fields))
             elif not self._reader.is_mute(choice_of(message := without_text(frame.fields)), known):
                 parts.append(self._pass_on(index, message))
-        if not self._order.has_ended(index):
+        if index not in self._order.ended:
             ended = [one.fields for one in frames if one.text and one.fields is not None and has_finish(one.fields)]
             if ended:  # the chunker has named other frames
                 parts.append(self._pass_on(index, without_text(ended[-1], keeps_calls=False)))
@@ -303,25 +303,21 @@ class EventWriter:
         return tuple(one for one in release.detections if one.detector_id not in self._trailing)
 
     def _build_last(self) -> list[dict[str, Any]]:
-        """The last event without a policy, if there is something to report: it has no choices."""
-        usage = self._late_usage()
-        is_due = self._options.keeps_text or usage is not None or self.warnings or self.found_in_prompt
-        return [self._build_bare(usage) | self._list_late()] if is_due or self.account.receipt else []
+        """The last events, with what they report.
 
-    def _build_last_ruled(self) -> list[dict[str, Any]]:
-        """The last events under a policy; clients look for a choice in each, only one with the usage may have none."""
+        Without a policy one without choices, if there is something to report. Under a policy those that waited;
+        clients look for a choice in each, only one with the usage may have none.
+        """
+        usage = self._reader.usage if self._options.holds or self._repeats_usage else None
+        is_due = self._reader.keeps_text or self.account.receipt or self.warnings or self.found_in_prompt
         if self.is_blocked:
             self._order.endings = {index: self._build_ending(index, FILTERED) for index in self._choices}
-        events, usage = self._order.list_last(), self._late_usage()
-        if usage is not None:
+        events = self._order.list_last()
+        if usage is not None or (is_due and not self._is_ruled):
             events.append(self._build_bare(usage))
-        if not events:
+        if self._is_ruled and not events:
             events = [self._build_ending(index, None) for index in sorted(self._choices)] or [self._build_bare(None)]
-        return [*events[:-1], events[-1] | self._list_late()]
-
-    def _late_usage(self) -> Any:
-        """The usage that has not left with a message."""
-        return self._reader.usage if self._options.holds else None
+        return [*events[:-1], *[one | self._list_late() for one in events[-1:]]]
 
     def _build_ending(self, index: int, reason: str | None) -> dict[str, Any]:
         """An event that only ends a choice, or where there is no reason only stands for it."""
@@ -351,7 +347,7 @@ class EventWriter:
         warnings = self.warnings
         if not self._options.is_shadow:
             detections = self._late_detections()
-            if detections or self._options.keeps_text:
+            if detections or self._reader.keeps_text:
                 late["detections"] = detections
             warnings = self._late_warnings()
         return late | ({"warnings": warnings} if warnings else {})
@@ -375,7 +371,7 @@ class EventWriter:
 
     def _late_warnings(self) -> list[dict[str, str]]:
         warnings: list[dict[str, str]] = [UNSUITABLE_INPUT] if self.found_in_prompt else []
-        if self._options.keeps_text and self._dialect.warns_of_empty_streams:
+        if self._reader.keeps_text and self._is_chat:
             words = self._dialect.empty_warning
             empty = [index for index in sorted(self._choices) if not self._choices[index].reviewable]
             warnings += [warn("EMPTY_OUTPUT", words.format(index)) for index in empty]

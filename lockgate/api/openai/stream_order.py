@@ -34,8 +34,8 @@ class StreamOrder:
         self._turns: dict[int, _Turn] = {}  # by lane
         self._queues: dict[int, deque[_Turn]] = {}  # by choice
         self._passed: dict[int, int] = {}  # by choice: how much of the content has left
-        self._ended: set[int] = set()
         self._last: list[Message] = []
+        self.ended: set[int] = set()  # choices
         self.endings: dict[int, dict[str, Any]] = {}  # by choice: the message that ends it
 
     @property
@@ -97,13 +97,9 @@ class StreamOrder:
 
     def end(self, choice: int) -> bool:
         """End the choice; false if it has ended before."""
-        is_first = choice not in self._ended
-        self._ended.add(choice)
+        is_first = choice not in self.ended
+        self.ended.add(choice)
         return is_first
-
-    def has_ended(self, choice: int) -> bool:
-        """Whether the end of the choice has been written."""
-        return choice in self._ended
 
     def pass_message(self, message: Message) -> list[Message]:
         """The messages that may be written now: one that ends a choice or has none may be the last, and waits."""

@@ -2,6 +2,7 @@
 """StreamReader: the messages of a streamed completion into frames, in the lanes of their texts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.api.openai.deltas import (
@@ -48,42 +49,33 @@ class StreamOptions(NamedTuple):
     holds: bool = False
     is_shadow: bool = False
 
-    @property
-    def keeps_text(self) -> bool:
-        """Whether the text of the answer is kept: detectors read it whole."""
-        return self.has_reviews or bool(self.trailing)
 
-
+@dataclass(slots=True)
 class Segment:
     """One lane: text of one field of a choice. `start`: where it begins in all text of this field."""
 
-    __slots__ = ("call", "choice", "field", "lane", "received", "start")
-
-    def __init__(self, lane: int, choice: int, field: str, start: int = 0) -> None:
-        self.lane = lane
-        self.choice = choice
-        self.field = field
-        self.start = start
-        self.received = 0
-        self.call: CallReader | None = None
+    lane: int
+    choice: int
+    field: str
+    start: int = 0
+    received: int = 0
+    call: CallReader | None = None
 
 
+@dataclass(slots=True)
 class ChoiceState:
     """What is known of one choice."""
 
-    __slots__ = ("base", "calls", "ends", "is_read", "late", "latest", "open", "reviewable", "trailing", "unsaid")
-
-    def __init__(self) -> None:
-        self.base: dict[str, Any] = {}  # its latest message with text
-        self.reviewable: list[str] = []  # its text, where detectors read it whole
-        self.calls: dict[int, dict[str, Any]] = {}
-        self.is_read = True
-        self.open: dict[str, Segment] = {}  # by field
-        self.ends: dict[str, int] = {}  # by field: where its latest segment ended
-        self.latest: Segment | None = None  # where messages without text leave: the latest run, or the content
-        self.trailing: list[Detection] | None = None
-        self.late: list[dict[str, Any]] = []  # the same under a policy: entries by field
-        self.unsaid: list[dict[str, Any]] = []  # messages without text whose logprobs leave with the next one
+    base: dict[str, Any] = field(default_factory=dict)  # its latest message with text
+    reviewable: list[str] = field(default_factory=list)  # its text, where detectors read it whole
+    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    is_read: bool = True
+    open: dict[str, Segment] = field(default_factory=dict)  # by field
+    ends: dict[str, int] = field(default_factory=dict)  # by field: where its latest segment ended
+    latest: Segment | None = None  # where messages without text leave: the latest run, or the content
+    trailing: list[Detection] | None = None
+    late: list[dict[str, Any]] = field(default_factory=list)  # the same under a policy: entries by field
+    unsaid: list[dict[str, Any]] = field(default_factory=list)  # without text: their logprobs leave with the next
 
 
 class StreamReader:
@@ -98,7 +90,6 @@ class StreamReader:
         self._order = order
         self._is_chat = is_chat
         self._is_ruled = options.lanes is not None
-        self._keeps_text = options.keeps_text
         self._lanes = lanes = _TEXT_LANES if options.lanes is None else options.lanes
         unread = list_unread_keys(lanes)
         self._reads_content = not is_chat or CONTENT_LANE in lanes
@@ -106,10 +97,12 @@ class StreamReader:
         self._unread = (_OTHER_KEYS | CALL_KEYS) & unread if self._is_ruled else frozenset()
         self._is_simple = is_chat and self._reads_content
         self._keeps_logprobs = not options.hides
-        self._count = 0
         self._kept_chars = 0
+        self._number = -1  # of the message that is read
+        self._frames: list[Frame] = []  # the same
         self.guarded = _OTHER_KEYS - unread  # parts of a delta that leave as texts of their own, or not at all
         self.kept = unread if options.hides else None  # parts that may leave unread; None: all may
+        self.keeps_text = options.has_reviews or bool(options.trailing)  # detectors read it whole
         self.first: dict[str, Any] = {}
         self.usage: Any = None
         self.choices: dict[int, ChoiceState] = {}
@@ -122,74 +115,59 @@ class StreamReader:
         if self._is_ruled:
             self.segments.append(Segment(0, 0, ""))  # the lane in which messages pass
             return self.read_beside
-        return self.read_along if self._keeps_text else self.pass_on
+        return self.read_along if self.keeps_text else self.pass_on
 
     # Messages that pass as they came.
 
     def pass_on(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The message in one frame, unread."""
-        number = self._count
-        self._count = number + 1
+        self._number = number = self._number + 1
         return (Frame(number, "", 0, message),)
 
     def read_along(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The message in frames that have its text too, in the lanes of its choices."""
-        number = self._next_number()
-        if not message["choices"]:
-            self._note_bare(message)
-            return (Frame(number, "", next(reversed(self.choices), 0), message),)
+        self._number = number = self._number + 1
         frames = []
         for index, choice, own in self._split(message):
             text = self._text_of(choice)
             known = self._remember(index, choice, text)
             frames.append(Frame(number, text if known.is_read else "", index, own))
-        return frames
+        return frames or (Frame(number, "", next(reversed(self.choices), 0), message),)
 
     def read_beside(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The message without text in the first lane, and its texts in theirs."""
-        number = self._next_number()
-        frames = [Frame(number, "", 0, message)]
-        if not message["choices"]:
-            self._note_bare(message)
+        self._number += 1
+        self._frames = [Frame(self._number, "", 0, message)]
         for index, choice, _ in self._split(message):
             text = self._text_of(choice)
             if not self._remember(index, choice, text).is_read:
                 continue
             if text and self._reads_content:
-                frames.append(self._speak(frames, number, index, CONTENT, text))
+                self._emit(self._find_segment(index, CONTENT), text)
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                self._add_others(frames, number, index, delta)
-                self._add_calls_beside(frames, number, index, delta)
-        return frames
-
-    def _add_calls_beside(self, frames: list[Frame], number: int, index: int, delta: Mapping[str, Any]) -> None:
-        for text in list_call_texts(delta) if self._reads_calls else ():
-            segment = self._find_segment(frames, number, index, text.field)
-            segment.call = segment.call or CallReader(text, is_held=False)
-            plain = segment.call.feed(text.text)
-            if plain:
-                frames.append(Frame(number, plain, segment.lane))
+                self._add_others(index, delta)
+                for call in list_call_texts(delta) if self._reads_calls else ():
+                    segment = self._find_segment(index, call.field)
+                    segment.call = segment.call or CallReader(call, is_held=False)
+                    self._emit(segment, segment.call.feed(call.text))
+        return self._frames
 
     # Messages whose text is held.
 
     def read_held(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message as frames in the lanes of its texts; a frame has the message too where it ends with it."""
-        number = self._count
-        self._count = number + 1
+        """The message as frames in the lanes of its texts; the frame of its content has the message too."""
+        self._number += 1
         if self._is_simple:
-            frame = self._continue(number, message)
+            frame = self._continue(message)
             if frame is not None:
                 return (frame,)
-        if not message["choices"]:
-            self._note_bare(message)
-            return ()
-        frames: list[Frame] = []
+        self._frames = []
         for index, choice, own in self._split(message):
-            self._add(frames, number, index, choice, own)
-        return frames
+            self._add(index, choice, own)
+        return self._frames
 
-    def _continue(self, number: int, message: dict[str, Any]) -> Frame | None:
+    def _continue(self, message: dict[str, Any]) -> Frame | None:
         """The frame of a message that only goes on with the content of its choice, as nearly every one does."""
         choices = message["choices"]
         if len(choices) != 1 or type(choices[0]) is not dict:
@@ -204,13 +182,14 @@ class StreamReader:
             return None
         if self._is_ruled and choice.get("finish_reason") is not None:
             return None
-        if self._keeps_text:
+        if self.keeps_text:
             self._keep_text(known, text)
         known.base = message
         segment.received += len(text)
-        return Frame(number, text, segment.lane, message)
+        return Frame(self._number, text, segment.lane, message)
 
-    def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
+    def _add(self, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
+        """Add the frames of a message with one choice."""
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
         if self._is_ruled:
@@ -218,22 +197,21 @@ class StreamReader:
         whole = own
         calls: Sequence[dict[str, Any]] = ()
         if known.is_read:
-            self._add_others(frames, number, index, choice_of(own).get("delta"))
+            self._add_others(index, choice_of(own).get("delta"))
             own, calls = self._take_calls(own)
         if text and known.is_read and self._reads_content:
-            own = self._add_unread(frames, number, index, own)
+            own = self._add_unread(index, own)
             known.base = own = self._with_unsaid(known, own)
-            frames.append(self._speak(frames, number, index, CONTENT, text)._replace(fields=own))
+            self._emit(self._find_segment(index, CONTENT), text, own)
         elif not self.is_mute(choice_of(own), known):
             if self._is_ruled:
                 known.base = known.base or own
-            segment = known.latest or self._open(frames, number, index, CONTENT)
-            frames.append(Frame(number, "", segment.lane, self._with_unsaid(known, own)))
+            self._emit(known.latest or self._open(index, CONTENT), "", self._with_unsaid(known, own))
         elif self._keeps_logprobs and choice_of(own).get("logprobs"):
             self._order.hold(1)
             known.unsaid.append(own)
         for call in calls:
-            self._add_call(frames, number, index, call, whole)
+            self._add_call(index, call, whole)
         if known.unsaid and index in self._order.endings:
             self._order.endings[index] = self._with_unsaid(known, self._order.endings[index])
 
@@ -249,10 +227,10 @@ class StreamReader:
         rest = {key: value for key, value in own.items() if key != "usage"}
         return rest | {"choices": [{**choice, **dict.fromkeys(_ENDING)}]}
 
-    def _add_others(self, frames: list[Frame], number: int, index: int, delta: Any) -> None:
+    def _add_others(self, index: int, delta: Any) -> None:
         """Add the frames of texts besides content and calls."""
-        for field, text in list_lane_texts(delta, self._lanes) if isinstance(delta, dict) else ():
-            frames.append(self._speak(frames, number, index, field, text))
+        for name, text in list_lane_texts(delta, self._lanes) if isinstance(delta, dict) else ():
+            self._emit(self._find_segment(index, name), text)
 
     def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
         """The message without the calls that are read, and these."""
@@ -263,41 +241,31 @@ class StreamReader:
         rest = {key: value for key, value in delta.items() if key not in CALL_KEYS}
         return {**own, "choices": [{**choice, "delta": rest}]}, list(split_calls(delta))
 
-    def _add_call(
-        self, frames: list[Frame], number: int, index: int, call: dict[str, Any], own: dict[str, Any]
-    ) -> None:
+    def _add_call(self, index: int, call: dict[str, Any], own: dict[str, Any]) -> None:
         """Add the frames of a call, in its own lane: its name comes before its text."""
         known = self.choices[index]
         names = with_texts(call, {}, hides=self._options.hides) if says_more(call) else {}
         named = with_delta(own, names) if says_more(names) else None
         known.base = known.base or with_delta(own, {})
         for text in list_call_texts(call):
-            segment = self._find_segment(frames, number, index, text.field)
+            segment = self._find_segment(index, text.field)
             if segment.call is None:
                 segment.call = CallReader(text)
-                self._enqueue_call(segment)
-            if named is not None:
-                frames.append(Frame(number, "", segment.lane, named))
-                named = None
-            plain = segment.call.feed(text.text)
+                content = known.open.get(CONTENT)
+                self._order.enqueue(index, segment.lane, after=content.received if content is not None else 0)
+            self._emit(segment, "", named)
+            named = None
+            self._emit(segment, segment.call.feed(text.text))
             if segment.call.held > self._options.max_held_chars:
                 raise HeldTooMuch(f"more than {self._options.max_held_chars} characters wait for a detector")
-            segment.received += len(plain)
-            if plain:
-                frames.append(Frame(number, plain, segment.lane))
 
-    def _enqueue_call(self, segment: Segment) -> None:
-        content = self.choices[segment.choice].open.get(CONTENT)
-        self._order.enqueue(segment.choice, segment.lane, after=content.received if content is not None else 0)
-
-    def _add_unread(self, frames: list[Frame], number: int, index: int, own: dict[str, Any]) -> dict[str, Any]:
+    def _add_unread(self, index: int, own: dict[str, Any]) -> dict[str, Any]:
         """Pass on what a message with content has in lanes that nothing reads; the message without it."""
         delta = choice_of(own).get("delta") or {}
         unread = {key: value for key, value in delta.items() if key in self._unread and value}
         if not unread:
             return own
-        segment = self._find_segment(frames, number, index, CONTENT)
-        frames.append(Frame(number, "", segment.lane, with_delta(own, unread)))
+        self._emit(self._find_segment(index, CONTENT), "", with_delta(own, unread))
         rest = {key: value for key, value in delta.items() if key not in unread}
         return {**own, "choices": [{**choice_of(own), "delta": rest}]}
 
@@ -324,42 +292,40 @@ class StreamReader:
 
     # Segments.
 
-    def _speak(self, frames: list[Frame], number: int, index: int, field: str, text: str) -> Frame:
-        segment = self._find_segment(frames, number, index, field)
-        segment.received += len(text)
-        return Frame(number, text, segment.lane)
+    def _emit(self, segment: Segment, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        """Add a frame, unless it has neither text nor fields."""
+        if text or fields is not None:
+            segment.received += len(text)
+            self._frames.append(Frame(self._number, text, segment.lane, fields))
 
-    def _find_segment(self, frames: list[Frame], number: int, index: int, field: str) -> Segment:
-        return self.choices[index].open.get(field) or self._open(frames, number, index, field)
+    def _find_segment(self, index: int, name: str) -> Segment:
+        return self.choices[index].open.get(name) or self._open(index, name)
 
-    def _open(self, frames: list[Frame], number: int, index: int, field: str) -> Segment:
+    def _open(self, index: int, name: str) -> Segment:
         """A new segment; a run before it has all its text, so what it still holds need not wait for more."""
         known = self.choices[index]
-        segment = Segment(len(self.segments), index, field)
+        segment = Segment(len(self.segments), index, name)
         if not self._is_ruled:
             for before in known.open.values():
-                frames.append(Frame(number, "", before.lane, None, is_last=True))
+                self._frames.append(Frame(self._number, "", before.lane, None, is_last=True))
                 known.ends[before.field] = before.start + before.received
             known.open.clear()
-            segment.start = known.ends.get(field, 0)
+            segment.start = known.ends.get(name, 0)
             self._order.enqueue(index, segment.lane)
-        known.open[field] = segment
-        if field == CONTENT or not self._is_ruled:
+        known.open[name] = segment
+        if name == CONTENT or not self._is_ruled:
             known.latest = segment
         self.segments.append(segment)
         return segment
 
     # What is known of messages.
 
-    def _next_number(self) -> int:
-        self._count += 1
-        return self._count - 1
-
     def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
-        """The choices of a message, each with a message of its own."""
+        """The choices of a message, each with a message of its own; one without choices may have the usage."""
         choices = message["choices"]
-        if not self.first:
-            self.first = message
+        self.first = self.first or message
+        if not choices and message.get("usage") is not None:
+            self.usage = message["usage"]
         for place, choice in enumerate(choices):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the stream is no object")
@@ -372,12 +338,6 @@ class StreamReader:
                 if place < len(choices) - 1:
                     own.pop("usage", None)
             yield index, choice, own
-
-    def _note_bare(self, message: dict[str, Any]) -> None:
-        """Note a message without choices: it may be the first, and it may have the usage."""
-        self.first = self.first or message
-        if message.get("usage") is not None:
-            self.usage = message["usage"]
 
     def _text_of(self, choice: Mapping[str, Any]) -> str:
         if self._is_chat:
@@ -405,7 +365,7 @@ class StreamReader:
             if self._options.has_reviews and isinstance(delta.get("tool_calls"), list):
                 self._count_kept(len(encode(delta["tool_calls"])))
                 merge_tool_calls(known.calls, delta["tool_calls"])
-        if text and self._keeps_text:
+        if text and self.keeps_text:
             self._keep_text(known, text)
         return known
 

@@ -48,21 +48,18 @@ class CallText(NamedTuple):
 
 def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """The calls of a delta one by one, each in a delta of its own."""
-    single = delta.get(FUNCTION_CALL)
-    if isinstance(single, Mapping):
-        yield {FUNCTION_CALL: single}
     for place, call in _list_calls(delta):
-        yield {TOOL_CALLS: [{**call, "index": place}]}
+        if place is None:
+            yield {FUNCTION_CALL: call["function"]}
+        else:
+            yield {TOOL_CALLS: [{**call, "index": place}]}
 
 
 def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[CallText]:
-    """The texts of the calls in a message or a delta; of a call that only tells its name the text is empty.
+    """The texts of the calls in a message or a delta; of a call that has only its name the text is empty.
 
-    In a whole message a call's place is that in the list, whatever it says.
+    In a whole message a call's place is that in the list, whatever its index.
     """
-    single = message.get(FUNCTION_CALL)
-    if isinstance(single, Mapping):
-        yield CallText(None, "", "arguments", _as_text(single.get("arguments")))
     for place, call in _list_calls(message, is_whole=is_whole):
         kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
         for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
@@ -76,36 +73,40 @@ def with_texts(
 
     `hides`: what is not known of a call may tell what its text no longer does, so it is left out.
     """
-    told: dict[str, Any] = {}
-    single = message.get(FUNCTION_CALL)
-    if isinstance(single, Mapping):
-        field = CallText(None, *_FUNCTION, "").field
-        told[FUNCTION_CALL] = {**_keep_known(single, hides), "arguments": texts.get(field, "")}
+    written: dict[str, Any] = {}
     if isinstance(message.get(TOOL_CALLS), list):
-        told[TOOL_CALLS] = [
-            _with_text(call, place, texts, hides) for place, call in _list_calls(message, is_whole=is_whole)
-        ]
-    return told
+        written[TOOL_CALLS] = []
+    for place, call in _list_calls(message, is_whole=is_whole):
+        one = _with_text(call, place, texts, hides)
+        if place is None:
+            written = {FUNCTION_CALL: one["function"], **written}
+        else:
+            written[TOOL_CALLS].append(one)
+    return written
 
 
-def _with_text(call: Mapping[str, Any], place: int, texts: Mapping[str, str], hides: bool) -> dict[str, Any]:
-    told = _keep_known(call, hides)
+def _with_text(call: Mapping[str, Any], place: int | None, texts: Mapping[str, str], hides: bool) -> dict[str, Any]:
+    written = _keep_known(call, hides)
     for kind, key in _KINDS:
         inner = call.get(kind)
         if isinstance(inner, Mapping):
-            told[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
+            written[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
         else:
-            told.pop(kind, None)
-    return told
+            written.pop(kind, None)
+    return written
 
 
 def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
     return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
 
 
-def _list_calls(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """The calls with their places; one that does not tell its place has that in the list."""
-    calls = message.get(TOOL_CALLS)
+def _list_calls(
+    message: Mapping[str, Any], *, is_whole: bool = False
+) -> Iterable[tuple[int | None, Mapping[str, Any]]]:
+    """The calls with their places: one without an index has that in the list, a lone function call has none."""
+    single, calls = message.get(FUNCTION_CALL), message.get(TOOL_CALLS)
+    if isinstance(single, Mapping):
+        yield None, {"function": single}
     for at, call in enumerate(calls if isinstance(calls, list) else ()):
         if isinstance(call, Mapping):
             place = call.get("index")
@@ -119,15 +120,14 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def says_more(call: Mapping[str, Any]) -> bool:
-    """Whether a call without its text still says something, as its first piece does with its name."""
-    parts = [call.get(FUNCTION_CALL), *(call.get(TOOL_CALLS) or ())]
-    return any(_names(part) for part in parts if isinstance(part, Mapping))
+def says_more(delta: Mapping[str, Any]) -> bool:
+    """Whether calls without their texts still say something, as the first piece of one does with its name."""
+    return any(_names(call) for _, call in _list_calls(delta))
 
 
-def _names(part: Mapping[str, Any]) -> bool:
-    inner = [part[kind] for kind, _ in _KINDS if isinstance(part.get(kind), Mapping)]
-    own = [value for key, value in part.items() if key not in ("index", "function", "custom", *_TEXT_KEYS)]
+def _names(call: Mapping[str, Any]) -> bool:
+    inner = [call[kind] for kind, _ in _KINDS if isinstance(call.get(kind), Mapping)]
+    own = [value for key, value in call.items() if key not in ("index", "function", "custom", *_TEXT_KEYS)]
     return any(own) or any(value for one in inner for key, value in one.items() if key not in _TEXT_KEYS)
 
 

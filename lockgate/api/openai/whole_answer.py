@@ -41,16 +41,11 @@ class Dialect(NamedTuple):
     """What differs between chats and texts in their answers."""
 
     kind: str
+    is_chat: bool  # a choice has a message or a delta; else it has a text
     whole_object: str
     chunk_object: str
     last_keys: tuple[str, ...]
     empty_warning: str
-    warns_of_empty_streams: bool
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether a choice has a message or a delta; else it has a text."""
-        return self.kind == "chat"
 
     def say(self, text: str, key: str = "message") -> dict[str, Any]:
         """The part of a choice that says this; `key` is `delta` in a stream."""
@@ -58,10 +53,9 @@ class Dialect(NamedTuple):
 
 
 _EMPTY = "Choice of index {} has no content"
-CHATS = Dialect("chat", "chat.completion", "chat.completion.chunk", ("prompt_logprobs",), _EMPTY, True)
-TEXTS = Dialect(
-    "text", "text_completion", "text_completion", ("usage",), f"{_EMPTY}. Output detection was not executed", False
-)
+_UNREAD = f"{_EMPTY}. Output detection was not executed"
+CHATS = Dialect("chat", True, "chat.completion", "chat.completion.chunk", ("prompt_logprobs",), _EMPTY)
+TEXTS = Dialect("text", False, "text_completion", "text_completion", ("usage",), _UNREAD)
 
 
 class WholeAnswer:

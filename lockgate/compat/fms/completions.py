@@ -70,23 +70,22 @@ class FmsStreamReader(StreamReader):
         """The message in frames with its text, its keys in order."""
         return super().read_along(_in_order(message, is_chat=self._is_chat))
 
-    def _add(self, frames: list[Frame], number: int, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
-        super()._add(frames, number, index, choice, own)
-        self.ledgers.setdefault(index, Ledger()).add(number, own)
-        self.ends[index] = number, own
+    def _add(self, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
+        super()._add(index, choice, own)
+        self.ledgers.setdefault(index, Ledger()).add(self._number, own)
+        self.ends[index] = self._number, own
 
 
 class FmsEventWriter(EventWriter):
     """Each event carries the messages that the chunker names; the last message of each text follows all texts."""
 
+    _reader_type = FmsStreamReader
     _reader: FmsStreamReader
+    _repeats_usage = True
 
     def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
         super().__init__(dialect, asked, options)
         self._carried: dict[int, int] = {}  # by choice: the last message of its last event
-
-    def _open_reader(self) -> StreamReader:
-        return FmsStreamReader(self._options, self._order, is_chat=self._is_chat)
 
     def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
         """The events of a release; behind the last text of a text completion, the last messages too."""
@@ -125,9 +124,6 @@ class FmsEventWriter(EventWriter):
 
     def _late_place(self, known: ChoiceState) -> dict[str, Any]:
         return {}
-
-    def _late_usage(self) -> Any:
-        return self._reader.usage
 
 
 def _in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
