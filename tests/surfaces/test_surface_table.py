@@ -8,15 +8,12 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from tests.surfaces.answers import ASPECTS, Seen
-from tests.surfaces.cells import CELLS, SECRET, UNGROUNDED, Cell
-from tests.surfaces.differences import DIFFERENCES, KNOWN_WRONG, Spot
+from tests.surfaces.cells import SECRET
+from tests.surfaces.comparison import ALLOWED, WRONG, ask_cell, find_faults, list_cells
+from tests.surfaces.differences import DIFFERENCES, KNOWN_WRONG
 from tests.surfaces.expectations import expect
 from tests.surfaces.gateway import Table, open_table
-from tests.surfaces.surfaces import SURFACES, Request
-
-ALLOWED = {spot: entry for entry in DIFFERENCES for spot in entry.where.list_spots()}
-WRONG = {spot: kind for kind, fault in KNOWN_WRONG.items() for where in fault.where for spot in where.list_spots()}
+from tests.surfaces.surfaces import SURFACES
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -30,39 +27,10 @@ async def table(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Table
 async def test_every_cell_is_as_the_table_says_or_as_an_entry_of_the_differences_says(
     table: Table, surface: str
 ) -> None:
-    asked = SURFACES[surface]
     faults: list[str] = []
-    for cell in CELLS:
-        if cell.place in asked.places:
-            table.upstreams.set_scene(cell.scene, cell.keys.order)
-            seen = await asked.ask(Request(table, cell, asked.is_stream))
-            faults += find_faults(surface, cell, seen)
+    for cell in list_cells(surface):
+        faults += find_faults(surface, cell, await ask_cell(table, surface, cell))
     assert not faults, "\n".join(["", *faults])
-
-
-def find_faults(surface: str, cell: Cell, seen: Seen) -> Iterator[str]:
-    """What an aspect should be and is not; and entries of the differences that have nothing to say any more."""
-    expected = expect(cell, retrieves=SURFACES[surface].retrieves)
-    for aspect in ASPECTS:
-        spot = Spot(surface, cell, aspect)
-        right, found = getattr(expected, aspect), getattr(seen, aspect)
-        wanted = ALLOWED[spot].instead if spot in ALLOWED else right
-        name = f"{surface} {cell.policy} {cell.place} {aspect}"
-        if spot in WRONG and found == wanted:
-            yield f"{name} is right now: take it out of KNOWN_WRONG, `{WRONG[spot]}`"
-        elif spot in ALLOWED and wanted == right:
-            yield f"{name} does not differ: take it out of DIFFERENCES, {ALLOWED[spot].rule}"
-        elif spot not in WRONG and found != wanted:
-            yield f"{name}\n   should be {wanted}\n   is        {found}"
-    yield from find_leaks(surface, cell, seen)
-
-
-def find_leaks(surface: str, cell: Cell, seen: Seen) -> Iterator[str]:
-    """A finding that left though the table hides it: no entry of the differences excuses that."""
-    expected = expect(cell, retrieves=SURFACES[surface].retrieves)
-    for secret in (SECRET, UNGROUNDED):
-        if secret in str(seen.text) and secret not in str(expected.text):
-            yield f"{surface} {cell.policy} {cell.place} releases the finding: {seen.text}"
 
 
 def test_no_cell_has_two_entries() -> None:
@@ -84,8 +52,7 @@ def test_every_entry_means_a_cell_of_the_table() -> None:
 
 @pytest.mark.parametrize("surface", SURFACES)
 def test_a_wrong_cell_and_an_entry_without_a_difference_are_both_found(surface: str) -> None:
-    cells = [cell for cell in CELLS if cell.place in SURFACES[surface].places]
-    for cell in cells:
+    for cell in list_cells(surface):
         right = expect(cell, retrieves=SURFACES[surface].retrieves)
         told = list(find_faults(surface, cell, right))
         entries = [one for one in {**ALLOWED, **WRONG} if (one.surface, one.cell) == (surface, cell)]
