@@ -67,6 +67,9 @@ DOCUMENT_PLACES: tuple[Place, ...] = ("documents", "grounding")
 TEXT_PLACES: tuple[Place, ...] = ("input", "output")
 CHAT_PLACES: tuple[Place, ...] = (*TEXT_PLACES, "tool_arguments", "reasoning", "one_of_two_choices")
 ANSWER_PLACES: tuple[Place, ...] = (*TEXT_PLACES, *DOCUMENT_PLACES)
+LANE_PLACES: tuple[Place, ...] = (*ANSWER_PLACES, "tool_arguments", "reasoning")
+LATE_PLACES: tuple[Place, ...] = (*ANSWER_PLACES, "tool_arguments", "one_of_two_choices")
+ALL_PLACES: tuple[Place, ...] = (*CHAT_PLACES, *DOCUMENT_PLACES)
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,16 @@ class Policy:
     """One policy: its keys in a config file, and the detectors that differ from the usual ones."""
 
     keys: Mapping[str, Any]
-    places: tuple[Place, ...] = (*CHAT_PLACES, *DOCUMENT_PLACES)
+    places: tuple[Place, ...] = ALL_PLACES
     remote: Mapping[Section, str] = field(default_factory=dict)  # detectors over the network in these sections
     failing: str = ""  # the detector that stands at the place of the finding and fails
     order: Order = ""  # of two that work at the same time: who reads the question, and the model with its readers
 
 
-_GUESSES: Mapping[str, Any] = {"on_finding": {"input": "block", "output": "mask"}, "speculative": True}
+_GUESSES: Mapping[str, Any] = {
+    "on_finding": {"input": "block", "documents": "mask", "output": "mask", "grounding": "mask"},
+    "speculative": True,
+}
 _MASKS: Mapping[str, Any] = {"on_finding": "mask"}
 _SHADOW: Mapping[str, Any] = {"mode": "shadow"}
 _PASSES: Mapping[str, Any] = {"on_detector_failure": "pass"}
@@ -94,14 +100,14 @@ POLICIES: Mapping[str, Policy] = {
     "drop": Policy({"on_finding": {"documents": "drop"}}, ("documents",)),
     "shadow_mask": Policy({**_MASKS, **_SHADOW}),
     "shadow_block": Policy({"on_finding": "block", **_SHADOW}),
-    "speculative": Policy(_GUESSES, TEXT_PLACES, {"input": "late"}, order="question first"),
-    "speculative_late": Policy(_GUESSES, TEXT_PLACES, {"input": "late", "output": "far"}, order="answer first"),
-    "fail": Policy(_MASKS, ANSWER_PLACES, failing="broken"),
-    "fail_4xx": Policy(_MASKS, ANSWER_PLACES, failing="refusing"),
-    "pass": Policy({**_MASKS, **_PASSES}, ANSWER_PLACES, failing="broken"),
-    "pass_4xx": Policy({**_MASKS, **_PASSES}, ANSWER_PLACES, failing="refusing"),
-    "shadow_fail": Policy({**_MASKS, **_SHADOW}, ANSWER_PLACES, failing="broken"),
-    "shadow_pass": Policy({**_MASKS, **_SHADOW, **_PASSES}, ANSWER_PLACES, failing="broken"),
+    "speculative": Policy(_GUESSES, ALL_PLACES, {"input": "late"}, order="question first"),
+    "speculative_late": Policy(_GUESSES, LATE_PLACES, {"input": "late", "output": "far"}, order="answer first"),
+    "fail": Policy(_MASKS, LANE_PLACES, failing="broken"),
+    "fail_4xx": Policy(_MASKS, LANE_PLACES, failing="refusing"),
+    "pass": Policy({**_MASKS, **_PASSES}, LANE_PLACES, failing="broken"),
+    "pass_4xx": Policy({**_MASKS, **_PASSES}, LANE_PLACES, failing="refusing"),
+    "shadow_fail": Policy({**_MASKS, **_SHADOW}, LANE_PLACES, failing="broken"),
+    "shadow_pass": Policy({**_MASKS, **_SHADOW, **_PASSES}, LANE_PLACES, failing="broken"),
 }
 
 

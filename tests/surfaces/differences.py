@@ -18,6 +18,7 @@ AGENT_HTTP = "agent_chat agent_text"
 MASKS, SHADOWS = "mask mask_label mask_pseudonym", "shadow_mask shadow_block"
 ACTIONS = f"annotate {MASKS} stop block"
 GUESSES = "speculative speculative_late"
+FAILS, PASSES = "fail fail_4xx", "pass pass_4xx shadow_fail shadow_pass"
 
 
 class Spot(NamedTuple):
@@ -100,25 +101,27 @@ KNOWN_WRONG: Mapping[str, Fault] = {
     "findings are not reported": Fault(
         "`detections` are on every surface that has a place for fields.",
         [
-            Where(AGENT_HTTP, f"{ACTIONS} drop", "documents grounding", "findings"),
-            Where("model_chat", ACTIONS, "reasoning tool_arguments", "findings"),
-            Where(MODELS, ACTIONS, "one_of_two_choices", "findings"),
+            Where(AGENT_HTTP, f"{ACTIONS} drop {GUESSES}", "documents grounding", "findings"),
+            Where("model_chat", f"{ACTIONS} {GUESSES}", "reasoning tool_arguments", "findings"),
+            Where(MODELS, f"{ACTIONS} {GUESSES}", "one_of_two_choices", "findings"),
         ],
     ),
     "a configured model refuses `tools` and `n`": Fault(
         "A backend that speaks OpenAI gets every field.",
         [
-            Where("model_chat", f"{ACTIONS} {SHADOWS}", "tool_arguments", EVERYTHING),
-            Where(MODELS, f"{ACTIONS} {SHADOWS}", "one_of_two_choices", EVERYTHING),
+            Where("model_chat", f"{ACTIONS} {SHADOWS} {GUESSES} {PASSES}", "tool_arguments", EVERYTHING),
+            Where("model_chat", FAILS, "tool_arguments", "outcome model"),
+            Where(MODELS, f"{ACTIONS} {SHADOWS} {GUESSES}", "one_of_two_choices", EVERYTHING),
         ],
     ),
     "a configured model loses reasoning": Fault(
         "It passes the gate in its own lane (D-7).",
         [
-            Where("model_chat", f"{ACTIONS} {SHADOWS}", "reasoning", "text detectors"),
-            Where("model_chat", f"annotate {MASKS} stop {SHADOWS}", "reasoning", "released"),
-            Where("model_chat", f"{MASKS} stop block {SHADOWS}", "reasoning", "receipt"),
+            Where("model_chat", f"{ACTIONS} {SHADOWS} speculative {PASSES}", "reasoning", "text detectors"),
+            Where("model_chat", f"annotate {MASKS} stop {SHADOWS} speculative {PASSES}", "reasoning", "released"),
+            Where("model_chat", f"{MASKS} stop block {SHADOWS} speculative {PASSES}", "reasoning", "receipt"),
             Where("model_chat", "stop block", "reasoning", "outcome"),
+            Where("model_chat", FAILS, "reasoning", "outcome receipt released detectors"),
         ],
     ),
     "a tool call that is stopped is taken out of a whole answer, and counted as released": Fault(

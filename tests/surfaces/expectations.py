@@ -82,7 +82,7 @@ def find_rule(cell: Cell) -> Rule:
     if cell.policy in SHADOWS:  # nothing is changed; the receipt tells what would have been done
         return kept._replace(receipt=ACTIONS[section, SHADOWS[cell.policy]].receipt)
     if cell.keys.order:  # the model is asked before the question is read
-        return ACTIONS["input", "block"]._replace(model=READ) if section == "input" else ACTIONS["output", "mask"]
+        return ACTIONS["input", "block"]._replace(model=READ) if section == "input" else ACTIONS[section, "mask"]
     return ACTIONS[section, SAME.get(cell.policy, cell.policy)]
 
 
