@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents for an agent's question: all its sources asked at once, read by detectors, put in one order by rank.
-
-A source that fails or is late gives nothing, and the others go on; if all do, there are no documents. Refuses to know
-how a source searches.
-"""
+"""Documents for an agent's question: all its sources asked at once, read by detectors, put in one order by rank."""
 
 import asyncio
 from collections.abc import Generator, Sequence
@@ -11,16 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.errors import UpstreamError
-from lockgate.gate.receipts import Part
 from lockgate.gate.values import Document
-from lockgate.guard.account import Meter
-from lockgate.guard.policy import Policy
 from lockgate.guard.request import fail_check
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
-from lockgate.interfaces import DataSource, Embedder, HybridSource
-from lockgate.rag.retrieval import Retrieval
-from lockgate.rag.sources import Budget, Inspection, NamedSource, Originals, inspect, query, read_text
+from lockgate.interfaces import Embedder, HybridSource
+from lockgate.rag.sources import DocumentReader, NamedSource, Retrieval
 from lockgate.task_groups import run_together
 
 
@@ -32,37 +24,29 @@ class Library(NamedTuple):
     min_similarity: float = 0.0
 
 
-class Guarded(NamedTuple):
-    """Who reads documents, and the account of the turn."""
-
-    guarding: Policy
-    meter: Meter
-
-
-async def find_documents(wanted: Query, library: Library, guarded: Guarded, until: float) -> tuple[Document, ...]:
+async def find_documents(wanted: Query, library: Library, reader: DocumentReader, until: float) -> tuple[Document, ...]:
     """The best documents first, only those that may be used, until that time of the loop's clock."""
     if not library.sources:
         return ()
-    guarding, meter = guarded
-    readers = meter.watch(guarding.documents, Part.DOCUMENTS)
-    permits = asyncio.Semaphore(guarding.max_open)
-    originals: Originals = {}
-    inspection = Inspection(readers, guarding.for_documents, meter, permits, originals, guarding.max_chars)
-    budget = Budget()
 
     async def ask(source: NamedSource) -> Retrieval:
-        keyed = NamedSource(source.path, partial(_Keyed, source, wanted))
-        return await inspect(budget.take(await query(keyed, wanted.question, library.passages, until)), inspection)
+        return await reader.ask(source.path, partial(_search, source, wanted, library.passages), until)
 
     try:
         retrievals = await run_together([partial(ask, one) for one in library.sources], len(library.sources))
     except UpstreamError as error:  # of a detector: sources tell theirs otherwise
         raise fail_check(error) from error
     documents = _merge(retrievals, library)
-    for document in documents:
-        _, read = originals.get(id(document), (document, read_text(document)))
-        meter.note_released(Part.DOCUMENTS, read)
+    reader.note_used(documents)
     return documents
+
+
+async def _search(named: NamedSource, wanted: Query, limit: int) -> Sequence[Document]:
+    """What a source finds, with keywords if it takes them."""
+    source = named.open()
+    if isinstance(source, HybridSource):
+        return await source.search_both(wanted, limit)
+    return await source.search(wanted.question, limit)
 
 
 def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document, ...]:
@@ -103,22 +87,3 @@ class Foreseen:
 
     def __await__(self) -> Generator[Any, None, Sequence[float]]:
         return asyncio.shield(self._made).__await__()
-
-
-class _Keyed:
-    """A source that is asked with keywords, if it takes them."""
-
-    __slots__ = ("_query", "_source")
-
-    def __init__(self, named: NamedSource, wanted: Query) -> None:
-        self._source: DataSource = named.open()
-        self._query = wanted
-
-    async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """What the source finds."""
-        source = self._source
-        return await (
-            source.search_both(self._query, limit)
-            if isinstance(source, HybridSource)
-            else source.search(question, limit)
-        )

@@ -29,7 +29,7 @@ from lockgate.agent.answer import (
 )
 from lockgate.agent.graph import Graphs, Tools
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Foreseen, Guarded, Library, find_documents
+from lockgate.agent.retrieval import Foreseen, Library, find_documents
 from lockgate.agent.routes import (
     CONVERSATIONAL_SLOT,
     NOTHING_FOUND,
@@ -51,6 +51,7 @@ from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
 from lockgate.guard.stream import Source
 from lockgate.index.fusion import Query
 from lockgate.interfaces import Embedder, Model, SessionStore
+from lockgate.rag.sources import DocumentReader
 from lockgate.sessions.turns import (
     ASSISTANT,
     SYSTEM,
@@ -299,8 +300,8 @@ class _Turn:
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
         query = query._replace(vector=self._vector)
-        guarded = Guarded(self._guarding, self._meter)
-        return await find_documents(query, self._agent.library, guarded, self._clock() + left_s * 2 / 3)
+        reader = DocumentReader(self._guarding, self._meter)
+        return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 
     def _foresee(self) -> None:
         """The question's vector is made while the model looks for keywords."""

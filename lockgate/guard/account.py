@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors whose work is noted on a request's receipt, and which are told what an answer rests on.
-
-Knows how a detector at work is wrapped; decides nothing about what it finds.
-"""
+"""The account of one request: its receipt and policy metrics. Detectors are wrapped so that they write it."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from time import perf_counter
@@ -30,14 +26,6 @@ class Chunking(NamedTuple):
 
     id: str
     chunker: Chunker
-
-
-class Basis(NamedTuple):
-    """What an answer is compared with, by what it is cut for that, and how many comparisons may be open at once."""
-
-    documents: Sequence[str]
-    chunking: Chunking
-    max_open: int = 5
 
 
 class Meter:
@@ -98,22 +86,19 @@ class Meter:
         observe_policy(self.receipt)
 
     def _watch(self, one: ActiveGuard, part: Part) -> ActiveGuard:
-        self.receipt.expect(one.guard.id, part)
+        entry = self._open_entry(one, part)
         seen = self._found_in_answer if part is Part.ANSWER else {}
-        reading: Reading = _Metered(
-            one.guard.id, one.reading, part, self.receipt, one.threshold, seen, one.guard.id in self._own
-        )
-        excuse = self._excuse(one) if one.passes or self._is_shadow else None
-        if excuse is not None:
-            reading = _Excused(reading, excuse)
-        return replace(one, reading=reading, holds=one.holds and not self._is_shadow, excuse=excuse)
+        reading = _MeteredReading(entry, one.reading, one.threshold, seen)
+        return replace(one, reading=reading, holds=one.holds and not self._is_shadow, excuse=entry.excuse)
 
     def _watch_review(self, one: ActiveReview, part: Part) -> ActiveReview:
-        self.receipt.expect(one.guard.id, part)
-        review: Review = _MeteredReview(one.guard.id, one.review, part, self.receipt, one.guard.id in self._own)
-        if one.passes or self._is_shadow:
-            review = _ExcusedReview(review, self._excuse(one))
-        return replace(one, review=review)
+        return replace(one, review=_MeteredReview(self._open_entry(one, part), one.review))
+
+    def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
+        name = one.guard.id
+        self.receipt.expect(name, part)
+        excuse = self._excuse(one) if one.passes or self._is_shadow else None
+        return _Entry(name, part, self.receipt, name in self._own, excuse)
 
     def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
         """Takes a failure; whether the text goes on all the same."""
@@ -168,9 +153,14 @@ def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple
     return tuple(_tell(one, paths) for one in guards)
 
 
-def ground(reviews: Sequence[ActiveReview], basis: Basis, *, holds: bool) -> tuple[ActiveGuard, ...]:
-    """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents."""
-    return tuple(_ground(one, basis, holds) for one in reviews)
+def ground(
+    reviews: Sequence[ActiveReview], documents: Sequence[str], chunking: Chunking, max_open: int = 5, *, holds: bool
+) -> tuple[ActiveGuard, ...]:
+    """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents.
+
+    Those without a chunker read what `chunking` cuts; each makes at most `max_open` comparisons at once.
+    """
+    return tuple([_ground(one, tuple(documents), chunking, max_open, holds=holds) for one in reviews])
 
 
 def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
@@ -184,92 +174,75 @@ def _takes_sources(kind: type) -> bool:
     return issubclass(kind, SourceReading)  # slow, so once for each class
 
 
-def _ground(one: ActiveReview, basis: Basis, holds: bool) -> ActiveGuard:
+def _ground(
+    one: ActiveReview, documents: tuple[str, ...], chunking: Chunking, max_open: int, *, holds: bool
+) -> ActiveGuard:
     own = one.guard
-    has_own = own.chunker is not None and not own.reads_whole_text
-    cutter = Chunking(own.chunker_id, own.chunker) if has_own and own.chunker is not None else basis.chunking
+    cutter = chunking if own.chunker is None or own.reads_whole_text else Chunking(own.chunker_id, own.chunker)
     guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
-    return ActiveGuard(
-        guard, _Grounding(own.id, one.review, tuple(basis.documents), basis.max_open), one.threshold, holds, one.passes
-    )
+    return ActiveGuard(guard, _Grounding(own.id, one.review, documents, max_open), one.threshold, holds, one.passes)
 
 
-@contextmanager
-def _naming(detector_id: str, *, is_own: bool) -> Iterator[None]:
-    """A failure is that of the detector as the settings call it. What one of the policy's own refuses is a failure."""
-    try:
-        yield
-    except RequestError as error:
-        if not is_own:
-            raise
-        raise Rejected(detector_id, f"detector `{detector_id}` refused the text", status=502) from error
-    except UpstreamError as error:
-        error.service = detector_id
-        raise
+class _Entry(NamedTuple):
+    """The place of one detector in the account of a request."""
 
-
-class _Metered(NamedTuple):
     detector_id: str
-    reading: Reading
     part: Part
     receipt: Receipt
+    is_own: bool  # the policy names the detector: what it refuses is a failure
+    excuse: Excuse | None
+
+    def note_read(self, texts: Sequence[str], started: float) -> None:
+        self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
+
+    def fail(self, error: LockgateError) -> None:
+        """Raise the error as a failure of the detector as the settings call it, unless it is excused."""
+        name = self.detector_id
+        if isinstance(error, UpstreamError):
+            error.service = name
+        elif self.is_own and isinstance(error, RequestError):
+            refused, error = error, Rejected(name, f"detector `{name}` refused the text", status=502)
+            error.__cause__ = refused
+        if self.excuse is None or not self.excuse(error):
+            raise error
+
+
+class _MeteredReading(NamedTuple):
+    entry: _Entry
+    reading: Reading
     threshold: float
     seen: dict[str, int]  # findings, by detector
-    is_own: bool
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        started = perf_counter()
-        with _naming(self.detector_id, is_own=self.is_own):
+        entry, started = self.entry, perf_counter()
+        name = entry.detector_id
+        try:
             found = await self.reading.read(excerpts)
             if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
-                raise BrokeProtocol(self.detector_id, f"detector `{self.detector_id}`: too few answers")
-        texts = [excerpt.text for excerpt in excerpts]
-        self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
+                raise BrokeProtocol(name, f"detector `{name}`: too few answers")
+        except LockgateError as error:
+            entry.fail(error)
+            return ()
+        entry.note_read([excerpt.text for excerpt in excerpts], started)
         count = sum([one.score >= self.threshold for of_text in found for one in of_text])
         if count:
-            self.seen[self.detector_id] = self.seen.get(self.detector_id, 0) + count
+            self.seen[name] = self.seen.get(name, 0) + count
         return found
 
 
 class _MeteredReview(NamedTuple):
-    detector_id: str
+    entry: _Entry
     inner: Review
-    part: Part
-    receipt: Receipt
-    is_own: bool
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
         started = perf_counter()
-        with _naming(self.detector_id, is_own=self.is_own):
+        try:
             found = await self.inner.review(subject)
-        self.receipt.note_read(self.detector_id, self.part, [last_text(subject)], perf_counter() - started)
+        except LockgateError as error:
+            self.entry.fail(error)
+            return ()
+        self.entry.note_read([last_text(subject)], started)
         return found
-
-
-class _Excused(NamedTuple):
-    inner: Reading
-    excuse: Excuse
-
-    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        try:
-            return await self.inner.read(excerpts)
-        except LockgateError as error:
-            if not self.excuse(error):
-                raise
-            return ()
-
-
-class _ExcusedReview(NamedTuple):
-    inner: Review
-    excuse: Excuse
-
-    async def review(self, subject: Subject) -> Sequence[Detection]:
-        try:
-            return await self.inner.review(subject)
-        except LockgateError as error:
-            if not self.excuse(error):
-                raise
-            return ()
 
 
 class _Grounding(NamedTuple):

@@ -25,7 +25,7 @@ from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Verdict, hide, judge_whole
-from lockgate.guard.account import Basis, Chunking, Meter, ground, tell_sources
+from lockgate.guard.account import Chunking, Meter, ground, tell_sources
 from lockgate.guard.detect import Slice, detect_slices, review_all
 from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Policy
@@ -274,8 +274,7 @@ class _GuardedRun:
         readers = tell_sources(policy.output, {one.source for one in prepared.documents}) if policy.output else ()
         texts = [one.text for one in prepared.documents] or [prepared.lack]
         if policy.grounding and chunking is not None and any(texts):
-            basis = Basis(texts, chunking, policy.max_open)
-            readers += ground(policy.grounding, basis, holds=policy.grounding_holds)
+            readers += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
         return self._meter.watch(readers, Part.ANSWER) if readers else ()
 
     async def _note_failure(self, source: Source) -> Source:

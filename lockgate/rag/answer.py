@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Question in, grounded and guarded answer out: retrieve -> prompt -> guarded stream -> citations.
 
-One coroutine carries a request and tells its listener each step as it happens: a listener that takes long to hear slows
-this request and no other. Everything under way belongs to it and ends with it. A whole answer and a stream go the same
-way; without detectors text is passed on as it comes.
-
-The prompt is read while the sources are asked, unless what is found is to be masked: then nobody may see it before. The
-model is asked when that is done, or where the policy wants it before; nothing leaves before. A prompt that is blocked
-ends the request where it stands. Refuses to know any wire shape, and how a source or a model is called.
+One coroutine carries a request and awaits its listener at each step. The prompt is read while the sources are asked,
+unless what is found is to be masked. A prompt that is blocked ends the request.
 """
 
 import asyncio
@@ -18,11 +13,11 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
-from lockgate.gate.citations import CitationScanner
+from lockgate.gate.citations import Citation, CitationScanner
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import Grounds, build_prompt, tell_lack
-from lockgate.gate.receipts import Part
-from lockgate.gate.values import Frame
+from lockgate.gate.receipts import Receipt
+from lockgate.gate.values import Detection, Document, Frame
 from lockgate.guard.account import Chunking
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
@@ -42,18 +37,7 @@ from lockgate.guard.request import (
 )
 from lockgate.guard.stream import Source
 from lockgate.interfaces import GroundedModel, Model
-from lockgate.rag.retrieval import Retrieval, Status, merge_documents
-from lockgate.rag.sources import (
-    MAX_LOGGED_CHARS,
-    Budget,
-    Inspection,
-    NamedSource,
-    Originals,
-    inspect,
-    query,
-    read_text,
-)
-from lockgate.rag.steps import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.sources import MAX_LOGGED_CHARS, DocumentReader, NamedSource, Retrieval, Status, merge_documents
 from lockgate.rag.trace import Trace
 from lockgate.task_groups import Group, run_group
 from lockgate.telemetry import Event, log_event, name_causes
@@ -62,6 +46,60 @@ _ABANDONED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
 _LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
 _GRACE_S = 0.5  # for detectors, once sources and model have no time left
+
+
+class RetrievalStarted(NamedTuple):
+    """The sources are being asked."""
+
+    sources: int
+
+
+class SourceEnded(NamedTuple):
+    """A source has answered, failed, or is late."""
+
+    retrieval: Retrieval
+
+
+class RetrievalEnded(NamedTuple):
+    """No source is open any more."""
+
+    documents: int
+    time_ms: int
+
+
+class GenerationStarted(NamedTuple):
+    """The model is being asked."""
+
+
+class Token(NamedTuple):
+    """A piece of the answer as it may be read; the span is that of the model's text which it stands for."""
+
+    text: str
+    start: int
+    end: int
+    detections: tuple[Detection, ...] = ()
+
+
+Step = RetrievalStarted | SourceEnded | RetrievalEnded | GenerationStarted | Token
+
+
+class Outcome:
+    """What is known of a request when it is over. Retrievals stand in the order of the request."""
+
+    def __init__(self) -> None:
+        self.retrievals: list[Retrieval] = []
+        self.ended: list[Retrieval] = []  # in the order in which they ended
+        self.documents: list[Document] = []
+        self.usage: Mapping[str, int] | None = None
+        self.retrieval_ms = self.generation_ms = self.total_ms = 0
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.found_in_answer: list[Detection] = []
+        self.grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
+        self.citations: list[Citation] = []
+        self.receipt = Receipt()
+        self.excused: Mapping[str, bool] = {}  # detectors that failed, and whether that would have ended the request
+        self.pseudonyms: Mapping[str, str] = {}  # what made-up names stand for
+        self.is_prompt_blocked = self.is_answer_blocked = False
 
 
 class Limits(NamedTuple):
@@ -191,34 +229,28 @@ class _Run:
         question, outcome = self._question, self.outcome
         began = self._clock()
         log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
-        originals: Originals = {}
+        reader = DocumentReader(self._policy, self._meter)
         async with run_group() as group:
-            self._ask_sources(group, checked.text, originals, min(began + question.limits.retrieval_s, self.deadline))
+            self._ask_sources(group, checked.text, reader, min(began + question.limits.retrieval_s, self.deadline))
             while len(outcome.ended) < len(question.sources):
                 yield await self._hear_source()
         outcome.retrieval_ms = self.elapsed_ms(began)
         yield self._end_retrieval()
         self._collect()
         outcome.documents = merge_documents(outcome.retrievals)
-        for document in outcome.documents:
-            _, read = originals.get(id(document), (document, read_text(document)))
-            self._meter.note_released(Part.DOCUMENTS, read)
+        reader.note_used(outcome.documents)
         grounds = Grounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
         if self._policy.grounding:
             outcome.grounding = [one.guard.id for one in self._policy.grounding]
         lack = tell_lack(has_sources=bool(question.sources))
         yield Prepared(self._ask_model(grounds), outcome.documents, lack)
 
-    def _ask_sources(self, group: Group, prompt: str, originals: Originals, until: float) -> None:
-        policy, limit = self._policy, self._question.top_k
-        guards = self._meter.watch(policy.documents, Part.DOCUMENTS)
-        permits = asyncio.Semaphore(policy.max_open)
-        inspection = Inspection(guards, policy.for_documents, self._meter, permits, originals, policy.max_chars)
-        budget = Budget()
+    def _ask_sources(self, group: Group, prompt: str, reader: DocumentReader, until: float) -> None:
+        limit = self._question.top_k
 
         async def ask(place: int, source: NamedSource) -> None:
-            retrieval = budget.take(await query(source, prompt, limit, until))
-            self._retrieved[place] = retrieval = await inspect(retrieval, inspection)
+            retrieval = await reader.ask(source.path, lambda: source.open().search(prompt, limit), until)
+            self._retrieved[place] = retrieval
             self._unheard.append(retrieval)
             self._moved.set()
 

@@ -14,7 +14,7 @@ from lockgate.gate.lanes import Lanes
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame
 from lockgate.gate.verdicts import Verdict
-from lockgate.rag.retrieval import Retrieval
+from lockgate.rag.sources import Retrieval
 
 RELEASED, MASKED, BLOCKED = "released", "masked", "blocked"
 

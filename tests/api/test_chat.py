@@ -21,8 +21,8 @@ from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.citations import Citation
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document, Endpoint
-from lockgate.rag.retrieval import Inspected, Retrieval, Status
-from lockgate.rag.steps import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.sources import Inspected, Retrieval, Status
 
 SECTIONS = "input, documents, output, grounding"
 FOUND = Detection(2, 5, "a@b", "mail", "pii", 0.5, "pii")

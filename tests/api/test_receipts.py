@@ -27,7 +27,7 @@ from lockgate.gate.receipts import Part, Receipt
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Message
 from lockgate.protos.assistance_pb2 import AgentResponse
-from lockgate.rag.steps import GenerationStarted, Outcome, Token
+from lockgate.rag.answer import GenerationStarted, Outcome, Token
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "receipts.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from lockgate.detectors.groundedness.grounds import NO_NUMBER, OTHER_DAY, Ground
 from lockgate.errors import ConfigError, InvalidRequest, Unavailable
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detection, Excerpt
 from lockgate.gate.verdicts import hide
-from lockgate.guard.account import Basis, Chunking, ground
+from lockgate.guard.account import Chunking, ground
 from lockgate.guard.detectors import ActiveReview, Guard
 from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.models import onnx_session
@@ -318,7 +318,7 @@ async def test_in_a_stream_each_sentence_is_a_claim_of_its_own() -> None:
         detector = GroundednessDetector(TopicEmbedder())
         guard = Guard("facts", TEXT_CONTEXT_DOC, detector, "sentence", chunker, 0.5)
         active = ActiveReview(guard, detector.accept({}, ()), 0.5)
-        (reader,) = ground([active], Basis(LIBRARY, Chunking("sentence", chunker)), holds=True)
+        (reader,) = ground([active], LIBRARY, Chunking("sentence", chunker), holds=True)
         wrong = "Members may borrow up to twelve books.  "
         found = await reader.reading.read([Excerpt("On Sundays it stays closed. "), Excerpt(wrong), Excerpt("\n")])
     assert [len(one) for one in found] == [0, 1, 0]

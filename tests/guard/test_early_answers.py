@@ -12,7 +12,7 @@ from lockgate.errors import GenerationFailed, Unavailable
 from lockgate.gate.receipts import Outcome, Part
 from lockgate.gate.values import Frame, Message
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.rag.steps import Token
+from lockgate.rag.answer import Token
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, find_word
 from tests.guard.early_parts import FALLBACK, Gated, Talker, assert_nothing_runs, guarding, settle
 from tests.rag.questions import NOTES, ask, names_of, run, text_of

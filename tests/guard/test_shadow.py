@@ -18,8 +18,7 @@ from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
-from lockgate.rag.answer import answer
-from lockgate.rag.steps import Step, Token
+from lockgate.rag.answer import Step, Token, answer
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.agent.agents import KEY, build_agent, build_main, converse, turns_of
 from tests.guard.early_parts import Gated, Talker, assert_nothing_runs

@@ -9,9 +9,8 @@ from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detecti
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Guard
 from lockgate.guard.stream import plan_lanes
 from lockgate.interfaces import Headers
-from lockgate.rag.answer import Limits, Question, answer
+from lockgate.rag.answer import Limits, Outcome, Question, Step, Token, answer
 from lockgate.rag.sources import NamedSource
-from lockgate.rag.steps import Outcome, Step, Token
 from lockgate.testing import FixedChunker, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 
 LIMITS = Limits(600.0, 600.0, 600.0)

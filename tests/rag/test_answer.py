@@ -10,9 +10,17 @@ import pytest
 from lockgate.errors import GenerationFailed, Rejected, RequestTimedOut, Unavailable
 from lockgate.gate.values import Document, Excerpt, Frame, Message
 from lockgate.guard.policy import Policy
-from lockgate.rag.answer import Limits, answer
-from lockgate.rag.retrieval import Status
-from lockgate.rag.steps import GenerationStarted, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.answer import (
+    GenerationStarted,
+    Limits,
+    RetrievalEnded,
+    RetrievalStarted,
+    SourceEnded,
+    Step,
+    Token,
+    answer,
+)
+from lockgate.rag.sources import Status
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.guard.early_parts import Gated, Talker
 from tests.rag.questions import (

@@ -21,10 +21,8 @@ from lockgate.gate.values import (
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
 from lockgate.guard.stream import plan_lanes
-from lockgate.rag.answer import answer
-from lockgate.rag.retrieval import Status
-from lockgate.rag.sources import Budget
-from lockgate.rag.steps import Step
+from lockgate.rag.answer import Step, answer
+from lockgate.rag.sources import Status
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.rag.questions import (
     NOTES,
@@ -73,7 +71,7 @@ async def test_a_detector_with_a_time_out_of_its_own_is_not_taken_for_ours() -> 
 
 async def test_documents_that_are_too_long_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     long = ScriptedDataSource([Document("Long", "x" * 60, 0.5)])
-    monkeypatch.setattr("lockgate.rag.answer.Budget", partial(Budget, 100))
+    monkeypatch.setattr("lockgate.rag.sources.MAX_CHARS", 100)
     _, outcome = await run(ask(ScriptedModel(["x"]), long, long))
     assert sorted(one.status for one in outcome.retrievals) == [Status.ERROR, Status.SUCCESS]
     assert len(outcome.documents) == 1

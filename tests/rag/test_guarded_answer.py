@@ -13,8 +13,7 @@ from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
-from lockgate.rag.answer import answer
-from lockgate.rag.steps import RetrievalEnded, SourceEnded, Step, Token
+from lockgate.rag.answer import RetrievalEnded, SourceEnded, Step, Token, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.guard.early_parts import Gated, Talker
 from tests.rag.questions import (

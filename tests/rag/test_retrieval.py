@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.gate.values import Document
-from lockgate.rag.retrieval import Retrieval, Status, merge_documents, name_documents
+from lockgate.rag.sources import Retrieval, Status, merge_documents, name_documents
 
 TITLES = st.sampled_from(["", "A", "A (2)", "A (3)", "B", "Document from o/a", "Document from o/a (2)"])
 SCORES = st.sampled_from([0.0, 0.5, 0.5, 0.9, -1.0])

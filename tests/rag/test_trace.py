@@ -11,7 +11,7 @@ from lockgate.gate.lanes import LanePlan, Lanes
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.gate.verdicts import Action, Judge, Measures, Verdict
-from lockgate.rag.retrieval import Retrieval, Status
+from lockgate.rag.sources import Retrieval, Status
 from lockgate.rag.trace import BLOCKED, MASKED, RELEASED, Came, Held, Left, Read, Trace
 
 FOUND = Detection(0, 2, "ab", "kind", "type", 1.0, "words")

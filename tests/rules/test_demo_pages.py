@@ -10,7 +10,7 @@ import yaml
 from lockgate.api.aggregator.trace_format import encode_note
 from lockgate.cli.main import _parser
 from lockgate.models.llamacpp import OPTIONS
-from lockgate.rag.retrieval import Retrieval, Status
+from lockgate.rag.sources import Retrieval, Status
 from lockgate.rag.trace import Came, Held, Left, Read
 from tests.rules.tree import PACKAGE, ROOT
 

@@ -18,8 +18,8 @@ from lockgate.api.receipts import add_frames, build_receipt, describe_failure
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.chains import FrameChain
 from lockgate.gate.values import Detection, Endpoint
-from lockgate.rag.retrieval import Inspected, Retrieval, name_documents
-from lockgate.rag.steps import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.sources import Inspected, Retrieval, name_documents
 
 _UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
 _MAX_COUNT = 2**63 - 1

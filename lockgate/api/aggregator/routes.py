@@ -34,9 +34,8 @@ from lockgate.guard.policy import Policy
 from lockgate.guard.request import fail_check
 from lockgate.interfaces import Headers
 from lockgate.opened_agents import build_policy
-from lockgate.rag.answer import Limits, Question, Tell, answer
+from lockgate.rag.answer import Limits, Outcome, Question, RetrievalStarted, Step, Tell, Token, answer
 from lockgate.rag.sources import NamedSource
-from lockgate.rag.steps import Outcome, RetrievalStarted, Step, Token
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")

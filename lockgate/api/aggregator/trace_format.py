@@ -7,7 +7,7 @@ import msgspec
 
 from lockgate.api.guardrails.format import from_detections
 from lockgate.gate.values import Document
-from lockgate.rag.retrieval import Inspected, Retrieval
+from lockgate.rag.sources import Inspected, Retrieval
 from lockgate.rag.trace import Came, Held, Left, Note, Read
 
 EVENT = b"trace"
