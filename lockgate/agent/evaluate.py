@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions from a file, answered by the agent that serves everybody, and judged by another model.
+"""Questions from a file of JSON lines, answered by the agent that serves everybody, and judged by another model.
 
-Decides how many questions are under way at once, what becomes of one that fails, and when there are scores at all: a
-measure that no reply of the judge tells is an error, not a number. Refuses to know how an agent answers, what the judge
-is asked (lockgate.detectors.judge.scores), and how any of them is reached.
+A measure that no reply of the judge tells is an error, not a number.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockgate.agent.answer import ANSWERED, Facts
-from lockgate.agent.questions import Question, choose_questions, read_questions
 from lockgate.agent.turn_types import Ask, Speaker
 from lockgate.detectors.judge.scores import (
     MAX_REPLY_CHARS,
@@ -31,7 +29,7 @@ from lockgate.detectors.judge.scores import (
     read_score,
     sum_up,
 )
-from lockgate.errors import CannotEvaluate, EvaluationFailed, LockgateError
+from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest, LockgateError
 from lockgate.gate.values import Message
 from lockgate.guard.model_stream import next_burst
 from lockgate.interfaces import Model
@@ -39,12 +37,25 @@ from lockgate.sessions.turns import forget_reasoning
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
 
 OK, PARTIAL = "ok", "partial"
+MAX_QUESTIONS = 10_000
+MAX_CHARS = 100_000  # of one field
+_FIELDS = ("id", "category", "question", "reference")
+_REQUIRED = ("id", "question", "reference")
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 _PREVIEW_CHARS = 200
 _UNREADABLE = "the judge's reply could not be read"
 _BROKEN = "it failed"
 _NO_JUDGE = "answers cannot be judged: no judge is set; name a model of the section `models` in `evaluation.judge`"
 _NO_QUESTIONS = "answers cannot be judged: no questions are set; name a file of JSON lines in `evaluation.questions`"
+
+
+class Question(NamedTuple):
+    """One question; `reference` is the answer that a good one is compared with."""
+
+    id: str
+    category: str
+    question: str
+    reference: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,66 @@ def load_questions(path: Path) -> tuple[Question, ...]:
         raise CannotEvaluate(f"the file of `evaluation.questions`: line {line}: not UTF-8") from error
     except ValueError as error:
         raise CannotEvaluate(f"the file of `evaluation.questions`: {error}") from error
+
+
+def read_questions(text: str) -> tuple[Question, ...]:
+    """The questions, one JSON object per line; raises ValueError with the number of the line that is wrong."""
+    found: dict[str, Question] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            question = _read(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        if question.id in found:
+            raise ValueError(f"line {number}: the id `{question.id}` was used before")
+        if len(found) == MAX_QUESTIONS:
+            raise ValueError(f"line {number}: more than {MAX_QUESTIONS} questions")
+        found[question.id] = question
+    if not found:
+        raise ValueError("there is no question in it")
+    return tuple(found.values())
+
+
+def choose_questions(questions: Sequence[Question], category: str, limit: int) -> tuple[Question, ...]:
+    """The first `limit` of a category, in their order; all of them if it is 0, of all categories if that is empty."""
+    if limit < 0:
+        raise InvalidRequest("`limit` must not be negative; 0 means all")
+    chosen = [one for one in questions if not category or one.category == category]
+    if not chosen:
+        known = ", ".join(sorted({one.category for one in questions if one.category})) or "none"
+        raise InvalidRequest(f"no question has the category `{category}`; known categories: {known}")
+    return tuple(chosen[:limit] if limit else chosen)
+
+
+def _read(line: str) -> Question:
+    try:
+        fields = json.loads(line)
+    except RecursionError:
+        raise ValueError("not a JSON object") from None
+    except ValueError as error:
+        place = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise ValueError(f"not valid JSON{place}") from None
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    for name in fields:
+        if name not in _FIELDS:
+            raise ValueError(f"unknown field `{name}`, expected one of {', '.join(_FIELDS)}")
+    return Question(*(_take(fields, name) for name in _FIELDS))
+
+
+def _take(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a string")
+    if name in _REQUIRED and not value.strip():
+        raise ValueError(f"`{name}` is missing or empty")
+    if len(value) > MAX_CHARS:
+        raise ValueError(f"`{name}` is longer than {MAX_CHARS} characters")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"`{name}` holds half a character (a lone surrogate)")
+    return value
 
 
 class _Run:

@@ -12,11 +12,12 @@ One account per request (`Meter`) collects what was read, found and released; me
 context ends, also where the client leaves.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.lanes import LanePlan
@@ -29,9 +30,11 @@ from lockgate.guard.account import Chunking, Meter, ground, tell_sources
 from lockgate.guard.detect import Slice, detect_slices, review_all
 from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Policy
-from lockgate.guard.speculation import Speculation
 from lockgate.guard.stream import Source, Watch, open_guarded_stream
+from lockgate.task_groups import run_group
 from lockgate.telemetry import Event, log_event, name_causes
+
+T = TypeVar("T")
 
 
 class Ahead(IntEnum):
@@ -161,6 +164,71 @@ def fail_check(error: UpstreamError) -> CheckFailed:
     log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
     kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
     return CheckFailed(error.service, status=kept)
+
+
+class Speculation:
+    """A check in a task beside the caller, who takes items meanwhile; without a check everything has passed.
+
+    Nothing is thrown at the caller from outside: the next call here raises what the check raises.
+    """
+
+    def __init__(self, check: Callable[[], Awaitable[bool]] | None) -> None:
+        self._check = check
+        self._passed: bool | None = True if check is None else None
+        self._error: Exception | None = None
+        self._is_known = asyncio.Event()
+        self._waiting: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """The check runs until the block ends."""
+        if self._check is None:
+            yield
+            return
+        async with run_group() as group:
+            group.create_task(self._run(self._check))
+            yield
+
+    async def next(self, items: AsyncIterator[T]) -> T | None:
+        """The next item; None at the end, or where the check says no while the item is awaited.
+
+        Raises what the check raises.
+        """
+        if self._passed:
+            return await anext(items, None)
+        if self._is_known.is_set():
+            self._raise_error()
+            return None
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await anext(items, None)
+        except TimeoutError:
+            if self._passed is not False:  # then it is another one's
+                raise
+            self._raise_error()
+            return None
+        finally:
+            self._waiting = None
+
+    async def has_passed(self) -> bool:
+        """Wait for the check; whether it has passed. Raises what the check raises."""
+        if self._passed is None:
+            await self._is_known.wait()
+        self._raise_error()
+        return bool(self._passed)
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self, check: Callable[[], Awaitable[bool]]) -> None:
+        try:
+            self._passed = await check()
+        except Exception as error:  # noqa: BLE001 - raised again to the caller
+            self._passed, self._error = False, error
+        self._is_known.set()
+        if not self._passed and self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
 
 class _GuardedRun:

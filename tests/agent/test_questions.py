@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.agent.questions import MAX_CHARS, Question, choose_questions, read_questions
+from lockgate.agent.evaluate import MAX_CHARS, Question, choose_questions, read_questions
 from lockgate.errors import InvalidRequest
 
 GOOD = {"id": "a", "category": "basics", "question": "What?", "reference": "That."}

@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 
 from lockgate.errors import Unavailable
-from lockgate.guard.speculation import Speculation
+from lockgate.guard.request import Speculation
 from tests.waits import forever, until
 
 FOREVER = 10_000
