@@ -29,11 +29,9 @@ async def find_documents(wanted: Query, library: Library, reader: DocumentReader
     if not library.sources:
         return ()
 
-    async def ask(source: NamedSource) -> Retrieval:
-        return await reader.ask(source.path, partial(_search, source, wanted, library.passages), until)
-
+    searches = [(one.path, partial(_search, one, wanted, library.passages)) for one in library.sources]
     try:
-        retrievals = await run_together([partial(ask, one) for one in library.sources], len(library.sources))
+        retrievals = await run_together([partial(reader.ask, *one, until) for one in searches], len(searches))
     except UpstreamError as error:  # of a detector: sources tell theirs otherwise
         raise fail_check(error) from error
     documents = _merge(retrievals, library)

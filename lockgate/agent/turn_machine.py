@@ -94,22 +94,17 @@ Effect = Store | NoteLabel | NoteAborted
 class TurnMachine:
     """One turn: events in, effects out. `ending` is one of the words above where the turn has such an end."""
 
-    __slots__ = ("_has_session", "_label", "_question", "_repeated", "_request_id", "_said", "ending", "state")
+    __slots__ = ("_has_session", "_question", "_repeated", "_request_id", "ending", "label", "said", "state")
 
     def __init__(self, request_id: str = "", *, has_session: bool, max_chars: int = MAX_STORED_CHARS) -> None:
         self.state = State.LOADING
         self.ending = ""
         self._request_id = request_id
         self._has_session = has_session
-        self._said = Said(max_chars if has_session else 0)
+        self.said = Said(max_chars if has_session else 0)
         self._question = ""
-        self._label = Label()
+        self.label = Label()  # of the question, once it has one
         self._repeated: Turn | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the client has got a word."""
-        return self._said.has_begun
 
     def load(self, repeated: Turn | None = None) -> None:
         """The session is known, and the turn that was stored under this request id."""
@@ -124,12 +119,8 @@ class TurnMachine:
             raise InvalidRequest(_USED_BEFORE, status=400)
         self._question = question
         if repeated is not None:
-            self.learn(Label(repeated.label, repeated.layer, repeated.topic, repeated.confidence))
+            self.label = Label(repeated.label, repeated.layer, repeated.topic, repeated.confidence)
         return repeated
-
-    def learn(self, label: Label) -> None:
-        """The question has a label."""
-        self._label = label
 
     def read(self) -> None:
         """The input has been read and goes on."""
@@ -138,7 +129,7 @@ class TurnMachine:
     def say(self, piece: str) -> None:
         """The piece is given to the client."""
         self._move(Event.SAY)
-        self._said.add(piece)
+        self.said.add(piece)
 
     def finish(self, *, is_answered: bool) -> list[Effect]:
         """The client has got the last piece: of the answer, or of what stands in its place."""
@@ -148,12 +139,12 @@ class TurnMachine:
         self.ending = REPEATED if is_repeat else ""
         if is_kept:
             return [Store(self._build_turn())]
-        return [] if is_repeat or not is_answered else [NoteLabel(self._question, self._label)]
+        return [] if is_repeat or not is_answered else [NoteLabel(self._question, self.label)]
 
     def stored(self) -> list[Effect]:
         """The store has the turn."""
         self._move(Event.STORE)
-        return [NoteLabel(self._question, self._label)]
+        return [NoteLabel(self._question, self.label)]
 
     def leave(self) -> list[Effect]:
         """The client left, or the process ends."""
@@ -172,12 +163,12 @@ class TurnMachine:
         if not (is_noted and self._has_session):
             return []
         question = self._question if before in (State.ANSWERING, State.STORING) else ""
-        turn = AbortedTurn(question, self._said.text, reason, self._label.label, self._request_id)
+        turn = AbortedTurn(question, self.said.text, reason, self.label.label, self._request_id)
         return [NoteAborted(turn)]
 
     def _build_turn(self) -> Turn:
-        label, layer, topic, confidence = self._label
-        answer = forget_reasoning(self._said.text)
+        label, layer, topic, confidence = self.label
+        answer = forget_reasoning(self.said.text)
         return Turn(self._question, answer, label, topic, layer, confidence, self._request_id)
 
     def _move(self, event: Event) -> None:

@@ -148,7 +148,7 @@ class _Turn:
             try:
                 async with aclosing(self._say()) as pieces:
                     async for piece in pieces:
-                        if not self._machine.has_begun:
+                        if not self._machine.said.has_begun:
                             self.facts.first_token_ms = self._elapsed_ms()
                         self._machine.say(piece)
                         yield piece
@@ -271,7 +271,7 @@ class _Turn:
             facts.prepare_ms = self._elapsed_ms()
             facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
             facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
-            self._machine.learn(Label(facts.label, facts.layer, facts.topic, facts.confidence))
+            self._machine.label = Label(facts.label, facts.layer, facts.topic, facts.confidence)
 
     @asynccontextmanager
     async def _within(self) -> AsyncIterator[None]:

@@ -68,7 +68,7 @@ class DetectorQueue:
         self.before = ""
         self.reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
         self.passed = 0  # how far its text goes on unread, its chunker having failed
-        self.ends_at: int | None = None
+        self.ends_at = 0  # where its text ends, its chunker having ended
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
         """What the detector reads of the chunk."""
@@ -125,7 +125,7 @@ class DetectionBatcher:
             if self._is_whole and queue.waiting:
                 self._ask_all(queue, asks)
             elif not queue.owes():
-                self._close(queue, progress)
+                self._skip(queue, upto, progress)
         return asks, progress
 
     def pass_over(self, chunker: str, upto: int) -> list[Progress]:
@@ -134,13 +134,14 @@ class DetectionBatcher:
         for queue in self._by_chunker[chunker]:
             queue.passed = upto
             if not queue.owes():
-                self._pass(queue, progress)
+                self._skip(queue, upto, progress)
         return progress
 
-    def _pass(self, queue: DetectorQueue, progress: list[Progress]) -> None:
-        if queue.passed > queue.frontier:
-            queue.frontier = queue.passed
-            progress.append(Progress(queue.detector, queue.frontier, ()))
+    def _skip(self, queue: DetectorQueue, upto: int, progress: list[Progress]) -> None:
+        """The detector has nothing to read before `upto`."""
+        if upto > queue.frontier:
+            queue.frontier = upto
+            progress.append(Progress(queue.detector, upto, ()))
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
         """A detector's answer to a request: what to ask next, and how far it has now read."""
@@ -158,9 +159,7 @@ class DetectionBatcher:
         if queue.waiting:
             self._ask(queue, asks)
         if not queue.owes():
-            self._pass(queue, progress)
-            if queue.ends_at is not None:
-                self._close(queue, progress)
+            self._skip(queue, max(queue.passed, queue.ends_at), progress)
         return asks, progress
 
     def owes(self, detector: str) -> bool:
@@ -218,11 +217,6 @@ class DetectionBatcher:
                 queue.reported = tuple(placed) if is_reread else ()
         queue.frontier = frontier
         progress.append(Progress(queue.detector, frontier, tuple(found)))
-
-    def _close(self, queue: DetectorQueue, progress: list[Progress]) -> None:
-        if queue.ends_at is not None and queue.ends_at > queue.frontier:
-            queue.frontier = queue.ends_at
-            progress.append(Progress(queue.reader.detector, queue.frontier, ()))
 
 
 def _place(

@@ -53,17 +53,13 @@ class LanePlan(NamedTuple):
     reads_empty: bool = False
     max_cuts: int = 5
 
-    def chunkers(self) -> list[str]:
-        """The distinct chunkers, in the order of their detectors."""
-        return list(dict.fromkeys(reader.chunker for reader in self.readers))
-
 
 class Lane:
     """One text."""
 
     __slots__ = (
-        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_is_finished",
-        "_is_source_open", "_log", "_open", "_plan", "_trim_at",
+        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_log", "_open", "_plan",
+        "_trim_at", "is_finished", "is_source_open",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
@@ -71,9 +67,9 @@ class Lane:
         self._input = ChunkerInput()
         self._aligners = {
             name: ChunkAligner(name, self._input, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
-            for name in plan.chunkers()
+            for name in dict.fromkeys([reader.chunker for reader in plan.readers])
         }
-        self._is_source_open = True
+        self.is_source_open = True  # more text may come
         self._open = set(self._aligners)  # chunkers that may still speak
         self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
         self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
@@ -84,16 +80,11 @@ class Lane:
             choice=choice,
         )
         self._log = self._gate.log
-        self._is_finished = False
+        self.is_finished = False  # the final release has been given out
         # Of each chunk: its end, the frames that its chunker names, the place that it is said to have.
         self._claims: list[tuple[int, tuple[int, int], Span]] = []
         self._trim_at = _TRIM_CHARS
         self._check_at = float("inf") if plan.max_held_chars is None else plan.max_held_chars
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the final release has been given out."""
-        return self._is_finished
 
     @property
     def held_chars(self) -> int:
@@ -106,7 +97,7 @@ class Lane:
 
     def receive(self, frame: Frame) -> list[Outcome]:
         """A frame came from the source."""
-        if not self._is_source_open:
+        if not self.is_source_open:
             raise RuntimeError("the source has ended")
         log = self._log
         if self._aligners and (frame.text or self._plan.feeds_empty):
@@ -123,14 +114,9 @@ class Lane:
         """The frames that the chunker has not yet been given."""
         return self._aligners[chunker].feed()
 
-    @property
-    def is_source_open(self) -> bool:
-        """Whether more text may come."""
-        return self._is_source_open
-
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
-        self._is_source_open = False
+        self.is_source_open = False
         return self._finish_if_done([])
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
@@ -160,7 +146,7 @@ class Lane:
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """A chunker has ended; it may not before the source has."""
-        if self._is_source_open:
+        if self.is_source_open:
             raise BrokeProtocol(chunker, f"chunker `{chunker}`: ended before its text")
         asks, progress = self._batcher.end(chunker, self._aligners[chunker].finish())
         self._open.discard(chunker)
@@ -220,8 +206,8 @@ class Lane:
         return release._replace(inputs=(first, last), told=named[0][2] if is_one else None)
 
     def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
-        if not (self._is_source_open or self._open or self._is_finished or self._owes_answers()):
-            self._is_finished = True
+        if not (self.is_source_open or self._open or self.is_finished or self._owes_answers()):
+            self.is_finished = True
             outcomes += self._gate.finish()
         return outcomes
 

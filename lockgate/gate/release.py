@@ -17,6 +17,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import itemgetter
 from typing import NamedTuple
 
 from lockgate.gate.values import Detection, Frame, Span
@@ -203,4 +204,4 @@ class ReleaseGate:
         taken = []
         while self._pending and (is_final or self._pending[0][0] < upto):
             taken.append(heapq.heappop(self._pending)[1:])
-        return tuple(found for _, _, found in sorted(taken, key=lambda one: one[:2]))
+        return tuple(found for _, _, found in sorted(taken, key=itemgetter(0, 1)))

@@ -208,17 +208,11 @@ def hide(found: Detection) -> Detection:
     if metadata:
         metadata = {key: value for key, value in metadata.items() if key not in _FREE_WORDS}
         metadata = _hide_word(metadata, found.text.casefold()) if found.text else metadata
-    kinds = {
-        key: _hide_word(value, found.text.casefold())
-        for key, value in _list_kinds(found).items()
-        if _may_quote(found.text)
-    }
-    return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata, **kinds)
-
-
-def _list_kinds(found: Detection) -> dict[str, str]:
-    """What a detector calls its finding, by which it may repeat it."""
-    return {"detection": found.detection, "detection_type": found.detection_type}
+    if _may_quote(found.text):  # what a detector calls its finding may repeat it
+        word = found.text.casefold()
+        kinds = [_hide_word(found.detection, word), _hide_word(found.detection_type, word)]
+        found = found._replace(detection=kinds[0], detection_type=kinds[1])
+    return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata)
 
 
 def _may_quote(word: str) -> bool:

@@ -53,11 +53,18 @@ class Meter:
 
     def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
         """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
-        return tuple([self._watch(one, part) for one in guards])
+        seen = self._found_in_answer if part is Part.ANSWER else {}
+        watched = []
+        for one in guards:
+            entry = self._open_entry(one, part)
+            reading = _MeteredReading(entry, one.reading, one.threshold, seen)
+            holds = one.holds and not self._is_shadow
+            watched.append(replace(one, reading=reading, holds=holds, excuse=entry.excuse))
+        return tuple(watched)
 
     def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
         """The same for reviewers."""
-        return tuple([self._watch_review(one, part) for one in reviews])
+        return tuple([replace(one, review=_MeteredReview(self._open_entry(one, part), one.review)) for one in reviews])
 
     def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
         """What was found is counted, on the receipt and in the metrics; and what it calls for."""
@@ -84,15 +91,6 @@ class Meter:
     def observe(self) -> None:
         """The request is over: metrics and the log get its figures."""
         observe_policy(self.receipt)
-
-    def _watch(self, one: ActiveGuard, part: Part) -> ActiveGuard:
-        entry = self._open_entry(one, part)
-        seen = self._found_in_answer if part is Part.ANSWER else {}
-        reading = _MeteredReading(entry, one.reading, one.threshold, seen)
-        return replace(one, reading=reading, holds=one.holds and not self._is_shadow, excuse=entry.excuse)
-
-    def _watch_review(self, one: ActiveReview, part: Part) -> ActiveReview:
-        return replace(one, review=_MeteredReview(self._open_entry(one, part), one.review))
 
     def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
         name = one.guard.id
@@ -150,7 +148,14 @@ class Unmetered(Meter):
 
 def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
     """The same detectors; those that want to know are told where the documents behind the answer came from."""
-    return tuple(_tell(one, paths) for one in guards)
+    return tuple(
+        [
+            replace(one, reading=cast("SourceReading", one.reading).with_sources(paths))
+            if _takes_sources(type(one.reading))
+            else one
+            for one in guards
+        ]
+    )
 
 
 def ground(
@@ -161,12 +166,6 @@ def ground(
     Those without a chunker read what `chunking` cuts; each makes at most `max_open` comparisons at once.
     """
     return tuple([_ground(one, tuple(documents), chunking, max_open, holds=holds) for one in reviews])
-
-
-def _tell(one: ActiveGuard, paths: Collection[str]) -> ActiveGuard:
-    if not _takes_sources(type(one.reading)):
-        return one
-    return replace(one, reading=cast("SourceReading", one.reading).with_sources(paths))
 
 
 @lru_cache
@@ -191,9 +190,6 @@ class _Entry(NamedTuple):
     receipt: Receipt
     is_own: bool  # the policy names the detector: what it refuses is a failure
     excuse: Excuse | None
-
-    def note_read(self, texts: Sequence[str], started: float) -> None:
-        self.receipt.note_read(self.detector_id, self.part, texts, perf_counter() - started)
 
     def fail(self, error: LockgateError) -> None:
         """Raise the error as a failure of the detector as the settings call it, unless it is excused."""
@@ -223,7 +219,8 @@ class _MeteredReading(NamedTuple):
         except LockgateError as error:
             entry.fail(error)
             return ()
-        entry.note_read([excerpt.text for excerpt in excerpts], started)
+        texts = [excerpt.text for excerpt in excerpts]
+        entry.receipt.note_read(name, entry.part, texts, perf_counter() - started)
         count = sum([one.score >= self.threshold for of_text in found for one in of_text])
         if count:
             self.seen[name] = self.seen.get(name, 0) + count
@@ -235,13 +232,13 @@ class _MeteredReview(NamedTuple):
     inner: Review
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        started = perf_counter()
+        entry, started = self.entry, perf_counter()
         try:
             found = await self.inner.review(subject)
         except LockgateError as error:
-            self.entry.fail(error)
+            entry.fail(error)
             return ()
-        self.entry.note_read([last_text(subject)], started)
+        entry.receipt.note_read(entry.detector_id, entry.part, [last_text(subject)], perf_counter() - started)
         return found
 
 

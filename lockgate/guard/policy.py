@@ -5,7 +5,7 @@ It is resolved: detectors are chosen, their parameters accepted. Settings and th
 become this one type, on every surface.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lockgate.gate.receipts import Part
@@ -85,11 +85,6 @@ class Policy(NamedTuple):
         measures = (self.for_input, self.for_documents, self.for_output)
         own = frozenset(name for one in measures for name in one.own or ())
         meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own)
-        for name, part in self._list_readers():
-            meter.receipt.expect(name, part)
-        return meter
-
-    def _list_readers(self) -> Iterator[tuple[str, Part]]:
         parts: tuple[tuple[Part, Sequence[ActiveGuard | ActiveReview]], ...] = (
             (Part.PROMPT, self.input),
             (Part.DOCUMENTS, self.documents),
@@ -97,6 +92,7 @@ class Policy(NamedTuple):
         )
         for part, readers in parts:
             for one in readers:
-                yield one.guard.id, part
+                meter.receipt.expect(one.guard.id, part)
         for name in self.unused:
-            yield name, Part.ANSWER
+            meter.receipt.expect(name, Part.ANSWER)
+        return meter

@@ -249,7 +249,8 @@ class _GuardedRun:
         if ahead is Ahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
-        self._note_input()
+        for one in self._request.input.slices:
+            self._meter.note_released(Part.PROMPT, one.text)
         reading = Speculation(self._read_input if ahead else None)
         async with reading.open():
             async with aclosing(self._answer(reading, ahead)) as events:
@@ -302,8 +303,9 @@ class _GuardedRun:
             return
         if not is_known:
             yield InputRead(self._input)
-        for reviewing in self._list_reviews():
-            reviewed = await reviewing
+        reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
+        for choice, subject in request.subjects() if reviews else ():
+            reviewed = await self._review(reviews, choice, subject)
             if not self._policy.is_shadow:
                 yield reviewed
 
@@ -322,11 +324,6 @@ class _GuardedRun:
         self._meter.note_findings(found, policy.for_input, Part.PROMPT)
         self._input = judge_input(request.input.text, found, policy, self._meter.names, can_mask=request.can_mask)
         return not self._input.is_blocked
-
-    def _note_input(self) -> None:
-        """The input goes on to a source or the model."""
-        for one in self._request.input.slices:
-            self._meter.note_released(Part.PROMPT, one.text)
 
     async def _refuse(self) -> InputBlocked:
         """There is no answer. Where no policy says what follows, the tokens of the input are counted."""
@@ -368,11 +365,6 @@ class _GuardedRun:
         verdict = judge.judge(release.start, release.text, release.detections)
         meter.note_released(Part.ANSWER, release.text[: verdict.kept])
         return Released(release, verdict)
-
-    def _list_reviews(self) -> Iterable[Awaitable[Reviewed]]:
-        """The work of reviewers on the complete answer, by choice."""
-        reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
-        return (self._review(reviews, *one) for one in self._request.subjects()) if reviews else ()
 
     async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:
         """What was found in a choice; of text that the client does not see, by the policy's own detectors alone."""

@@ -3,9 +3,7 @@
 
 Moves what the lanes (lockgate.gate.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
 and brings chunks back (a chunker that never waits is fed in place), workers carry requests to detectors, and the
-reader takes releases. Nothing here decides what may leave. Every wait is on one of them, every buffer is bounded: by
-the lanes for held text and for chunks that wait, by a fixed number of releases that the reader has not taken: then
-neither is the source read nor a detector asked.
+reader takes releases. Every buffer is bounded: held text and waiting chunks by the lanes, releases by a fixed number.
 
 An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
 behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
@@ -15,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Self, TypeVarTuple
@@ -80,8 +79,7 @@ async def open_guarded_stream(
     failure: LockgateError | GeneratorExit | None = None
     try:
         async with aclosing(source), asyncio.TaskGroup() as group:
-            stream = _GuardedStream(group, guards, plan, watch)
-            stream.start(source)
+            stream = _GuardedStream(group, source, guards, plan, watch)
             try:
                 yield stream
             except (LockgateError, GeneratorExit) as error:  # else the task group would wrap it
@@ -109,7 +107,12 @@ class _GuardedStream:
     """One stream at work. Its events are plain wake-ups: whoever waits looks again at the lanes."""
 
     def __init__(
-        self, group: asyncio.TaskGroup, guards: Sequence[ActiveGuard], plan: LanePlan, watch: Watch | None
+        self,
+        group: asyncio.TaskGroup,
+        source: Source,
+        guards: Sequence[ActiveGuard],
+        plan: LanePlan,
+        watch: Watch | None,
     ) -> None:
         self._group = group
         self._watch = watch
@@ -141,8 +144,6 @@ class _GuardedStream:
         self._reader_wakes = asyncio.Event()
         self._moved = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
-
-    def start(self, source: Source) -> None:
         self._launch(self._read_source, source)
 
     def stop(self) -> None:
@@ -184,7 +185,7 @@ class _GuardedStream:
                 if outcomes or self._watch is not None:
                     self._carry_out(outcomes)
             await self._cut_on()
-            while not self._may_read():
+            while len(self._outbox) >= _MAX_WAITING or not self._lanes.may_read():
                 await self._wait()
         self._carry_out(self._lanes.end())
         await self._cut_on()
@@ -375,9 +376,6 @@ class _GuardedStream:
                 self._busy_chunkers += 1
                 self._launch(self._cut, lane, name)
 
-    def _may_read(self) -> bool:
-        return len(self._outbox) < _MAX_WAITING and self._lanes.may_read()
-
     async def _wait(self) -> None:
         """Until something has moved: a release was taken, an answer or a chunk came, a chunker took text."""
         self._moved.clear()
@@ -416,13 +414,12 @@ class _GuardedStream:
                 self.stop()
 
 
+@dataclass(slots=True)
 class _Cutter:
     """A chunker that never waits, at work on one lane."""
 
-    __slots__ = ("is_busy", "is_done", "lane", "machine", "name")
-
-    def __init__(self, lane: Lane, name: str, machine: ChunkMachine) -> None:
-        self.lane = lane
-        self.name = name
-        self.machine = machine
-        self.is_busy = self.is_done = False
+    lane: Lane
+    name: str
+    machine: ChunkMachine
+    is_busy: bool = False
+    is_done: bool = False

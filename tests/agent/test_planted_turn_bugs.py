@@ -122,7 +122,7 @@ def the_label_of_a_blocked_answer_is_noted(monkeypatch: pytest.MonkeyPatch) -> N
 
     def finish(self: TurnMachine, *, is_answered: bool) -> list[Effect]:
         effects = honest(self, is_answered=is_answered)
-        return effects or [turn_machine.NoteLabel(self._question, self._label)]
+        return effects or [turn_machine.NoteLabel(self._question, self.label)]
 
     monkeypatch.setattr(TurnMachine, "finish", finish)
 

@@ -127,7 +127,7 @@ class Ran:
     def _prepare(self) -> Turn | None:
         repeated = self.machine.prepare(self.attempt.question)
         if repeated is None:
-            self.machine.learn(self.attempt.label)
+            self.machine.label = self.attempt.label
         return repeated
 
     def _step(self) -> None:
