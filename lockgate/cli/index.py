@@ -17,7 +17,7 @@ from lockgate.cli.text import complain, count_of, explain_failure
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 
 if TYPE_CHECKING:
-    from lockgate.cli.index_documents import Skipped, Tally
+    from lockgate.cli.index_documents import Tally
     from lockgate.config.settings import Settings, SourceSettings
 
 _MAX_THREADS = 4  # of the embedder
@@ -97,7 +97,8 @@ async def _add(options: argparse.Namespace, settings: "Settings") -> int:
                     await Filler(index, embedder, tally).fill(files)
                 finally:
                     _sum_up(tally, target.label)
-        _print_skipped(skipped, options.glob)
+        for line in skipped.describe(options.glob):
+            print(line, flush=True)
     return EXIT_FAILED if tally.failed else EXIT_OK
 
 
@@ -116,11 +117,6 @@ def _sum_up(tally: "Tally", label: str) -> None:
         print(f"{label}: {words or 'no files to add'}{speed}", flush=True)
     if not tally.is_done and (tally.files or isinstance(sys.exception(), asyncio.CancelledError)):
         print("stopped; the same command goes on from here", file=sys.stderr)
-
-
-def _print_skipped(skipped: "Skipped", pattern: str | None) -> None:
-    for line in skipped.describe(pattern):
-        print(line, flush=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.errors import ConfigError
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Detection, Frame
-from lockgate.gateway import Gateway, open_gateway
+from lockgate.gateway import open_gateway
 from lockgate.guard.detectors import Rules, choose_guards
 from lockgate.guard.stream import open_guarded_stream, plan_lanes
 from lockgate.plugins import is_known
@@ -49,7 +49,6 @@ async def detect(
     has_found = False
     settings = _add_embedded(settings, requested)
     async with open_gateway(settings) as gateway:
-        _check_local(settings, gateway, requested)
         guards = choose_guards(gateway.guards, requested, Rules())
         plan = plan_lanes(guards, strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
         show = _show_json if as_json else _Marker().show
@@ -65,12 +64,6 @@ def _add_embedded(settings: Settings, requested: Iterable[str]) -> Settings:
     missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
     added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
     return replace(settings, detectors={**settings.detectors, **added}) if added else settings
-
-
-def _check_local(settings: Settings, gateway: Gateway, requested: Iterable[str]) -> None:
-    for name in requested:
-        if name in settings.detectors and name not in gateway.guards:
-            raise ConfigError("runs elsewhere, and this version cannot call it yet", source=settings.source, key=name)
 
 
 def _show_json(release: Release) -> None:

@@ -113,16 +113,15 @@ def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> Ta
         key, rest = _match_id(names, tree)
         inner = tree.get(key) if isinstance(tree, Mapping) else None
         return _find_below(Section(kind.fields_of), rest, inner, (*path, key))
-    return _find_free(kind, names, tree, path) if kind.name == "map" else None
+    return _find_free(names, tree, path) if kind.name == "map" else None
 
 
-def _find_free(kind: Kind, names: list[str], tree: object, path: Path) -> Target:
-    anything = Kind("any", lambda value: value)
-    key, rest = _match_id(names, tree)
-    if not rest:
-        return Target((*path, key), anything)
-    inner = tree.get(key) if isinstance(tree, Mapping) else None
-    return _find_free(kind, rest, inner, (*path, key))
+def _find_free(names: list[str], tree: object, path: Path) -> Target:
+    while names:
+        key, names = _match_id(names, tree)
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+        path = (*path, key)
+    return Target(path, Kind("any", lambda value: value))
 
 
 def _match_id(names: list[str], tree: object) -> tuple[str, list[str]]:
