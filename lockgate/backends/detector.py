@@ -42,6 +42,8 @@ from lockgate.gate.values import (
 )
 from lockgate.interfaces import Headers
 
+# --- Shared requests ------------------------------------------------------------------------------------------
+
 ALONE_CALLS = 8  # so many open calls with the same words, and nobody waits
 MAX_CHARS = 65_536  # of a shared request, unless one text alone has more
 MAX_WAITING = 4096  # texts per lane; what comes then is sent at once and alone
@@ -240,6 +242,8 @@ class _Lane:
         if not self._open:
             self._forget()
 
+
+# --- Clients --------------------------------------------------------------------------------------------------
 
 _SUBJECTS: Mapping[str, type[Subject]] = {TEXT_GENERATION: Generated, TEXT_CHAT: Conversation, TEXT_CONTEXT_DOC: Claim}
 

@@ -31,6 +31,8 @@ from lockgate.interfaces import Headers
 from lockgate.protos.grpc_health_pb2 import HealthCheckRequest
 from lockgate.telemetry import Call, Event, client_call, log_event, trace_headers
 
+# --- TLS ------------------------------------------------------------------------------------------------------
+
 _RELAYED_BYTES = 65_536
 _ACCEPT_PAUSE_S = 1.0
 
@@ -155,6 +157,8 @@ class _Relay:
         with suppress(OSError):
             near.shutdown(socket.SHUT_RDWR)
 
+
+# --- Channels and calls ---------------------------------------------------------------------------------------
 
 Answer = TypeVar("Answer", bound=Message)
 Metadata = tuple[tuple[str, str], ...]

@@ -32,6 +32,8 @@ from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Document, Endpoint, Message
 
+# --- Bodies ---------------------------------------------------------------------------------------------------
+
 MAX_DOCUMENTS = 10_000
 
 
@@ -161,6 +163,8 @@ def _with_token(body: dict[str, Any], transaction_token: str | None) -> dict[str
     return body
 
 
+# --- Streams --------------------------------------------------------------------------------------------------
+
 _NO_ERROR = (None, False, "")
 
 
@@ -236,6 +240,8 @@ def _describe(data: str) -> str:
     chunk = _read_object(data)
     return data if chunk is None else _describe_error(chunk.get("error", chunk))
 
+
+# --- Endpoints ------------------------------------------------------------------------------------------------
 
 NAME = "syftai_space"
 

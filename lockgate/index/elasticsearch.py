@@ -23,6 +23,8 @@ from lockgate.index.fusion import LEG_LIMIT, Query, fuse
 from lockgate.index.hybrid_search import LEG_TIMEOUT_S, DoubleSearch, find_vector
 from lockgate.interfaces import Embedder, Headers
 
+# --- Bodies ---------------------------------------------------------------------------------------------------
+
 VECTOR_FIELD = "embedding"
 TEXT_FIELDS = ("content^2", "text^2")
 CANDIDATES = 100  # of each shard, of which the nearest are taken
@@ -157,6 +159,8 @@ def _read_text(value: object) -> str:
     text = "\n".join([one for one in values if isinstance(one, str)])
     return "" if text.isspace() else text
 
+
+# --- The source -----------------------------------------------------------------------------------------------
 
 _FAILED = "Search failed: "
 _WELL_BELOW = 500  # a key that may only read an index is not shown the server's greeting

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     Keys = NDArray[np.int64]
 
 
+# --- Vectors --------------------------------------------------------------------------------------------------
+
 _LITTLE_ENDIAN: Final = "<f4"
 
 
@@ -154,6 +156,8 @@ def check_library() -> None:
     if find_spec("numpy") is None:
         raise ConfigError("searching by meaning needs numpy: pip install 'lockgate[agent]'", source="index")
 
+
+# --- The source -----------------------------------------------------------------------------------------------
 
 THREADS = 4
 NO_FILE = "the index has no documents yet: run `lockgate index add`"

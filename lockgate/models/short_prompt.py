@@ -17,6 +17,8 @@ from lockgate.gate.prompt import Grounds, flatten_name, make_sendable
 from lockgate.gate.values import Document, Message
 from lockgate.index.search_words import find_search_words
 
+# --- Sentences ------------------------------------------------------------------------------------------------
+
 MAX_DOCUMENTS: Final = 3
 MAX_DOCUMENT_CHARS: Final = 4_000
 MAX_LINES: Final = 3
@@ -142,6 +144,8 @@ def _stem(word: str) -> str:
         word = word.removesuffix(ending)
     return word
 
+
+# --- The prompt -----------------------------------------------------------------------------------------------
 
 REFUSAL: Final = "The documents do not contain this information."
 MAX_QUESTION_CHARS: Final = 400

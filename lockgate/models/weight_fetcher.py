@@ -39,6 +39,8 @@ from lockgate.models.weights import (
     weights_folder,
 )
 
+# --- Words of a Keras tokenizer -------------------------------------------------------------------------------
+
 
 class _Shell:
     """Stands in for the tokenizer: it has its values and nothing else."""
@@ -89,6 +91,8 @@ def _read(source: IO[bytes]) -> tuple[dict[str, int], int]:
             return words, limit
     raise ValueError("the file holds no tokenizer")
 
+
+# --- Packages -------------------------------------------------------------------------------------------------
 
 Begin = Callable[[str, int], Watch]
 """Is told of a step and how many bytes it has; what it returns is told of the bytes."""

@@ -28,6 +28,8 @@ from lockgate.sessions import rows
 from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.store_tasks import Queues, look, pruning, see_through
 
+# --- The file -------------------------------------------------------------------------------------------------
+
 BUSY_TIMEOUT_S = 5.0
 _APPLICATION: Final = 0x4C4B5353  # "LKSS": the file is of sessions of ours
 _LEAST_BUSY_S = 0.1  # for whoever has waited for others of this process all the time
@@ -230,6 +232,8 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+# --- Locks ----------------------------------------------------------------------------------------------------
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
@@ -282,6 +286,9 @@ def open_session_locks(path: Path) -> Iterator[SessionLocks]:
         yield SessionLocks(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- The store ------------------------------------------------------------------------------------------------
 
 
 class SqliteSessions:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
+# --- Glosses --------------------------------------------------------------------------------------------------
+
 ENGLISH = "en"
 LANGUAGES = ("es", "de")
 MIN_COVER = 0.5
@@ -142,6 +144,8 @@ def load_interpreter() -> Interpreter:
     glosses = {name: Gloss((_FOLDER / f"{name}.txt").read_text(encoding="utf-8")) for name in LANGUAGES}
     return Interpreter(load_language_model(), glosses)
 
+
+# --- The detector ---------------------------------------------------------------------------------------------
 
 RULES = _FILE.build()
 KNOWN = ("patterns",)

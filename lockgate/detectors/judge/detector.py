@@ -22,6 +22,8 @@ from lockgate.params import Params, shown
 from lockgate.sessions.turns import ASSISTANT, SYSTEM, USER, forget_reasoning
 from lockgate.telemetry import Event, calling_aside, describe_exception, log_event
 
+# --- Task and ruling ------------------------------------------------------------------------------------------
+
 MAX_REPLY_CHARS = 20_000  # of what a judge says; more is no short ruling
 MAX_REASON_CHARS = 300
 LOWEST_VIOLATION = 0.5  # what is said to violate has at least this score, whatever number stands beside it
@@ -157,6 +159,8 @@ def _read_share(value: object) -> float | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= 1 else None  # type: ignore[arg-type, operator]
 
+
+# --- The detector ---------------------------------------------------------------------------------------------
 
 NAME = "llm_judge"  # also the type of what it finds
 OPTIONS = ("model", "criteria", "name", "examples", "max_chars", "timeout_s", "max_tokens", "max_open")
