@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from lockgate.detectors.pooling import ModelPool, open_pool
+from lockgate.detectors.windows import ModelPool, open_pool
 from lockgate.errors import InvalidRequest, Unavailable
 from tests.waits import HANG_S, is_pending, until
 

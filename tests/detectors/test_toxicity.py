@@ -16,11 +16,11 @@ from lockgate.detectors.toxicity.detector import (
     FILE_NAME,
     LABELS,
     RULES,
-    ToxicityDetector,
     load_toxicity_model,
     load_words,
     open_toxicity_detector,
 )
+from lockgate.detectors.windows import WindowDetector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import Detection, Excerpt
 from tests.weights import ROOT, require_weights
@@ -35,12 +35,12 @@ def house() -> Any:
 
 
 @pytest.fixture
-async def detector(house: Any) -> AsyncIterator[ToxicityDetector]:
+async def detector(house: Any) -> AsyncIterator[WindowDetector[Any]]:
     async with open_toxicity_detector({}, house) as opened:
         yield opened
 
 
-async def read(detector: ToxicityDetector, *texts: str, **params: Any) -> list[list[Detection]]:
+async def read(detector: WindowDetector[Any], *texts: str, **params: Any) -> list[list[Detection]]:
     return await detector.accept(params, ()).read([Excerpt(text) for text in texts])
 
 
@@ -57,7 +57,7 @@ async def test_the_model_says_what_its_makers_say_it_says(house: Any) -> None:
 
 
 async def test_a_finding_covers_the_chunk_without_outer_white_space_and_tells_all_scores(
-    detector: ToxicityDetector,
+    detector: WindowDetector[Any],
 ) -> None:
     ((hit,),) = await read(detector, f"  {INSULT}\n")
     assert (hit.start, hit.end, hit.text) == (2, 2 + len(INSULT), INSULT)
@@ -79,7 +79,7 @@ async def test_a_finding_covers_the_chunk_without_outer_white_space_and_tells_al
         ("Du Arschl*ch!", "obscene"),
     ],
 )
-async def test_phrases_speak_where_the_model_is_silent(detector: ToxicityDetector, text: str, label: str) -> None:
+async def test_phrases_speak_where_the_model_is_silent(detector: WindowDetector[Any], text: str, label: str) -> None:
     ((hit,),) = await read(detector, text)
     assert hit.score >= THRESHOLD
     assert hit.detection == label
@@ -103,7 +103,7 @@ async def test_phrases_speak_where_the_model_is_silent(detector: ToxicityDetecto
         "",
     ],
 )
-async def test_ordinary_text_is_left_alone(detector: ToxicityDetector, text: str) -> None:
+async def test_ordinary_text_is_left_alone(detector: WindowDetector[Any], text: str) -> None:
     ((*hits,),) = await read(detector, text)
     assert [hit for hit in hits if hit.score >= THRESHOLD] == []
 
@@ -111,12 +111,12 @@ async def test_ordinary_text_is_left_alone(detector: ToxicityDetector, text: str
 @pytest.mark.parametrize(
     "text", ["You are a stuuupid 1diot", "You’re a piece of sh1t", "What a b!tch", "Ｙｏｕ　ｉｄｉｏｔ"]
 )
-async def test_odd_spellings_are_read(detector: ToxicityDetector, text: str) -> None:
+async def test_odd_spellings_are_read(detector: WindowDetector[Any], text: str) -> None:
     ((hit,),) = await read(detector, text)
     assert hit.score >= THRESHOLD
 
 
-async def test_a_score_does_not_depend_on_who_else_asks(detector: ToxicityDetector) -> None:
+async def test_a_score_does_not_depend_on_who_else_asks(detector: WindowDetector[Any]) -> None:
     texts = [
         INSULT,
         "This is wonderful news.",
@@ -131,7 +131,7 @@ async def test_a_score_does_not_depend_on_who_else_asks(detector: ToxicityDetect
     assert together == alone == [found[0] for found in crowd]
 
 
-async def test_of_a_long_text_the_toxic_part_is_found(detector: ToxicityDetector) -> None:
+async def test_of_a_long_text_the_toxic_part_is_found(detector: WindowDetector[Any]) -> None:
     calm = "The museum opens at nine, and visitors may leave their coats in the room next to the entrance. "
     text = calm * 20 + INSULT + " " + calm * 20
     ((*hits,),) = await read(detector, text)
@@ -159,7 +159,7 @@ async def test_without_patterns_only_the_model_speaks(house: Any) -> None:
         assert hit.detection == "insult"
 
 
-async def test_behind_a_forced_cut_what_stands_before_is_read_too(detector: ToxicityDetector) -> None:
+async def test_behind_a_forced_cut_what_stands_before_is_read_too(detector: WindowDetector[Any]) -> None:
     reading = detector.accept({}, ())
     ((hit,),) = await reading.read([Excerpt("bin you stupid idiot", "and he put it into the ")])
     assert hit.start == -len("and he put it into the ")
@@ -176,7 +176,7 @@ async def test_behind_a_forced_cut_what_stands_before_is_read_too(detector: Toxi
     ],
 )
 async def test_wrong_parameters_and_options_are_told(
-    detector: ToxicityDetector, house: Any, params: Mapping[str, Any], words: str
+    detector: WindowDetector[Any], house: Any, params: Mapping[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
         detector.accept(params, ())

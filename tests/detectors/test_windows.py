@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.detectors.letters import make_plain
-from lockgate.detectors.pooling import ModelPool, open_pool
 from lockgate.detectors.toxicity.detector import KnownWords
-from lockgate.detectors.windows import MAX_WINDOW_WORDS, Cutter, Window, WindowReading
+from lockgate.detectors.windows import MAX_WINDOW_WORDS, Cutter, ModelPool, Window, WindowReading, open_pool
 from lockgate.gate.values import Excerpt
 from lockgate.models.wordpiece import WordPieces
 from tests.waits import assert_linear

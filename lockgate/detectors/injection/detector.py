@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,10 +23,9 @@ from lockgate.data_files import read_table, split_words
 from lockgate.detectors.language import LanguageModel, load_language_model, read_prose
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.plain_text import PlainText, Rule, RuleFile, RuleTable
-from lockgate.detectors.pooling import ModelPool, open_pool
-from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
+from lockgate.detectors.windows import Cutter, Tell, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
-from lockgate.interfaces import Headers, PartContext, with_context
+from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session
 from lockgate.models.weights import PROMPT_INJECTION
 from lockgate.models.wordpiece import WordPieces
@@ -229,28 +229,17 @@ def _tell(window: Window, heard: Heard, *, uses_rules: bool) -> Detection | None
     return Detection(window.start, window.end, window.text, DETECTION, NAME, round(score, 4), metadata=metadata)
 
 
-class InjectionDetector:
-    """Reads for injected instructions. `patterns` false leaves the classifier alone."""
-
-    lookbehind_chars = LOOKBEHIND_CHARS
-
-    def __init__(self, cutter: Cutter, pool: ModelPool[Window, Heard], uses_rules: bool) -> None:
-        self._cutter = cutter
-        self._pool = pool
-        self._uses_rules = uses_rules
-
-    def accept(self, params: Mapping[str, Any], headers: Headers) -> WindowReading[Heard]:
-        uses_rules = Params.of_request(params, KNOWN).flag("patterns", self._uses_rules)
-        return WindowReading(
-            self._cutter, self._pool, lambda window, heard: _tell(window, heard, uses_rules=uses_rules)
-        )
-
-
 @with_context
 @asynccontextmanager
-async def open_injection_detector(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[InjectionDetector]:
-    """Reports injected instructions. Options: `patterns`."""
-    uses_rules = Params.of_options(options, KNOWN).flag("patterns", True)
+async def open_injection_detector(
+    options: Mapping[str, Any], context: PartContext
+) -> AsyncIterator[WindowDetector[Heard]]:
+    """Reports injected instructions. Options: `patterns`; false leaves the classifier alone."""
+    default = Params.of_options(options, KNOWN).flag("patterns", True)
     model = await asyncio.to_thread(load_model, context.data_dir, PROMPT_INJECTION.name, load_injection_model)
+
+    def prepare(params: Params) -> Tell[Heard]:
+        return partial(_tell, uses_rules=params.flag("patterns", default))
+
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
-        yield InjectionDetector(model.cutter, pool, uses_rules)
+        yield WindowDetector(model.cutter, pool, KNOWN, prepare)

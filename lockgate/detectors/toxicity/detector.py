@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.data_files import read_table
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
-from lockgate.detectors.pooling import ModelPool, open_pool
-from lockgate.detectors.windows import LOOKBEHIND_CHARS, Cutter, Window, WindowReading
+from lockgate.detectors.windows import Cutter, Tell, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
-from lockgate.interfaces import Headers, PartContext, with_context
+from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session, read_graph
 from lockgate.models.weights import TOXICITY
 from lockgate.params import Params
@@ -221,30 +220,21 @@ class Asked(NamedTuple):
         return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
 
 
-class ToxicityDetector:
-    """Reads for toxic text. `labels` says which kinds are reported, `patterns` false leaves the classifier alone."""
-
-    lookbehind_chars = LOOKBEHIND_CHARS
-
-    def __init__(self, cutter: Cutter, pool: ModelPool[Window, Heard], default: Asked) -> None:
-        self._cutter = cutter
-        self._pool = pool
-        self._default = default
-
-    def accept(self, params: Mapping[str, Any], headers: Headers) -> WindowReading[Heard]:
-        asked = _read_asked(Params.of_request(params, KNOWN), self._default)
-        return WindowReading(self._cutter, self._pool, asked.tell)
-
-
 def _read_asked(params: Params, default: Asked) -> Asked:
     return Asked(params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules))
 
 
 @with_context
 @asynccontextmanager
-async def open_toxicity_detector(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[ToxicityDetector]:
-    """Reports toxic text. Options: `labels`, `patterns`."""
+async def open_toxicity_detector(
+    options: Mapping[str, Any], context: PartContext
+) -> AsyncIterator[WindowDetector[Heard]]:
+    """Reports toxic text. Options: `labels` to report, and `patterns`; false leaves the classifier alone."""
     default = _read_asked(Params.of_options(options, KNOWN), Asked(LABELS, uses_rules=True))
     model = await asyncio.to_thread(load_model, context.data_dir, TOXICITY.name, load_toxicity_model)
+
+    def prepare(params: Params) -> Tell[Heard]:
+        return _read_asked(params, default).tell
+
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
-        yield ToxicityDetector(model.cutter, pool, default)
+        yield WindowDetector(model.cutter, pool, KNOWN, prepare)
