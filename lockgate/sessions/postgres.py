@@ -9,17 +9,14 @@ gives a connection to others between transactions cannot stand in between; one t
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from lockgate.backends.postgres import PostgresPool, open_postgres
 from lockgate.errors import Unavailable, UpstreamError
-from lockgate.gate.values import Health
-from lockgate.interfaces import Headers
 from lockgate.sessions import rows
-from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
-from lockgate.store_tasks import Queues, look, pruning, see_through
+from lockgate.sessions.turns import SessionKey, StoreLimits
+from lockgate.store_tasks import Queues, pruning, see_through
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _CLOSE_TIMEOUT_S = 2.0
@@ -29,14 +26,13 @@ _SET_UP_LOCK = 0x6C6F636B67617465  # one at a time makes the tables
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lockgate_versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL)"
 
 
-class PostgresSessions:
+class PostgresSessions(rows.RowSessions):
     """A SessionStore and SessionArchive in one database. Made by `open_postgres_sessions`."""
 
     def __init__(self, pool: PostgresPool, limits: StoreLimits, clock: Callable[[], float]) -> None:
+        super().__init__(limits, clock)
         self._pool = pool
         self._writer = _Writer(pool)
-        self._limits = limits
-        self._clock = clock
         self._queues = Queues[SessionKey]()
         self._held: dict[SessionKey, Any] = {}  # by which connection
         self._setting_up = asyncio.Lock()
@@ -55,78 +51,26 @@ class PostgresSessions:
                 self._held.pop(key, None)
                 await see_through(self._writer.unlock(number))
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """The latest turns and the one of this request id."""
-        asked = (*rows.clean_key(key), self._cutoff())
-        repeated: Sequence[Any] = ()
-        await self._set_up()
-        async with self._pool.borrow() as connection:
-            latest = await connection.fetch(rows.SQL.latest_turns, *asked, limit)
-            if request_id:
-                repeated = await connection.fetch(rows.SQL.repeated_turn, *asked, rows.clean(request_id))
-        return rows.read_past(latest, repeated)
-
-    async def probe(self, headers: Headers) -> Health:
-        """Whether sessions can be read; never raises."""
-        return await look(self.load(NOBODY, 1))
-
-    async def append(self, key: SessionKey, turn: Turn) -> None:
-        """Add a turn; one whose request id is there already is not added again."""
-        key = rows.clean_key(key)
-        if key not in self._held:
-            raise RuntimeError("a turn was added to a session that is not held")
-        values = rows.turn_values(key, turn, self._clock())
-        trim = (*key, rows.kept_messages(self._limits))
-        await self._set_up()
-        await see_through(self._writer.write(self._held[key], (rows.SQL.add_turn, values), (rows.SQL.trim_turns, trim)))
-
-    async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
-        """Note an aborted turn; the latest hundred of a session are kept."""
-        key = rows.clean_key(key)
-        values = rows.aborted_values(key, turn, uuid.uuid4().hex, self._clock())
-        await self._set_up()
-        async with self._pool.transaction() as connection:
-            await connection.execute(rows.SQL.add_aborted, *values)
-            await connection.execute(rows.SQL.trim_aborted, *key)
-
-    async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """All sessions, the latest first."""
-        return rows.read_entries(
-            await self._fetch(rows.SQL.list_sessions, self._cutoff(), rows.clean_name(caller or ""))
-        )
-
-    async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Everything about a session."""
-        asked = (*rows.clean_key(key), self._cutoff())
-        turns = await self._fetch(rows.SQL.all_turns, *asked)
-        return rows.read_stored(turns, await self._fetch(rows.SQL.all_aborted, *asked))
-
-    async def delete_session(self, key: SessionKey) -> bool:
-        """Remove everything about a session."""
-        await self._set_up()
-        async with self._pool.transaction() as connection:
-            done = [await connection.execute(sql, *rows.clean_key(key)) for sql in rows.SQL.delete_session]
-        return any(map(_count, done))
-
-    async def forget_old(self) -> None:
-        """Remove what is older than the limits say, a part at a time, so that no statement takes long."""
-        if self._limits.retention_days is None:
-            return
-        await self._set_up()
-        for sql in rows.SQL.forget_old:
-            while _count(await self._pool.execute(sql, self._cutoff())):
-                pass
-
     async def close(self) -> None:
         """Let go of everything that is held."""
         await self._writer.close()
 
-    def _cutoff(self) -> float:
-        return rows.cutoff(self._limits, self._clock())
-
-    async def _fetch(self, sql: str, *args: Any) -> Sequence[Any]:
+    async def _read(self, *statements: rows.Statement) -> Sequence[rows.Rows]:
         await self._set_up()
-        return await self._pool.fetch(sql, *args)
+        async with self._pool.borrow() as connection:
+            return [await connection.fetch(sql, *args) for sql, args in statements]
+
+    async def _write(self, *statements: rows.Statement) -> int:
+        await self._set_up()
+        async with self._pool.transaction() as connection:
+            done = [await connection.execute(sql, *args) for sql, args in statements]
+        return sum(map(_count, done))
+
+    async def _append(self, key: SessionKey, *statements: rows.Statement) -> None:
+        if key not in self._held:
+            raise RuntimeError("a turn was added to a session that is not held")
+        await self._set_up()
+        await see_through(self._writer.write(self._held[key], *statements))
 
     async def _set_up(self) -> None:
         """The tables, once; who finds them there needs no right to make any."""
@@ -199,7 +143,7 @@ class _Writer:
             except UpstreamError:
                 self._connection.terminate()
 
-    async def write(self, holder: Any, *statements: tuple[str, Sequence[Any]]) -> None:
+    async def write(self, holder: Any, *statements: rows.Statement) -> None:
         """Carry out all of the statements or none, by the connection that holds the session."""
         async with self._busy:
             if holder.is_closed():

@@ -8,14 +8,19 @@ statement about turns can find them.
 import hashlib
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lockgate.data_files import Table, read_table
-from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.gate.values import Health
+from lockgate.interfaces import Headers
+from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.store_tasks import look
 
 VERSION = 1
 MAX_ABORTED = 100  # per session
@@ -23,6 +28,10 @@ _MESSAGES_PER_TURN = 2
 _DAY_S = 86_400.0
 _PRUNED_AT_ONCE = 5_000  # rows: others wait for whoever writes
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
+
+
+Statement = tuple[str, Sequence[Any]]
+Rows = Sequence[Sequence[Any]]
 
 
 class SessionStatements(Table, frozen=True):
@@ -98,17 +107,7 @@ def aborted_values(key: SessionKey, turn: AbortedTurn, entry: str, at: float) ->
     return (*key, entry, *texts, at)
 
 
-def kept_messages(limits: StoreLimits) -> int:
-    """The last argument of `trim_turns`: whole turns only, and the latest one in any case."""
-    return max(limits.max_messages // _MESSAGES_PER_TURN, 1) * _MESSAGES_PER_TURN
-
-
-def cutoff(limits: StoreLimits, now: float) -> float:
-    """What ended before this is no longer kept."""
-    return now - limits.retention_days * _DAY_S if limits.retention_days is not None else 0.0
-
-
-def read_past(latest: Sequence[Sequence[Any]], repeated: Sequence[Sequence[Any]]) -> Past:
+def read_past(latest: Rows, repeated: Rows) -> Past:
     """What a prompt may see, of the rows of `latest_turns` and `repeated_turn`."""
     return Past(tuple(_read_turn(row) for row in reversed(latest)), next((_read_turn(row) for row in repeated), None))
 
@@ -118,7 +117,7 @@ def _read_turn(row: Sequence[Any]) -> Turn:
     return Turn(question, answer, label, topic, layer, confidence, request_id)
 
 
-def read_stored(turns: Sequence[Sequence[Any]], aborted: Sequence[Sequence[Any]]) -> tuple[StoredTurn, ...]:
+def read_stored(turns: Rows, aborted: Rows) -> tuple[StoredTurn, ...]:
     """What operators see, of the rows of `all_turns` and `all_aborted`, in the order of time."""
     return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
@@ -133,6 +132,74 @@ def _read_aborted(row: Sequence[Any]) -> StoredTurn:
     return StoredTurn(question, delivered, label, at, request_id=request_id, aborted=reason or "aborted")
 
 
-def read_entries(rows: Iterable[Sequence[Any]]) -> tuple[SessionEntry, ...]:
-    """The rows of `list_sessions`."""
-    return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in rows)
+class RowSessions(ABC):
+    """A SessionStore and SessionArchive over these tables; a database says how statements are run."""
+
+    def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._clock = clock
+
+    @abstractmethod
+    async def _read(self, *statements: Statement) -> Sequence[Rows]:
+        """The rows of each statement."""
+
+    @abstractmethod
+    async def _write(self, *statements: Statement) -> int:
+        """Carries out all of the statements or none; how many rows they changed."""
+
+    @abstractmethod
+    async def _append(self, key: SessionKey, *statements: Statement) -> None:
+        """The same for a session that is held; raises RuntimeError if it is not."""
+
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
+        """The latest turns and the one of this request id."""
+        asked = (*clean_key(key), self._cutoff())
+        statements: list[Statement] = [(SQL.latest_turns, (*asked, limit))]
+        if request_id:
+            statements.append((SQL.repeated_turn, (*asked, clean(request_id))))
+        latest, *repeated = await self._read(*statements)
+        return read_past(latest, repeated[0] if repeated else ())
+
+    async def probe(self, headers: Headers) -> Health:
+        """Whether sessions can be read; never raises."""
+        return await look(self.load(NOBODY, 1))
+
+    async def append(self, key: SessionKey, turn: Turn) -> None:
+        """Add a turn; one whose request id is there already is not added again."""
+        key = clean_key(key)
+        values = turn_values(key, turn, self._clock())
+        kept = max(self._limits.max_messages // _MESSAGES_PER_TURN, 1) * _MESSAGES_PER_TURN  # whole turns only
+        await self._append(key, (SQL.add_turn, values), (SQL.trim_turns, (*key, kept)))
+
+    async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
+        """Note an aborted turn; the latest hundred of a session are kept."""
+        key = clean_key(key)
+        values = aborted_values(key, turn, uuid.uuid4().hex, self._clock())
+        await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
+
+    async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
+        """All sessions, the latest first."""
+        (found,) = await self._read((SQL.list_sessions, (self._cutoff(), clean_name(caller or ""))))
+        return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in found)
+
+    async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
+        """Everything about a session."""
+        asked = (*clean_key(key), self._cutoff())
+        turns, aborted = await self._read((SQL.all_turns, asked), (SQL.all_aborted, asked))
+        return read_stored(turns, aborted)
+
+    async def delete_session(self, key: SessionKey) -> bool:
+        """Remove everything about a session."""
+        key = clean_key(key)
+        return await self._write(*((sql, key) for sql in SQL.delete_session)) > 0
+
+    async def forget_old(self) -> None:
+        """Remove what is older than the limits say, a part at a time, so that no statement takes long."""
+        for sql in SQL.forget_old if self._limits.retention_days is not None else ():
+            while await self._write((sql, (self._cutoff(),))):
+                pass
+
+    def _cutoff(self) -> float:
+        """What ended before this is no longer kept."""
+        days = self._limits.retention_days
+        return self._clock() - days * _DAY_S if days is not None else 0.0

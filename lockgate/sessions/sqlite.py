@@ -14,7 +14,6 @@ import sqlite3
 import struct
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,11 +21,10 @@ from typing import Any, Final, TypeVar
 
 from lockgate.backends.sqlite import connect, find_code, look_at, read_kind
 from lockgate.errors import ConfigError, Unavailable
-from lockgate.gate.values import Health
-from lockgate.interfaces import Headers, PartContext, with_context
+from lockgate.interfaces import PartContext, with_context
 from lockgate.sessions import rows
-from lockgate.sessions.turns import NOBODY, AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
-from lockgate.store_tasks import Queues, look, pruning, see_through
+from lockgate.sessions.turns import SessionKey, StoreLimits
+from lockgate.store_tasks import Queues, pruning, see_through
 
 # --- The file -------------------------------------------------------------------------------------------------
 
@@ -50,7 +48,6 @@ _WORDS = {
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
-Statement = tuple[str, Sequence[Any]]
 
 
 class _Connection:
@@ -209,7 +206,7 @@ def select(database: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Seque
     return database.execute(sql, _name_values(args)).fetchall()
 
 
-def write(database: sqlite3.Connection, *statements: Statement) -> int:
+def write(database: sqlite3.Connection, *statements: rows.Statement) -> int:
     """Carry out all of the statements or none; how many rows they changed."""
     with _transaction(database):
         return sum(database.execute(sql, _name_values(args)).rowcount for sql, args in statements)
@@ -291,14 +288,13 @@ def open_session_locks(path: Path) -> Iterator[SessionLocks]:
 # --- The store ------------------------------------------------------------------------------------------------
 
 
-class SqliteSessions:
+class SqliteSessions(rows.RowSessions):
     """A SessionStore and SessionArchive on one file. Made by `open_sqlite_sessions`."""
 
     def __init__(self, file: SessionFile, locks: SessionLocks, limits: StoreLimits, clock: Callable[[], float]) -> None:
+        super().__init__(limits, clock)
         self._file = file
         self._locks = locks
-        self._limits = limits
-        self._clock = clock
         self._queues = Queues[SessionKey]()
         self._held: set[SessionKey] = set()
 
@@ -313,69 +309,16 @@ class SqliteSessions:
             finally:
                 self._held.discard(key)
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """The latest turns and the one of this request id."""
-        asked = (*rows.clean_key(key), self._cutoff())
+    async def _read(self, *statements: rows.Statement) -> Sequence[rows.Rows]:
+        return await self._file.read(lambda database: [select(database, sql, args) for sql, args in statements])
 
-        def read(database: sqlite3.Connection) -> Past:
-            latest = select(database, rows.SQL.latest_turns, (*asked, limit))
-            repeated = select(database, rows.SQL.repeated_turn, (*asked, rows.clean(request_id))) if request_id else ()
-            return rows.read_past(latest, repeated)
+    async def _write(self, *statements: rows.Statement) -> int:
+        return await self._file.run(lambda database: write(database, *statements))
 
-        return await self._file.read(read)
-
-    async def probe(self, headers: Headers) -> Health:
-        """Whether sessions can be read; never raises."""
-        return await look(self.load(NOBODY, 1))
-
-    async def append(self, key: SessionKey, turn: Turn) -> None:
-        """Add a turn; one whose request id is there already is not added again."""
-        key = rows.clean_key(key)
+    async def _append(self, key: SessionKey, *statements: rows.Statement) -> None:
         if key not in self._held:
             raise RuntimeError("a turn was added to a session that is not held")
-        values = rows.turn_values(key, turn, self._clock())
-        trim = (*key, rows.kept_messages(self._limits))
-        await self._file.run(lambda database: write(database, (rows.SQL.add_turn, values), (rows.SQL.trim_turns, trim)))
-
-    async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
-        """Note an aborted turn; the latest hundred of a session are kept."""
-        key = rows.clean_key(key)
-        values = rows.aborted_values(key, turn, uuid.uuid4().hex, self._clock())
-        await self._file.run(
-            lambda database: write(database, (rows.SQL.add_aborted, values), (rows.SQL.trim_aborted, key))
-        )
-
-    async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """All sessions, the latest first."""
-        args = (self._cutoff(), rows.clean_name(caller or ""))
-        return rows.read_entries(await self._file.read(lambda database: select(database, rows.SQL.list_sessions, args)))
-
-    async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Everything about a session."""
-        asked = (*rows.clean_key(key), self._cutoff())
-
-        def read(database: sqlite3.Connection) -> tuple[StoredTurn, ...]:
-            found = (select(database, sql, asked) for sql in (rows.SQL.all_turns, rows.SQL.all_aborted))
-            return rows.read_stored(*found)
-
-        return await self._file.read(read)
-
-    async def delete_session(self, key: SessionKey) -> bool:
-        """Remove everything about a session."""
-        key = rows.clean_key(key)
-        removals = [(sql, key) for sql in rows.SQL.delete_session]
-        return await self._file.run(lambda database: write(database, *removals)) > 0
-
-    async def forget_old(self) -> None:
-        """Remove what is older than the limits say, a part at a time, so that others need not wait for the whole."""
-        if self._limits.retention_days is None:
-            return
-        removals = [(sql, (self._cutoff(),)) for sql in rows.SQL.forget_old]
-        while await self._file.run(lambda database: write(database, *removals)):
-            pass
-
-    def _cutoff(self) -> float:
-        return rows.cutoff(self._limits, self._clock())
+        await self._write(*statements)
 
 
 @contextlib.asynccontextmanager

@@ -47,7 +47,7 @@ def tell_early() -> None:
         later.add(task)
         task.add_done_callback(later.discard)
 
-    SqliteSessions.append = append  # type: ignore[method-assign]
+    SqliteSessions.append = append  # type: ignore[method-assign, assignment]
 
 
 def store_in_two_steps() -> None:
@@ -71,7 +71,7 @@ def store_in_two_steps() -> None:
             await self._file.run(partial(_write_one, sql, values))
             await asyncio.sleep(_BETWEEN_S)
 
-    SqliteSessions.append = append  # type: ignore[method-assign]
+    SqliteSessions.append = append  # type: ignore[method-assign, assignment]
 
 
 def _write_one(sql: str, values: Sequence[Any], database: sqlite3.Connection) -> int:
@@ -117,8 +117,8 @@ def forget_requests() -> None:
     async def append(self: SqliteSessions, key: Any, turn: Any) -> None:
         await honest_append(self, key, turn._replace(request_id=""))
 
-    SqliteSessions.load = load  # type: ignore[method-assign]
-    SqliteSessions.append = append  # type: ignore[method-assign]
+    SqliteSessions.load = load  # type: ignore[method-assign, assignment]
+    SqliteSessions.append = append  # type: ignore[method-assign, assignment]
 
 
 VARIANTS = {
