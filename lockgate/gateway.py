@@ -84,7 +84,7 @@ class Gateway:
 
     @property
     def default_agent(self) -> str:
-        """The agent of whoever names none: the one called `default`, else the first."""
+        """The agent of requests that name none: the one called `default`, else the first."""
         return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
 
     def find_model(self, name: str, policy: str | None) -> Speaker:
@@ -130,7 +130,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             await opener.open_chunker(name)
         if _SENTENCES not in opener.chunkers:
             await opener.open_chunker(_SENTENCES)
-            opener.probes.pop(_SENTENCES, None)  # no detector names it, so nobody asks how it is
+            opener.probes.pop(_SENTENCES, None)  # no detector names it, so its health does not count
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         kept = {guard.id: guard for guard in guards if guard is not None}
         opener.try_policies(kept)

@@ -40,7 +40,7 @@ class PartContext(Protocol):
         """A configured model; to be asked when a request comes, for at start not all are open. Raises KeyError."""
 
     async def share_embedder(self) -> "Embedder | None":
-        """The embedder that runs here, one for all; nobody if its weights have not been fetched."""
+        """The embedder that all parts of this process share; None if its weights have not been fetched."""
 
 
 @runtime_checkable
@@ -211,7 +211,7 @@ class Model(Protocol):
 
         `params` are `stream`, without which the answer comes as one frame, `max_tokens`, `temperature`, and what else
         a TunableModel takes. A frame
-        may carry `usage` in its fields: the counters that the model told; and `is_cut`, true where it was not allowed
+        may carry `usage` in its fields: the counters of the model; and `is_cut`, true where it was not allowed
         to say more. Errors are UpstreamError, their words for the caller.
         """
 
@@ -278,7 +278,7 @@ class SessionStore(Protocol):
     """
 
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
-        """A session for oneself, in this process and in all others; waits for whoever has it. Ends with its process."""
+        """Lock a session in all processes that use the store; waits its turn. The lock ends with its process."""
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns, at most `limit`, and, if a request id is given, the turn that was stored under it."""

@@ -115,7 +115,7 @@ def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings:
 
 @dataclass(frozen=True, slots=True)
 class OpenedAgents:
-    """Everybody who can answer: agents by name, models by id, and who compares their answers."""
+    """Open agents by name, models and sources by id, and their probes."""
 
     agents: Mapping[str, Agent]
     models: Mapping[str, Model]
@@ -160,7 +160,7 @@ class SharedContext:
         return self.models[name]
 
     async def share_embedder(self) -> Embedder | None:
-        """The embedder that runs here, opened once; nobody if its weights have not been fetched."""
+        """The embedder that runs here, opened once; None if its weights have not been fetched."""
         if not self._has_looked:
             self._embedder = await self._stack.enter_async_context(open_own_embedder(self._settings))
             self._has_looked = True
@@ -168,7 +168,7 @@ class SharedContext:
 
 
 class AgentOpener:
-    """Opens them one by one. `open_part` opens a plugin of a group and notes what is wrong with it."""
+    """Opens agents and their parts. `open_part` opens a plugin of a group and notes what is wrong with it."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class AgentOpener:
         self._probes: dict[str, Probe] = {}
 
     async def open(self, exposed: Exposed) -> OpenedAgents:
-        """Everybody, and for requests that name them those that are exposed. Raises ConfigError."""
+        """Open all of them; adds to `exposed` what requests may name. Raises ConfigError."""
         settings = self._settings
         models = self._context.models = {name: await self._open_model(one) for name, one in settings.models.items()}
         used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
@@ -352,7 +352,7 @@ def _choose_store(settings: Settings) -> tuple[str, Mapping[str, Any]]:
 
 @asynccontextmanager
 async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
-    """What makes vectors of passages and questions; nobody if it runs here and its weights have not been fetched."""
+    """The embedder that the settings choose; None if it runs here and its weights have not been fetched."""
     if settings.embeddings.ollama is None:
         async with open_own_embedder(settings, threads) as own:
             yield own
@@ -365,7 +365,7 @@ async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[E
 
 @asynccontextmanager
 async def open_own_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
-    """The one that runs here, whatever the settings choose; nobody if its weights have not been fetched."""
+    """The embedder that runs here; None if its weights have not been fetched."""
     from lockgate.models.weights import find_weights
 
     weights = find_weights(settings.data_dir, _OWN_EMBEDDER)
@@ -379,7 +379,7 @@ async def open_own_embedder(settings: Settings, threads: int = 1) -> AsyncIterat
 
 
 def is_index(source: SourceSettings) -> bool:
-    """Whether a source is an index of ours, which documents can be added to."""
+    """Whether documents can be added to a source."""
     return source.postgres is not None or source.embedded == INDEX
 
 
@@ -397,7 +397,7 @@ def find_index_file(settings: Settings, source: SourceSettings) -> Path:
 def open_index_of(
     settings: Settings, source: SourceSettings, embedder: Embedder | None = None, *, is_quiet: bool = False
 ) -> "AbstractAsyncContextManager[FtsDataSource | PostgresIndex]":
-    """An index of ours, to be searched and filled; unless quiet it says in the log what is missing."""
+    """The index of a source, to be searched and filled; unless quiet it logs what is missing."""
     if source.postgres is None:
         from lockgate.index.fts import open_index, open_index_quietly
 
@@ -423,7 +423,7 @@ def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> Be
 
 
 def _embeds(source: SourceSettings) -> bool:
-    """Whether a source searches by meaning, with an embedder of ours."""
+    """Whether a source uses the embedder."""
     return source.elasticsearch is not None or is_index(source)
 
 

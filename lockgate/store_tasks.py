@@ -22,7 +22,7 @@ class _CountedLock(asyncio.Lock):
 
 
 class Queues(Generic[Key]):
-    """One queue for every key that somebody has or wants; first come, first served. Others take no room."""
+    """A queue per key, first come, first served. Keys that no task holds or waits for take no room."""
 
     def __init__(self) -> None:
         self._locks: dict[Key, _CountedLock] = {}
@@ -32,7 +32,7 @@ class Queues(Generic[Key]):
 
     @contextlib.asynccontextmanager
     async def alone(self, key: Key) -> AsyncIterator[None]:
-        """The key for oneself, after everybody who came before."""
+        """Hold the key, after all tasks that came before."""
         lock = self._locks.setdefault(key, _CountedLock())
         lock.users += 1
         try:
@@ -45,7 +45,7 @@ class Queues(Generic[Key]):
 
 
 async def look(reading: Awaitable[object]) -> Health:
-    """How a store is, by a reading of it now; whatever else is wrong than the store is raised."""
+    """The health of a store, by reading from it now; other errors than the store's are raised."""
     try:
         await reading
     except UpstreamError as error:
@@ -54,7 +54,7 @@ async def look(reading: Awaitable[object]) -> Health:
 
 
 async def see_through(work: Awaitable[T]) -> T:
-    """What the work came to. Whoever is cancelled meanwhile waits for its end first; it must end by itself."""
+    """The result of the work. A caller that is cancelled waits for its end first; it must end by itself."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -69,9 +69,9 @@ async def see_through(work: Awaitable[T]) -> T:
 
 @contextlib.asynccontextmanager
 async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Once a minute what is too old goes, without anybody asking; where that fails it goes the next time.
+    """Call `forget_old` once a minute; where that fails, the next call does it.
 
-    A store that cannot be reached is no news here; any other failure is told as those of tasks are.
+    UpstreamError is ignored; any other error goes to the loop's exception handler.
     """
     task = asyncio.create_task(_prune(forget_old))
     try:

@@ -73,7 +73,7 @@ def load_settings(
     """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given.
 
     `try_part` opens an embedded part on trial: what is wrong with its name or options is then reported with the rest.
-    Whoever serves nobody needs no callers, nor their keys.
+    Without `needs_callers` the section `callers` and its keys are not read.
     """
     draft = _start_draft(config_path, environ)
     rename_old_keys(draft)
