@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the messages of a stream of completions carry: reading them, and joining those that leave together."""
+"""Messages of a streamed completion: reading their parts, and joining those that leave together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def merge_logprobs(messages: Sequence[Mapping[str, Any]], *, is_chat: bool) -> d
 
 
 def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str]) -> dict[str, Any]:
-    """The choice of a message without text, and without all that may tell of a text that must not be seen."""
+    """The choice of a message without text, and without all that may show a text that must not be seen."""
     kept = {key: choice.get(key) for key in ("index", "finish_reason", "stop_reason")}
     if "delta" not in choice:
         return kept | {"text": "", "logprobs": None}

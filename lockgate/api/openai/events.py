@@ -133,7 +133,7 @@ class EventWriter:
         return b"data: " + encode(event) + b"\n\n"
 
     def _trim(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The event without fields that may tell what its hidden texts no longer do."""
+        """The event without fields that may show what its hidden texts no longer do."""
         return {key: value for key, value in event.items() if key in _OPEN_KEYS} if self._hides else event
 
     # Text that was held.
@@ -182,7 +182,7 @@ class EventWriter:
         for frame in bare:
             if not frame.text:
                 parts.append(self._pass_on(index, frame.fields))
-            elif not self._reader.is_mute(choice_of(message := without_text(frame.fields)), known):
+            elif not self._reader.is_empty(choice_of(message := without_text(frame.fields)), known):
                 parts.append(self._pass_on(index, message))
         if index not in self._order.ended:
             ended = [one.fields for one in frames if one.text and one.fields is not None and has_finish(one.fields)]
@@ -273,7 +273,7 @@ class EventWriter:
         choice = choice_of(message)
         if has_finish(message) and not self._order.end(index):
             choice = {**choice, "finish_reason": None}
-            if self._reader.is_mute(choice, known):
+            if self._reader.is_empty(choice, known):
                 return b""
         if self._reader.kept is not None and known.is_read:
             choice = without_secrets(choice, self._reader.kept)

@@ -75,7 +75,7 @@ class ChoiceState:
     latest: Segment | None = None  # where messages without text leave: the latest run, or the content
     trailing: list[Detection] | None = None
     late: list[dict[str, Any]] = field(default_factory=list)  # the same under a policy: entries by field
-    unsaid: list[dict[str, Any]] = field(default_factory=list)  # without text: their logprobs leave with the next
+    textless: list[dict[str, Any]] = field(default_factory=list)  # their logprobs leave with the next message
 
 
 class StreamReader:
@@ -178,7 +178,7 @@ class StreamReader:
         if type(delta) is not dict or len(delta) != 1 or known is None or known.latest is None:
             return None
         text, segment = delta.get(CONTENT), known.latest
-        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read or known.unsaid:
+        if type(text) is not str or not text or segment.field != CONTENT or not known.is_read or known.textless:
             return None
         if self._is_ruled and choice.get("finish_reason") is not None:
             return None
@@ -201,19 +201,19 @@ class StreamReader:
             own, calls = self._take_calls(own)
         if text and known.is_read and self._reads_content:
             own = self._add_unread(index, own)
-            known.base = own = self._with_unsaid(known, own)
+            known.base = own = self._with_earlier_logprobs(known, own)
             self._emit(self._find_segment(index, CONTENT), text, own)
-        elif not self.is_mute(choice_of(own), known):
+        elif not self.is_empty(choice_of(own), known):
             if self._is_ruled:
                 known.base = known.base or own
-            self._emit(known.latest or self._open(index, CONTENT), "", self._with_unsaid(known, own))
+            self._emit(known.latest or self._open(index, CONTENT), "", self._with_earlier_logprobs(known, own))
         elif self._keeps_logprobs and choice_of(own).get("logprobs"):
             self._order.hold(1)
-            known.unsaid.append(own)
+            known.textless.append(own)
         for call in calls:
             self._add_call(index, call, whole)
-        if known.unsaid and index in self._order.endings:
-            self._order.endings[index] = self._with_unsaid(known, self._order.endings[index])
+        if known.textless and index in self._order.endings:
+            self._order.endings[index] = self._with_earlier_logprobs(known, self._order.endings[index])
 
     def _keep_ending(self, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
         """The message without what ends its choice, which is written last."""
@@ -269,18 +269,18 @@ class StreamReader:
         rest = {key: value for key, value in delta.items() if key not in unread}
         return {**own, "choices": [{**choice_of(own), "delta": rest}]}
 
-    def _with_unsaid(self, known: ChoiceState, own: dict[str, Any]) -> dict[str, Any]:
+    def _with_earlier_logprobs(self, known: ChoiceState, own: dict[str, Any]) -> dict[str, Any]:
         """The message with the logprobs of those before it that had no text: part of a character is a token too."""
-        if not known.unsaid:
+        if not known.textless:
             return own
-        messages = [*known.unsaid, own]
-        self._order.hold(-len(known.unsaid))
-        known.unsaid = []
+        messages = [*known.textless, own]
+        self._order.hold(-len(known.textless))
+        known.textless = []
         merged = merge_logprobs(messages, is_chat=self._is_chat)
         return {**own, "choices": [{**choice_of(own), "logprobs": merged}]}
 
-    def is_mute(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
-        """Whether a message without text to read says nothing: it only names a role, or is empty."""
+    def is_empty(self, choice: Mapping[str, Any], known: ChoiceState) -> bool:
+        """Whether a message without text to read has nothing to pass on: at most a role."""
         if choice.get("finish_reason") is not None:
             return False
         if not self._is_chat:

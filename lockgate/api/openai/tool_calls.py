@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tool calls as a policy reads them: what a model wants to call with, as texts of their own.
-
-A call has one text: the arguments of a function, which are JSON, or the input of a custom tool, which is not. Names and
-ids are passed on as they are. Decides nothing about what is found.
-"""
+"""Tool calls as a policy reads them. A call has one text: a function's arguments (JSON) or a custom tool's input."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -58,7 +54,7 @@ def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[CallText]:
     """The texts of the calls in a message or a delta; of a call that has only its name the text is empty.
 
-    In a whole message a call's place is that in the list, whatever its index.
+    In a whole message a call's place is that in the list, not its index.
     """
     for place, call in _list_calls(message, is_whole=is_whole):
         kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
@@ -71,7 +67,7 @@ def with_texts(
 ) -> dict[str, Any]:
     """The calls of a message with other texts, by field; of a call without one the text is empty.
 
-    `hides`: what is not known of a call may tell what its text no longer does, so it is left out.
+    `hides`: unknown fields of a call may show what its text no longer does, so they are left out.
     """
     written: dict[str, Any] = {}
     if isinstance(message.get(TOOL_CALLS), list):

@@ -75,13 +75,14 @@ class WholeAnswer:
         self._asked = asked
         self._has_guards = has_guards
         self._fallback = fallback or ""
-        self._hides = fallback is not None  # what was found must not be told by other fields either
+        self._hides = fallback is not None  # other fields must not show what was found either
         self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
         self._reads_content = lanes is None or CONTENT_LANE in lanes or not dialect.is_chat
         self._calls: dict[int, CallReader] = {}  # by lane
         self._message: dict[str, Any] = {}
+        self.choices: list[dict[str, Any]] = []  # of the upstream answer
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
-        self._texts: dict[int, dict[str, str]] = {}  # what may be told, where something is hidden
+        self._texts: dict[int, dict[str, str]] = {}  # what may leave, where something is hidden
         self._blocked: set[tuple[int, str]] = set()
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
@@ -92,15 +93,10 @@ class WholeAnswer:
         self.is_blocked = False  # as a whole: every choice is judged on its own
         self.account = NO_ACCOUNT
 
-    @property
-    def choices(self) -> list[dict[str, Any]]:
-        """The choices of the upstream answer."""
-        choices: list[dict[str, Any]] = self._message["choices"]
-        return choices
-
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each choice that has a text to read."""
         self._message = message
+        self.choices = message["choices"]
         for place, choice in enumerate(self.choices):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
@@ -152,7 +148,7 @@ class WholeAnswer:
                 yield place, Generated(self._asked.prompt, choice["text"])
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
-        """What reviewers found in a choice."""
+        """Keep what reviewers found in a choice."""
         self._reviewed[choice] = found
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
@@ -185,12 +181,12 @@ class WholeAnswer:
         else:
             left["text"] = texts.get(CONTENT, "")
         left["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
-        return _in_order(left)
+        return self._write_choice(left)
 
     def _replace_texts(
         self, message: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool
     ) -> dict[str, Any]:
-        """The message with these texts, and nothing that could tell those that it had."""
+        """The message with these texts, and nothing that could show those that it had."""
         content = None if message.get("content") is None else ""
         left = {"role": message.get("role", "assistant"), "content": content}
         spoken = {field: text for field, text in texts.items() if "/" not in field}
@@ -204,8 +200,12 @@ class WholeAnswer:
         return left | {key: message[key] for key in message if key in kept} | spoken | calls
 
     def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """The choice with the keys that clients expect."""
-        return _in_order(choice)
+        """The choice with the keys that clients expect, in their order, then all others."""
+        first: dict[str, Any] = {"index": 0}
+        for key in _CHOICE_KEYS:
+            if key in choice or key not in ("message", "text", "index"):
+                first[key] = choice.get(key)
+        return first | {key: value for key, value in choice.items() if key not in first}
 
     def _list_left(self, place: int) -> tuple[dict[str, str], bool]:
         """The texts of a choice that may leave, in the order of the model; after one that is withheld none does."""
@@ -234,12 +234,12 @@ class WholeAnswer:
         return encode(answer | self.account.tell())
 
     def _build_answer(self) -> dict[str, Any]:
-        """The upstream answer as it may be told, without findings."""
+        """The upstream answer as it may leave, without findings."""
         message = self._message
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
         if not self._hides:
             answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
-        else:  # what else an answer holds may tell what its texts no longer do
+        else:  # other fields of an answer may show what its texts no longer do
             answer = {key: message[key] for key in EVENT_KEYS if key in message}
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:
@@ -272,18 +272,9 @@ class WholeAnswer:
 
 
 def _is_ours(choice: Mapping[str, Any]) -> bool:
-    """Whether detectors read this choice: a text, or a message of nobody's tool."""
+    """Whether detectors read this choice: a text, or a message that is not a tool's."""
     message = choice.get("message")
     return not isinstance(message, dict) or is_read(message.get("role"))
-
-
-def _in_order(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """The choice with the keys that clients expect, in their order, then all others."""
-    first = {"index": 0}
-    for key in _CHOICE_KEYS:
-        if key in choice or key not in ("message", "text", "index"):
-            first[key] = choice.get(key)  # type: ignore[assignment]
-    return first | {key: value for key, value in choice.items() if key not in first}
 
 
 def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
@@ -305,7 +296,7 @@ def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], to
 
 
 def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
-    """What is answered when a policy blocks the prompt: the fallback, as if the model had said it."""
+    """What is answered when a policy blocks the prompt: the fallback, as if it came from the model."""
     answer = build_blocked(dialect, asked, found, 0)
     said = dialect.say(fallback, "delta" if asked.is_stream else "message")
     choice = {"index": 0, **said, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}

@@ -45,7 +45,7 @@ class FmsWholeAnswer(WholeAnswer):
 def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
     """The answer to a prompt in which something was found: a whole chat does not name its object."""
     answer = openai_answers.build_blocked(dialect, asked, found, tokens)
-    if dialect.kind == "chat" and not asked.is_stream:
+    if dialect.is_chat and not asked.is_stream:
         answer["object"] = ""
     return answer
 
