@@ -3,7 +3,7 @@
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.api.aggregator.format import encode_error as encode_chat_error
@@ -122,7 +122,7 @@ class ApiEndpoint:
     summary: str = ""
     request: tuple[Any, ...] = ()
     request_media: str = JSON
-    response: Mapping[str, Any]
+    response: Mapping[str, Any] = field(default_factory=dict)
     statuses: tuple[str, ...] = ()
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of endpoints. Routing, OpenAPI, `lockgate check`, span names, callers and CORS are derived from it."""
+"""The table of endpoints, and finding the endpoint of a path. Routing, OpenAPI, CORS and `lockgate check` use it."""
+
+import re
+from functools import partial
 
 from lockgate.api.aggregator.format import ChatRequest
 from lockgate.api.endpoint import (
@@ -42,11 +45,24 @@ MODERATIONS_PATH = "/v1/moderations"
 TRACED_CHAT_PATH = f"/trace{CHAT_STREAM_PATH}"
 PAGE_PATH, PAGE_FILES_PATH = "/", "/playground/"
 ABOUT_PATH = f"{PAGE_FILES_PATH}about"
-_ANY: dict[str, object] = {}
 
 _GUARDED = "A completion whose prompt and answer are read by detectors; with `stream`, server-sent events."
 _OURS = "`model` is `brunix`, `agent/<name>`, a configured model, or one under a policy, `<model>@<policy>`."
 _PROXIED = f"{_OURS} With `openai` configured any other goes to that server, its prompt and answer read by detectors."
+_completion = partial(ApiEndpoint, response={JSON: None, SSE: None}, input=(TEXT_CONTENTS,))
+_answer = partial(
+    ApiEndpoint,
+    format=AGGREGATOR,
+    cors=CorsRule.AGGREGATOR,
+    request=(ChatRequest,),
+    input=(TEXT_CONTENTS,),
+    output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
+)
+_get = partial(ApiEndpoint, method="GET")
+_probe = partial(_get, scope=Scope.PROBE)
+OTHER = ApiEndpoint(name="", path="")  # stands for a path that is not in the table
+_POLICY_PATH = re.compile(r"/(?!api/)([^/]+)(/v1/.*)", re.DOTALL)
+_AGGREGATOR_PREFIX = "/api/v1/"  # paths below it that have no endpoint have the CORS of the aggregator
 
 
 def is_own(settings: Settings) -> bool:
@@ -99,31 +115,44 @@ def _lacks_models(settings: Settings) -> str:
     return _lacks_names(settings) and _lacks_openai(settings)
 
 
+_text_generation = partial(
+    ApiEndpoint,
+    cors=CorsRule.AGGREGATOR,
+    request=(Classification,),
+    input=(TEXT_CONTENTS,),
+    output=(TEXT_CONTENTS,),
+    lacks=_lacks_generation,
+)
+_ollama = partial(
+    ApiEndpoint,
+    format=OLLAMA,
+    scope=Scope.BEARER,
+    summary=f"{_OURS} One line per piece, unless `stream` is off.",
+    response={JSON: None, NDJSON: None},
+    input=(TEXT_CONTENTS,),
+    output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
+    exists=serves_clients,
+    lacks=_lacks_names,
+)
+_list = partial(_get, scope=Scope.BEARER, exists=serves_clients)
+_page = partial(_get, cors=CorsRule.NONE, exists=has_playground)
+
+
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
     # Text generation by `model_id`.
-    ApiEndpoint(
+    _text_generation(
         name="classify",
         path="/api/v1/task/classification-with-text-generation",
-        cors=CorsRule.AGGREGATOR,
         span="classification_with_gen",
         summary="Text by model id, with findings.",
-        request=(Classification,),
         response={JSON: None},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS,),
-        lacks=_lacks_generation,
     ),
-    ApiEndpoint(
+    _text_generation(
         name="classifyStream",
         path=V1_STREAM_PATH,
-        cors=CorsRule.AGGREGATOR,
         span="streaming_classification_with_gen",
         summary="The same as server-sent events.",
-        request=(Classification,),
         response={SSE: None},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS,),
-        lacks=_lacks_generation,
     ),
     ApiEndpoint(
         name="generate",
@@ -185,30 +214,26 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         input=(TEXT_GENERATION,),
     ),
     # Completions of an OpenAI-compatible server.
-    ApiEndpoint(
+    _completion(
         name="completeChat",
         path="/api/v2/chat/completions-detection",
         span="chat_completions_detection",
         summary=_GUARDED,
         request=(Chat,),
-        response={JSON: None, SSE: None},
-        input=(TEXT_CONTENTS,),
         output=(TEXT_CONTENTS, TEXT_CHAT),
         lacks=_lacks_openai,
     ),
-    ApiEndpoint(
+    _completion(
         name="completeText",
         path="/api/v2/text/completions-detection",
         span="completions_detection",
         summary=_GUARDED,
         request=(Text,),
-        response={JSON: None, SSE: None},
-        input=(TEXT_CONTENTS,),
         output=(TEXT_CONTENTS, TEXT_GENERATION),
         lacks=_lacks_openai,
     ),
     # What clients of OpenAI's call.
-    ApiEndpoint(
+    _completion(
         name="clientChat",
         path="/v1/chat/completions",
         format=OPENAI,
@@ -216,13 +241,11 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         span="chat_completions_detection",
         summary=f"{_PROXIED} With `stream`, server-sent events.",
         request=(Chat, AgentChat),
-        response={JSON: None, SSE: None},
-        input=(TEXT_CONTENTS,),
         output=(TEXT_CONTENTS, TEXT_CHAT),
         exists=serves_clients,
         lacks=_lacks_models,
     ),
-    ApiEndpoint(
+    _completion(
         name="clientText",
         path="/v1/completions",
         format=OPENAI,
@@ -230,8 +253,6 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         span="completions_detection",
         summary=f"{_PROXIED} With `stream`, server-sent events.",
         request=(Text, AgentText),
-        response={JSON: None, SSE: None},
-        input=(TEXT_CONTENTS,),
         output=(TEXT_CONTENTS, TEXT_GENERATION),
         exists=serves_clients,
         lacks=_lacks_models,
@@ -251,178 +272,96 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         lacks=_lacks_policies,
     ),
     # Answers from documents.
-    ApiEndpoint(
+    _answer(
         name="answer",
         path=CHAT_PATH,
-        format=AGGREGATOR,
-        cors=CorsRule.AGGREGATOR,
         span="chat_answer",
         summary="An answer from the documents of many sources.",
-        request=(ChatRequest,),
         response={JSON: Answer},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
     ),
-    ApiEndpoint(
+    _answer(
         name="answerStream",
         path=CHAT_STREAM_PATH,
-        format=AGGREGATOR,
-        cors=CorsRule.AGGREGATOR,
         span="chat_answer_stream",
         summary="The same as server-sent events, step by step. The schema is that of one event; `data` is sent as "
         "JSON. They come in the order shown: `source_complete` for each source, `token` for each piece; `done` is the "
         "last, or `error` in place of all that would follow.",
-        request=(ChatRequest,),
         response={SSE: ANSWER_EVENTS},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
     ),
     # What clients of Ollama's call.
-    ApiEndpoint(
+    _ollama(
         name="ollamaChat",
         path="/api/chat",
-        format=OLLAMA,
-        scope=Scope.BEARER,
         span="agent_chat",
-        summary=f"{_OURS} One line per piece, unless `stream` is off.",
         request=(OllamaChat,),
-        response={JSON: None, NDJSON: None},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
-        exists=serves_clients,
-        lacks=_lacks_names,
     ),
-    ApiEndpoint(
+    _ollama(
         name="ollamaGenerate",
         path="/api/generate",
-        format=OLLAMA,
-        scope=Scope.BEARER,
         span="agent_generate",
-        summary=f"{_OURS} One line per piece, unless `stream` is off.",
         request=(OllamaText,),
-        response={JSON: None, NDJSON: None},
-        input=(TEXT_CONTENTS,),
-        output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
-        exists=serves_clients,
-        lacks=_lacks_names,
     ),
     # Lists of models.
-    ApiEndpoint(
-        name="listModels",
-        path=MODELS_PATH,
-        method="GET",
-        format=OPENAI,
-        scope=Scope.BEARER,
-        summary="whom a request may name",
-        response=_ANY,
-        exists=serves_clients,
-    ),
-    ApiEndpoint(
-        name="showModel",
-        path=f"{MODELS_PATH}/{{model}}",
-        method="GET",
-        format=OPENAI,
-        scope=Scope.BEARER,
-        response=_ANY,
-        exists=serves_clients,
-    ),
-    ApiEndpoint(
-        name="ollamaTags",
-        path="/api/tags",
-        method="GET",
-        format=OLLAMA,
-        scope=Scope.BEARER,
-        summary="the same, for clients of Ollama's",
-        response=_ANY,
-        exists=serves_clients,
-    ),
-    ApiEndpoint(
-        name="ollamaVersion",
-        path="/api/version",
-        method="GET",
-        format=OLLAMA,
-        scope=Scope.BEARER,
-        summary="our version",
-        response=_ANY,
-        exists=serves_clients,
-    ),
+    _list(name="listModels", path=MODELS_PATH, format=OPENAI, summary="whom a request may name"),
+    _list(name="showModel", path=f"{MODELS_PATH}/{{model}}", format=OPENAI),
+    _list(name="ollamaTags", path="/api/tags", format=OLLAMA, summary="the same, for clients of Ollama's"),
+    _list(name="ollamaVersion", path="/api/version", format=OLLAMA, summary="our version"),
     # The process itself.
-    ApiEndpoint(
-        name="health",
-        path="/health",
-        method="GET",
-        scope=Scope.PROBE,
-        cors=CorsRule.AGGREGATOR,
-        summary="the process is up",
-        response=_ANY,
-        exists=is_own,
-    ),
-    ApiEndpoint(
-        name="ready",
-        path="/ready",
-        method="GET",
-        scope=Scope.PROBE,
-        cors=CorsRule.AGGREGATOR,
-        summary="requests are taken",
-        response=_ANY,
-        exists=is_own,
-    ),
-    ApiEndpoint(
-        name="document", path="/openapi.json", method="GET", scope=Scope.PROBE, response=_ANY, exists=has_document
-    ),
-    ApiEndpoint(
-        name="docs",
-        path="/docs",
-        method="GET",
-        scope=Scope.PROBE,
-        response=_ANY,
-        exists=has_pages,
-    ),
-    ApiEndpoint(
-        name="redoc",
-        path="/redoc",
-        method="GET",
-        scope=Scope.PROBE,
-        response=_ANY,
-        exists=has_pages,
-    ),
+    _probe(name="health", path="/health", cors=CorsRule.AGGREGATOR, summary="the process is up", exists=is_own),
+    _probe(name="ready", path="/ready", cors=CorsRule.AGGREGATOR, summary="requests are taken", exists=is_own),
+    _probe(name="document", path="/openapi.json", exists=has_document),
+    _probe(name="docs", path="/docs", exists=has_pages),
+    _probe(name="redoc", path="/redoc", exists=has_pages),
     # The playground and its trace.
-    ApiEndpoint(
-        name="page",
-        path=PAGE_PATH,
-        method="GET",
-        scope=Scope.PAGE,
-        cors=CorsRule.NONE,
-        response=_ANY,
-        exists=has_playground,
-    ),
-    ApiEndpoint(
-        name="pageFile",
-        path=f"{PAGE_FILES_PATH}{{file}}",
-        method="GET",
-        scope=Scope.PAGE,
-        cors=CorsRule.NONE,
-        response=_ANY,
-        exists=has_playground,
-    ),
-    ApiEndpoint(
-        name="about",
-        path=ABOUT_PATH,
-        method="GET",
-        cors=CorsRule.NONE,
-        response=_ANY,
-        exists=has_playground,
-    ),
+    _page(name="page", path=PAGE_PATH, scope=Scope.PAGE),
+    _page(name="pageFile", path=f"{PAGE_FILES_PATH}{{file}}", scope=Scope.PAGE),
+    _page(name="about", path=ABOUT_PATH),
     ApiEndpoint(
         name="tracedAnswerStream",
         path=TRACED_CHAT_PATH,
         format=AGGREGATOR,
         cors=CorsRule.NONE,
-        response=_ANY,
         exists=has_trace,
     ),
     # The health port.
-    ApiEndpoint(name="versions", path="/health", method="GET", port=Port.HEALTH, scope=Scope.PROBE, response=_ANY),
-    ApiEndpoint(name="info", path="/info", method="GET", port=Port.HEALTH, scope=Scope.PROBE, response=_ANY),
-    ApiEndpoint(name="metrics", path="/metrics", method="GET", port=Port.HEALTH, scope=Scope.PROBE, response=_ANY),
+    _probe(name="versions", path="/health", port=Port.HEALTH),
+    _probe(name="info", path="/info", port=Port.HEALTH),
+    _probe(name="metrics", path="/metrics", port=Port.HEALTH),
 )
+_BY_PATH = {one.path: one for one in reversed(ENDPOINTS)}  # of two ports the first counts: they agree in scope
+_TEMPLATES = tuple(one for one in ENDPOINTS if one.is_template)
+
+
+def split_policy(path: str) -> tuple[str, str] | None:
+    """The name of a policy and the path under it, if this is a path under a policy."""
+    found = _POLICY_PATH.fullmatch(path)
+    return None if found is None else (found[1], found[2])
+
+
+def put_under(policy: str, path: str) -> str:
+    """The path under the name of a policy, or nothing where that would be no such path."""
+    under = f"/{policy}{path}"
+    return under if split_policy(under) == (policy, path) else ""
+
+
+def find_endpoint(path: str) -> ApiEndpoint:
+    """The endpoint of a path, or OTHER."""
+    if (under := split_policy(path)) is not None:
+        found = _find(under[1])
+        return found if found.takes_policy else OTHER
+    return _find(path)
+
+
+def find_cors(path: str) -> CorsRule:
+    """Which web pages may call a path, also where it has no endpoint."""
+    found = find_endpoint(path)
+    if found is OTHER and path.startswith(_AGGREGATOR_PREFIX):
+        return CorsRule.AGGREGATOR
+    return found.cors
+
+
+def _find(path: str) -> ApiEndpoint:
+    found = _BY_PATH.get(path)
+    if found is not None:
+        return found
+    return next((one for one in _TEMPLATES if path.startswith(one.prefix) and path != one.prefix), OTHER)

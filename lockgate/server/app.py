@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from lockgate.api.endpoint import AGGREGATOR, GUARDRAILS, OPENAI, ApiEndpoint, CorsRule, Scope
-from lockgate.api.lookup import find_cors, find_endpoint, put_under, split_policy
+from lockgate.api.endpoints import find_cors, find_endpoint, put_under, split_policy
 from lockgate.config.refs import CHAT_PATH
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.callers import Callers

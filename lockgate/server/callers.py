@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who calls, and whether it may now: keys, certificates, and each caller's share.
-
-Decides before a body is read. Knows names, keys and limits; knows no endpoint. A process
-counts for itself: with several workers each gives a caller its whole share.
-"""
+"""Identifies callers by key or certificate, and limits what each has open. Each worker process counts for itself."""
 
 import hmac
 import math
@@ -11,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from types import TracebackType
+from typing import Self
 
 from lockgate.config.settings import CallerSettings
 from lockgate.errors import TooManyRequests, Unauthorized
@@ -44,7 +40,7 @@ class RateWindow:
 
 
 class Share:
-    """What one caller has open, and how much it may."""
+    """What one caller has open, and how much it may have; a request enters it while it is open."""
 
     __slots__ = ("_max_open", "_rate", "name", "open")
 
@@ -64,26 +60,12 @@ class Share:
                 "too many requests of this caller in one minute, try again later", retry_after_s=math.ceil(wait_s)
             )
 
-
-class Admission:
-    """A caller's place among its open requests: taken on entering, given back on leaving."""
-
-    __slots__ = ("_share",)
-
-    def __init__(self, share: Share) -> None:
-        self._share = share
-
-    @property
-    def caller(self) -> str:
-        """The caller's name."""
-        return self._share.name
-
-    def __enter__(self) -> "Admission":
-        self._share.open += 1
+    def __enter__(self) -> Self:
+        self.open += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._share.open -= 1
+    def __exit__(self, *_: object) -> None:
+        self.open -= 1
 
 
 class Callers:
@@ -93,12 +75,12 @@ class Callers:
         self._clock = clock
         self._digests: list[tuple[bytes, str]] = []
         self._shares: dict[str, Share] = {}
-        self._open_door = Admission(Share(ANONYMOUS))  # for everybody, where nobody is configured
+        self._open_door = Share(ANONYMOUS)  # for everybody, where nobody is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
 
-    def admit(self, exchange: Exchange, *, takes_bearer: bool) -> Admission:
+    def admit(self, exchange: Exchange, *, takes_bearer: bool) -> Share:
         """The place of an exchange, on which its caller is noted; raises Unauthorized or TooManyRequests.
 
         `takes_bearer`: a key may also be shown as a bearer token.
@@ -128,11 +110,11 @@ class Callers:
             return certificate_name
         raise Unauthorized("this key is not known" if key else "a key is required: send it as X-Lockgate-Key")
 
-    def admit_name(self, name: str) -> Admission:
+    def admit_name(self, name: str) -> Share:
         """The place of one more request of a caller that is known; raises TooManyRequests."""
         share = self._shares.get(name) or Share(name)
         share.check(self._clock())
-        return Admission(share)
+        return share
 
 
 def read_bearer(value: bytes) -> bytes:

@@ -54,8 +54,9 @@ class Readiness:
         told: set[str] = set()
         while self._missing:
             names = list(self._missing)
-            answers = await asyncio.gather(*[_look(self._missing[name]) for name in names])
-            for name, health in zip(names, answers, strict=True):
+            answers = await asyncio.gather(*[_look(self._missing[name]) for name in names], return_exceptions=True)
+            for name, answer in zip(names, answers, strict=True):
+                health = answer if isinstance(answer, Health) else Health("UNKNOWN", 500, describe_exception(answer))
                 if health.status == _WELL:
                     del self._missing[name]
                 elif name not in told:
@@ -67,12 +68,9 @@ class Readiness:
 
 
 async def _look(probe: Probe) -> Health:
-    """How it is, if it answers in time; a plugin's may raise anything, and hangs nobody else."""
-    try:
-        async with asyncio.timeout(_PROBE_S):
-            return await probe.probe(())
-    except Exception as error:  # noqa: BLE001 - it is asked again
-        return Health("UNKNOWN", 500, describe_exception(error))
+    """Its health, if it answers in time; the probe of a plugin may raise anything."""
+    async with asyncio.timeout(_PROBE_S):
+        return await probe.probe(())
 
 
 def _tell(name: str, health: Health) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import grpc
+
 from lockgate._version import __version__
 from lockgate.api.bodies import build_passthrough, decode_body, prepare
 from lockgate.api.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
-from lockgate.api.grpc.port import Calls, GrpcPort, Kind, Line, Method
+from lockgate.api.grpc.port import Calls, GrpcPort, Line, Method
 from lockgate.api.shapes import Shape
 from lockgate.backends.detector_format import (
     HEALTH_PATH,
@@ -102,7 +104,9 @@ def _build_chunking(parts: Parts) -> GrpcPort:
     methods = ChunkerMethods(parts.chunkers, calls, max_held_chars=limits.max_held_chars)
     service = {
         CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
-        STREAM: Method(BidiStreamingChunkerTokenizationTaskRequest, methods.stream, Kind.BOTH),
+        STREAM: Method(
+            BidiStreamingChunkerTokenizationTaskRequest, methods.stream, grpc.stream_stream_rpc_method_handler
+        ),
     }
     return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes + _ROOM_BYTES))
 

@@ -54,7 +54,7 @@ _MAX_BYTES = 262_144
 TOKEN_HEADER = b"x-lockgate-trace"
 _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
 _PAUSE_S = 0.02  # in which notes gather: a person sees no more than fifty steps a second
-_WRONG_TOKEN = "the trace needs the token that this start printed, as X-Lockgate-Trace"  # noqa: S105 - words
+_TRACE_REFUSAL = "the trace needs the token that this start printed, as X-Lockgate-Trace"
 
 
 class PlaygroundRoutes:
@@ -199,7 +199,7 @@ def check_token(exchange: Exchange, token: Secret | None) -> None:
     shown = [one.strip() for one in exchange.request.headers(TOKEN_HEADER)]
     exchange.request.withheld |= {TOKEN_HEADER}
     if token is None or len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), token.reveal().encode()):
-        raise NotAllowed(_WRONG_TOKEN)
+        raise NotAllowed(_TRACE_REFUSAL)
 
 
 class Tracer:

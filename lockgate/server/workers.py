@@ -31,7 +31,6 @@ READY, STOP, CUT = b"r", b"s", b"c"
 _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 _GRACE_S = 5.0  # for a worker that should have ended by itself
-_REAP_S = 0.005
 _PRELUDE = (
     "import io, os, pickle, sys; whole = io.BytesIO(os.pread({baggage}, os.fstat({baggage}).st_size, 0)); "
     "os.close({baggage}); sys.path[:] = pickle.load(whole); "
@@ -288,8 +287,7 @@ class _Worker:
         if self._child.returncode is None:
             while await self._listen():
                 pass
-            while self._child.poll() is None:  # noqa: ASYNC110 - it has closed its side, so this is a matter of moments
-                await asyncio.sleep(_REAP_S)
+            await asyncio.to_thread(self._child.wait)  # it has closed its side: this takes moments
             self._pair.close()
         return self._child.returncode
 

@@ -211,7 +211,7 @@ def test_callers_of_another_protocol_are_named_and_admitted_in_two_steps() -> No
         with pytest.raises(Unauthorized):
             callers.identify(key, certificate)
     with callers.admit_name("app") as place:
-        assert place.caller == "app"
+        assert place.name == "app"
         with pytest.raises(TooManyRequests):
             callers.admit_name("app")
     with callers.admit_name("app"), callers.admit_name("web"), callers.admit_name("web"):

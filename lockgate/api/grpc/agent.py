@@ -4,18 +4,19 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
 import grpc
 import msgspec
+from google.protobuf.message import Message
 
 from lockgate.agent.answer import Facts
 from lockgate.agent.evaluate import EvaluationRequest, evaluate
 from lockgate.agent.routes import Editor
 from lockgate.agent.turn_types import Ask, Speaker, Speech
-from lockgate.api.grpc.port import Calls, Context, GrpcPort, Kind, Line, Method, Services, read_metadata
+from lockgate.api.grpc.port import Calls, Context, GrpcPort, Line, Method, Services, read_metadata
 from lockgate.api.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
 from lockgate.api.turn_values import check_session_id, decode_text, read_request_id, refuse
 from lockgate.config.settings import Listener, ServerTlsSettings
@@ -45,33 +46,15 @@ _TOO_LONG = "too long for metadata: ask over HTTP"
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # what metadata carry as it is
 
 
-class Asked(NamedTuple):
-    """A request, read."""
-
-    query: str
-    session_id: str
-    editor: Editor
-    account: str
-    query_type: str
-
-
-def read_agent_request(request: AgentRequest) -> Asked:
-    """The request; raises InvalidRequest."""
-    if not request.query.strip():
-        raise refuse("query", "must not be empty")
-    check_session_id(request.session_id)
-    editor = Editor(
+def _read_editor(request: AgentRequest) -> Editor:
+    return Editor(
         decode_text("editor_content", request.editor_content),
         decode_text("selected_text", request.selected_text),
         decode_text("extra_context", request.extra_context),
     )
-    if request.user_info:
-        check_json("user_info", request.user_info)
-    return Asked(request.query, request.session_id, editor, request.user_info, request.query_type)
 
 
-def check_json(name: str, text: str) -> None:
-    """The text is JSON."""
+def _check_json(name: str, text: str) -> None:
     try:
         msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -92,8 +75,8 @@ class AgentMethods:
         """What a port serves."""
         return {
             SERVICE: {
-                ASK: Method(AgentRequest, self.ask, Kind.SERVER),
-                STREAM: Method(AgentRequest, self.stream, Kind.SERVER),
+                ASK: Method(AgentRequest, self.ask, grpc.unary_stream_rpc_method_handler),
+                STREAM: Method(AgentRequest, self.stream, grpc.unary_stream_rpc_method_handler),
                 EVALUATE: Method(EvalRequest, self.evaluate),
             }
         }
@@ -132,48 +115,39 @@ class AgentMethods:
         await context.write(AgentResponse(is_final=True))
 
     def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> Ask:
-        asked = read_agent_request(request)
+        """The request; raises InvalidRequest."""
+        if not request.query.strip():
+            raise refuse("query", "must not be empty")
+        check_session_id(request.session_id)
+        editor = _read_editor(request)
+        if request.user_info:
+            _check_json("user_info", request.user_info)
         return Ask(
-            asked.query,
-            self._find_session(asked, caller),
-            label=asked.query_type,
-            editor=asked.editor,
-            account=asked.account,
+            request.query,
+            self._find_session(request, caller),
+            label=request.query_type,
+            editor=editor,
+            account=request.user_info,
             request_id=read_request_id(read_metadata(context, _REQUEST_ID)),
             is_stream=is_stream,
         )
 
-    def _find_session(self, asked: Asked, caller: str) -> SessionKey | None:
-        """The session that a request names; whoever names none shares one, or has none."""
-        session_id = asked.session_id or (DEFAULT_SESSION if self._shares_default else "")
+    def _find_session(self, request: AgentRequest, caller: str) -> SessionKey | None:
+        """The session that the request names, else the shared one, or none."""
+        session_id = request.session_id or (DEFAULT_SESSION if self._shares_default else "")
         return SessionKey(caller, self._name, session_id) if session_id else None
 
     async def _evaluate(self, request: EvalRequest, _: str) -> EvalResponse:
         wanted = EvaluationRequest(request.category, request.limit, request.index)
         found = await evaluate(wanted, self._gateway.evaluation())
         answer_started(200, is_stream=False)
-        return EvalResponse(
-            status=found.status,
-            questions_evaluated=found.questions_evaluated,
-            elapsed_seconds=found.elapsed_seconds,
-            judge_model=found.judge_model,
-            faithfulness=found.faithfulness,
-            answer_relevancy=found.answer_relevancy,
-            context_recall=found.context_recall,
-            context_precision=found.context_precision,
-            global_score=found.global_score,
-            verdict=found.verdict,
-            details=[
-                QuestionDetail(
-                    id=one.id,
-                    category=one.category,
-                    question=one.question,
-                    answer_preview=one.answer_preview,
-                    n_chunks=one.n_chunks,
-                )
-                for one in found.details
-            ],
-        )
+        details = [QuestionDetail(**_pick(QuestionDetail, one._asdict())) for one in found.details]
+        return EvalResponse(**_pick(EvalResponse, found._asdict()) | {"details": details})
+
+
+def _pick(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields that a message has."""
+    return {name: value for name, value in values.items() if name in kind.DESCRIPTOR.fields_by_name}
 
 
 def _note_piece(speech: Speech, piece: str) -> None:

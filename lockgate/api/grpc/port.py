@@ -4,7 +4,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
@@ -124,20 +123,12 @@ def read_metadata(context: Context, name: str) -> str:
     return ""
 
 
-class Kind(Enum):
-    """Who sends many messages."""
-
-    NEITHER = "unary_unary"
-    SERVER = "unary_stream"
-    BOTH = "stream_stream"
-
-
 class Method(NamedTuple):
-    """One method: what it takes, who answers, and which side sends many messages."""
+    """One method: what it takes, what answers, and grpc's builder for which side sends many messages."""
 
     request: type[Message]
     answer: Callable[..., Any]
-    kind: Kind = Kind.NEITHER
+    build: Callable[..., Any] = grpc.unary_unary_rpc_method_handler
 
 
 Services = Mapping[str, Mapping[str, Method]]
@@ -167,7 +158,7 @@ class GrpcPort:
         health = _Health(services, line.is_ready, self._told)
         methods = {
             "Check": Method(HealthCheckRequest, health.check),
-            "Watch": Method(HealthCheckRequest, health.watch, Kind.SERVER),
+            "Watch": Method(HealthCheckRequest, health.watch, grpc.unary_stream_rpc_method_handler),
         }
         self._server.add_generic_rpc_handlers(
             [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
@@ -270,18 +261,8 @@ def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool
 
 
 def _build_service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
-    return grpc.method_handlers_generic_handler(name, {key: _build_method(one) for key, one in methods.items()})
-
-
-def _build_method(method: Method) -> "grpc.RpcMethodHandler[Any, Any]":
-    return _BUILDERS[method.kind](method.answer, method.request.FromString, _encode)
-
-
-_BUILDERS = {
-    Kind.NEITHER: grpc.unary_unary_rpc_method_handler,
-    Kind.SERVER: grpc.unary_stream_rpc_method_handler,
-    Kind.BOTH: grpc.stream_stream_rpc_method_handler,
-}
+    handlers = {key: one.build(one.answer, one.request.FromString, _encode) for key, one in methods.items()}
+    return grpc.method_handlers_generic_handler(name, handlers)
 
 
 def _encode(message: Message) -> bytes:

@@ -99,8 +99,8 @@ def forget_callers() -> None:
 
     honest = AgentMethods._find_session
 
-    def find(self: AgentMethods, asked: Any, caller: str) -> Any:
-        return honest(self, asked, "ann")
+    def find(self: AgentMethods, request: Any, caller: str) -> Any:
+        return honest(self, request, "ann")
 
     AgentMethods._find_session = find  # type: ignore[method-assign]
 
