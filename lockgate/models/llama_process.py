@@ -83,7 +83,7 @@ class _Child:
         self._process = process
         self._timer: asyncio.TimerHandle | None = None
         self.is_ready = False
-        self.is_told_off = False  # killed because it did not stop in time: no fault of the model
+        self.is_timed_out = False  # killed because it did not stop in time: no fault of the model
         self.fault = ""
 
     @property
@@ -108,7 +108,7 @@ class _Child:
     def limit(self, seconds: float) -> None:
         """Kills the child then, unless it is released before."""
         self.release()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._tell_off)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
     def release(self) -> None:
         if self._timer is not None:
@@ -130,8 +130,8 @@ class _Child:
         how = f"signal {-code}" if code is not None and code < 0 else f"code {code}"
         return self.fault or f"the process of the model ended with {how}"
 
-    def _tell_off(self) -> None:
-        self.is_told_off = self.is_ready
+    def _time_out(self) -> None:
+        self.is_timed_out = self.is_ready
         if not self.is_ready:
             self.fault = f"it was not loaded within {LOAD_LIMIT_S:g} seconds"
         self.is_ready = False  # nobody is sent to it any more, though its last words may still be heard
@@ -201,15 +201,15 @@ class Keeper:
             async with _open_child() as child:
                 self._child = child
                 await self._hear_child(child)
-            if child.is_told_off:
+            if child.is_timed_out:
                 if self._job is not None and not self._job.is_left:
                     log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=f"silent for {SILENCE_S:g} s")
-                self._bury()
+                self._drop_child()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
         except Exception as error:  # noqa: BLE001 - whatever it is, the next one may do better
             fault = f"the process of the model cannot be run: {type(error).__name__}: {error}"
-        return self._mourn(fault, is_ready=is_ready)
+        return self._report_exit(fault, is_ready=is_ready)
 
     def _admit(self, ask: Mapping[str, Any]) -> _Job:
         if self._refusal:
@@ -273,15 +273,15 @@ class Keeper:
             self._child.release()
         self._send_next()
 
-    def _bury(self) -> None:
+    def _drop_child(self) -> None:
         """The child is gone, and with it the answer that was under way."""
         self._child, job, self._job = None, self._job, None
         if job is not None:
             job.fail(Unavailable(NAME, DIED))
 
-    def _mourn(self, fault: str, *, is_ready: bool) -> float:
+    def _report_exit(self, fault: str, *, is_ready: bool) -> float:
         """Tells whom it concerns that a child died by itself; how long to pause before the next one."""
-        self._bury()
+        self._drop_child()
         self._failures += 1
         if not self._loaded.done():
             self._loaded.set_exception(LoadFailed(fault))

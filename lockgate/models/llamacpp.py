@@ -32,7 +32,7 @@ _TAKES = frozenset({"max_tokens", "stop", "presence_penalty", "frequency_penalty
 _SAMPLING = frozenset({"temperature", "top_p", "seed"})
 
 
-class Manner(NamedTuple):
+class LlamaSettings(NamedTuple):
     """What the settings say about a model."""
 
     path: Path
@@ -50,15 +50,15 @@ class LlamaModel:
 
     note = "runs here, in llama.cpp"
 
-    def __init__(self, keeper: Keeper, manner: Manner) -> None:
+    def __init__(self, keeper: Keeper, settings: LlamaSettings) -> None:
         self._keeper = keeper
-        self._manner = manner
-        self.known_as = manner.path.stem
+        self._settings = settings
+        self.known_as = settings.path.stem
 
     @property
     def takes(self) -> frozenset[str]:
         """The parameters that count: where the likeliest word is chosen always, none of sampling."""
-        return _TAKES if self._manner.greedy else _TAKES | _SAMPLING
+        return _TAKES if self._settings.greedy else _TAKES | _SAMPLING
 
     @property
     def pid(self) -> int | None:
@@ -70,7 +70,7 @@ class LlamaModel:
     ) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer's frames, those that came at once together; closing the iterator stops the model."""
         options = {name: params[name] for name in self.takes & params.keys() if name not in _READ_HERE}
-        if not self._manner.greedy and (warmth := params.get("temperature")):
+        if not self._settings.greedy and (warmth := params.get("temperature")):
             options |= {"temperature": warmth, "top_k": 40}
         async with aclosing(self._speak({"messages": _write(messages)}, options, params)) as frames:
             async for burst in frames:
@@ -83,8 +83,8 @@ class LlamaModel:
     async def _speak(
         self, ask: Mapping[str, Any], options: Mapping[str, Any], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        wanted = params.get("max_tokens") or self._manner.max_tokens
-        chosen = {"max_tokens": max(1, min(wanted, self._manner.max_tokens)), **options}
+        wanted = params.get("max_tokens") or self._settings.max_tokens
+        chosen = {"max_tokens": max(1, min(wanted, self._settings.max_tokens)), **options}
         is_stream, said, number = bool(params.get("stream")), "", 0
         async with aclosing(self._keeper.ask({**ask, "options": chosen})) as events:
             async for event in events:
@@ -103,9 +103,9 @@ class ShortLlamaModel(LlamaModel):
 
     note = "runs here, in llama.cpp; small, and mistaken at times"
 
-    def __init__(self, keeper: Keeper, manner: Manner) -> None:
-        super().__init__(keeper, manner)
-        if manner.cites:
+    def __init__(self, keeper: Keeper, settings: LlamaSettings) -> None:
+        super().__init__(keeper, settings)
+        if settings.cites:
             self.note += (
                 "; a grammar holds an answer from documents to the words of one passage and ends it with its source"
             )
@@ -114,7 +114,7 @@ class ShortLlamaModel(LlamaModel):
         """The answer to a question that is to rest on documents; else as `generate`."""
         prompt = build_short_prompt(grounds)
         ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}
-        options = {"grammar": build_citing_grammar(prompt.lines)} if self._manner.cites else {}
+        options = {"grammar": build_citing_grammar(prompt.lines)} if self._settings.cites else {}
         async with aclosing(self._speak(ask, options, params)) as frames:
             async for burst in frames:
                 yield burst
@@ -124,32 +124,32 @@ class ShortLlamaModel(LlamaModel):
 @asynccontextmanager
 async def open_llamacpp_model(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlamaModel]:
     """A model in a process of its own, loaded; the process ends with this."""
-    manner = read_manner(options, context)
+    settings = read_settings(options, context)
     if find_spec(LIBRARY) is None:
         raise ConfigError(
             f"the model `{NAME}` needs {LIBRARY}: pip install 'lockgate[llamacpp]'", source="plugins", key=NAME
         )
     plan = {
-        "path": str(manner.path),
-        "threads": manner.threads,
-        "context_tokens": manner.context_tokens,
-        "opening": _write(OPENING) if manner.answers_short else [],
+        "path": str(settings.path),
+        "threads": settings.threads,
+        "context_tokens": settings.context_tokens,
+        "opening": _write(OPENING) if settings.answers_short else [],
     }
     try:
-        async with open_keeper(plan, manner.max_waiting) as keeper:
-            yield ShortLlamaModel(keeper, manner) if manner.answers_short else LlamaModel(keeper, manner)
+        async with open_keeper(plan, settings.max_waiting) as keeper:
+            yield ShortLlamaModel(keeper, settings) if settings.answers_short else LlamaModel(keeper, settings)
     except LoadFailed as error:
-        raise ConfigError(f"{manner.path} cannot be loaded: {error}", source="options", key="path") from error
+        raise ConfigError(f"{settings.path} cannot be loaded: {error}", source="options", key="path") from error
 
 
-def read_manner(options: Mapping[str, Any], context: PartContext) -> Manner:
+def read_settings(options: Mapping[str, Any], context: PartContext) -> LlamaSettings:
     """What the options mean; raises ConfigError."""
     given = Params.of_options(options, OPTIONS)
     path = _find_file(given, context)
     answers_short = given.flag("answers_short", given.value("path") is None)
     context_tokens = _read_count(given, "context_tokens", CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS)
     max_tokens = SHORT_TOKENS if answers_short else min(LONG_TOKENS, context_tokens // 2)
-    return Manner(
+    return LlamaSettings(
         path=path,
         threads=_read_count(given, "threads", THREADS, 1, MAX_THREADS),
         context_tokens=context_tokens,

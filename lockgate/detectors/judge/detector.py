@@ -173,7 +173,7 @@ MAX_EXAMPLE_CHARS = 4_000
 _MAX_KNOWN = 64  # rulings that one request remembers
 
 
-class Manner(NamedTuple):
+class JudgeSettings(NamedTuple):
     """What the settings say about a judge."""
 
     model: str
@@ -191,38 +191,38 @@ class LlmJudge:
 
     lookbehind_chars = LOOKBEHIND_CHARS
 
-    def __init__(self, manner: Manner, context: PartContext) -> None:
-        self.manner = manner
+    def __init__(self, settings: JudgeSettings, context: PartContext) -> None:
+        self.settings = settings
         self._context = context
-        self._permits = asyncio.Semaphore(manner.max_open)
+        self._permits = asyncio.Semaphore(settings.max_open)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> "JudgeReading":
         given = Params.of_request(params, PARAMS)
-        return JudgeReading(self, _read_text(given, "criteria", MAX_CRITERIA_CHARS, self.manner.criteria))
+        return JudgeReading(self, _read_text(given, "criteria", MAX_CRITERIA_CHARS, self.settings.criteria))
 
     async def rule(self, criteria: str, text: str) -> Ruling:
         """The ruling on a text; raises UpstreamError where there is none in time. Waiting for a turn counts."""
-        task = build_task(criteria, text, self.manner.examples)
+        task = build_task(criteria, text, self.settings.examples)
         model = self._find_model()
-        until = asyncio.get_running_loop().time() + self.manner.timeout_s
-        with _blaming(self.manner.model):
+        until = asyncio.get_running_loop().time() + self.settings.timeout_s
+        with _blaming(self.settings.model):
             async with asyncio.timeout_at(until), self._permits:
                 with calling_aside(until):
                     reply = await self._ask(model, task)
         ruling = read_ruling(reply)
         if ruling is None:
-            raise BrokeProtocol(NAME, f"the reply of model `{self.manner.model}` is no ruling")
+            raise BrokeProtocol(NAME, f"the reply of model `{self.settings.model}` is no ruling")
         return ruling
 
     def _find_model(self) -> Model:
         try:
-            return self._context.find_model(self.manner.model)
+            return self._context.find_model(self.settings.model)
         except KeyError:
-            raise Unavailable(NAME, f"the judge's model `{self.manner.model}` is not configured") from None
+            raise Unavailable(NAME, f"the judge's model `{self.settings.model}` is not configured") from None
 
     async def _ask(self, model: Model, task: Sequence[Message]) -> str:
         """What the model says, up to a length at which it is no ruling any more."""
-        params = {"temperature": 0, "max_tokens": self.manner.max_tokens, "stream": False}
+        params = {"temperature": 0, "max_tokens": self.settings.max_tokens, "stream": False}
         reply = ""
         async with aclosing(model.generate(task, params)) as said:
             async for burst in said:
@@ -268,14 +268,14 @@ class JudgeReading:
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
         """A finding for each part of a text that violates: the whole excerpt, or a window of a long one."""
-        manner = self._judge.manner
-        parts = [part for number, one in enumerate(excerpts) for part in _cut(number, one, manner.max_chars)]
+        settings = self._judge.settings
+        parts = [part for number, one in enumerate(excerpts) for part in _cut(number, one, settings.max_chars)]
         rulings = await self._rule_all(list(dict.fromkeys(part.text for part in parts)))
         findings: list[list[Detection]] = [[] for _ in excerpts]
         for part in parts:
             ruling = rulings[part.text]
             if ruling.violates:
-                findings[part.excerpt].append(_hit(part, manner.name, ruling))
+                findings[part.excerpt].append(_hit(part, settings.name, ruling))
         return findings
 
     async def _rule_all(self, texts: Sequence[str]) -> dict[str, Ruling]:
@@ -335,12 +335,12 @@ async def open_llm_judge(options: Mapping[str, Any], context: PartContext) -> As
 
     Other options: `name`, `examples`, `max_chars`, `timeout_s`, `max_tokens`, `max_open`.
     """
-    yield LlmJudge(_read_manner(Params.of_options(options, OPTIONS)), context)
+    yield LlmJudge(_read_settings(Params.of_options(options, OPTIONS)), context)
 
 
-def _read_manner(params: Params) -> Manner:
-    default = Manner("", "")
-    return Manner(
+def _read_settings(params: Params) -> JudgeSettings:
+    default = JudgeSettings("", "")
+    return JudgeSettings(
         _read_text(params, "model", MAX_LABEL_CHARS),
         _read_text(params, "criteria", MAX_CRITERIA_CHARS),
         _read_text(params, "name", MAX_LABEL_CHARS, default.name),
