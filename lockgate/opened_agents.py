@@ -27,9 +27,8 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
 from lockgate.guard.account import Chunking
-from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse
+from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse, list_readers
 from lockgate.guard.policy import Policy
-from lockgate.guard.stream import plan_lanes
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.rag.sources import NamedSource
@@ -63,8 +62,8 @@ class Guards:
         return Gate(self._plan, self.chunking)
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
-        return plan_lanes(
-            guards,
+        return LanePlan(
+            list_readers(guards),
             strategy=Strategy.FRONTIER,
             max_open=self.settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
             max_held_chars=self.settings.limits.max_held_chars,

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The label of a question by its meaning: an embedding and a logistic regression, about a millisecond beside it.
 
-This module decides which model file counts, whether it can be used, and when a guess is sure enough to be given. A
-question in a language that the model was not found good at gives none. It refuses to know how a model is trained
-(`lockgate.agent.label_training`), which labels an agent has, and what follows from one.
+A question in a language that the model was not found good at gets none.
 """
 
 import json

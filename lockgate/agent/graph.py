@@ -4,9 +4,8 @@
     start -> classify -> reformulate -> retrieve -> generate | generate_code -> end
                   \\----------------------------------> respond_conversational -> end
 
-Decides what follows on what. Which labels there are, what each needs and what the model is told about it stands in
-lockgate.agent.routes alone: a route that is added there is part of both graphs. LangGraph runs them, and is loaded when
-the first one is built. Refuses to know models, sources and sessions: the nodes are handed tools for one run.
+A route that is added to lockgate.agent.routes is part of both graphs. LangGraph runs them, and is loaded when the first
+one is built. The nodes get the tools of one run.
 """
 
 import logging

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels that questions were given, written down for whoever trains the next classifier.
+"""Labels that questions were given, written to files for the training of the next classifier.
 
-This module decides when a file is written and what happens if it cannot be: a label may be lost, a turn never is. Each
-file holds one batch, as JSON lines, and appears whole. It refuses to know how a label came about.
+Each file holds one batch, as JSON lines, and appears whole. A label may be lost, a turn never is.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the classifier of questions and measures it on a part of the examples that it has not seen.
 
-This module decides how examples are split, what is fitted, and in which languages the result is good enough: where the
-labels that it is sure of are right often enough. All other languages become one class of their own, which gives no
-label. It refuses to know who asks for it and where the result goes. The same file and seed give the same model.
+A language is claimed where the labels that the model is sure of are right often enough. All others become one class
+that gives no label. The same file and seed give the same model.
 """
 
 import json

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's one table: what each label means, whether documents are looked up for it, who answers, in which words.
 
-Everything that depends on a label is read from here: the graphs, the classifier's prompt, and the messages that reach
-the model. `build_final_messages` is the only place where those are made. Refuses to know how a label is found, how
-anything is searched, and how a model is called.
+The graphs, the classifier's prompt and the messages for the model are made from it.
 """
 
 from typing import Final, NamedTuple, TypedDict

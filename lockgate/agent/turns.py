@@ -43,7 +43,7 @@ from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, S
 from lockgate.agent.turn_types import Ask, Speech, attend
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.guard.account import Meter, Unmetered
+from lockgate.guard.account import Meter
 from lockgate.guard.input import InputTexts
 from lockgate.guard.model_stream import blaming_model, next_burst
 from lockgate.guard.policy import Policy
@@ -134,7 +134,7 @@ class _Turn:
         self._editor, self._account = ask.editor, ask.account
         self._sent = ask.sent
         self._guarding = Policy()
-        self._meter: Meter = Unmetered()
+        self._meter = Meter(is_on=False)
         self._intents: tuple[Intent, ...] = ()
         self._group: Group | None = None
         self._vector: Foreseen | None = None

@@ -22,7 +22,7 @@ from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.account import Meter
 from lockgate.guard.detect import Slice
-from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose
+from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers
 from lockgate.guard.model_source import WithPrompt, read_stream, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
@@ -36,7 +36,6 @@ from lockgate.guard.request import (
     Reviewed,
     open_guarded,
 )
-from lockgate.guard.stream import plan_lanes
 from lockgate.interfaces import Backend, Headers
 from lockgate.opened_agents import build_policy
 from lockgate.server.exchange import Exchange
@@ -173,16 +172,16 @@ class Answering:
     ) -> LanePlan:
         """How texts go through that these guards read."""
         if not is_stream:
-            return plan_lanes(
-                guards,
+            return LanePlan(
+                list_readers(guards),
                 max_open=self._max_open,
                 max_held_chars=None,
                 is_whole=True,
                 feeds_empty=feeds_empty,
                 trusts_chunks=self._endpoint_rules.trusts_chunks,
             )
-        return plan_lanes(
-            guards,
+        return LanePlan(
+            list_readers(guards),
             strategy=self.gateway.strategy(strategy),
             max_open=self._endpoint_rules.max_open,
             max_held_chars=self.limits.max_held_chars,

@@ -16,11 +16,12 @@ from lockgate.cli.text import printable
 from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.errors import ConfigError
+from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Detection, Frame
 from lockgate.gateway import open_gateway
-from lockgate.guard.detectors import Rules, choose_guards
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.detectors import Rules, choose, list_readers
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.plugins import is_known
 
 _PIECE_BYTES = 65_536
@@ -49,8 +50,8 @@ async def detect(
     has_found = False
     settings = _add_embedded(settings, requested)
     async with open_gateway(settings) as gateway:
-        guards = choose_guards(gateway.guards, requested, Rules())
-        plan = plan_lanes(guards, strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
+        guards = choose(gateway.guards, requested, Rules()).contents
+        plan = LanePlan(list_readers(guards), strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
         show = _show_json if as_json else _Marker().show
         async with open_guarded_stream(_read_input(text, file), guards, plan) as releases:
             async for release in releases:

@@ -16,8 +16,7 @@ A mask's text goes character by character where it is as long as what it covers 
 else once, at the first character that it replaces; further strings that it covers only lose characters, and further
 atoms become empty strings.
 
-Any text may come, valid JSON or not, and without masks it leaves as it came. Decides neither what is masked nor when
-text leaves. Does not know what the arguments mean.
+Any text may come, valid JSON or not, and without masks it leaves as it came.
 """
 
 import json

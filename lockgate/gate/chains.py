@@ -3,9 +3,7 @@
 
 Each frame is hashed together with the value before it, with the name of its lane and with both lengths, so that no two
 sequences of frames give the same bytes: where a frame ends and to which lane it belongs counts like its text. The steps
-are written down in docs/receipts.md for whoever wants to take them too.
-
-Refuses to know what lanes mean and where frames come from. It is no signature: anybody can build a chain.
+are written down in docs/receipts.md. It is no signature: anybody can build a chain.
 """
 
 from hashlib import sha256

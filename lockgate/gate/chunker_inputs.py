@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """InputLog: which messages of a stream of text each chunk was made of.
 
-Decides the first and the last message that belong to a chunk. A message with text belongs to every chunk that has one
-of its characters; a message without any belongs to the chunk whose text follows it, and at the very end to the last
-one, so that whatever else such a message carried is not lost. Keeps only what no chunk has used up. Refuses to know
-texts, and whether chunks are right.
+A message with text belongs to every chunk that has one of its characters. A message without any belongs to the chunk
+whose text follows it, at the very end to the last one, so that its other fields are not lost.
 """
 
 from collections import deque

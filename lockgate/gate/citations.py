@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CitationScanner: marks such as `[owner/dataset]` and `[owner/a, owner/b]` in an answer, however it is cut.
 
-Decides what is a citation, where it stands, and whether it names a source that there is. Refuses to know whether the
-source supports what is said, and what becomes of the text: it reads only.
-
 A mark is what stands between `[` and the next `]` on the same line, at most 512 characters and without another `[`: of
 nested brackets the innermost pair counts. Its items are parted by commas; white space around them does not count. An
 item is a citation

@@ -5,8 +5,6 @@ Joins aligner, batcher and gate, and decides whether more text may be read. Abov
 only while the detector that has read least can go on without more text: it owes an answer, or its chunker has not
 yet taken what it was given. Otherwise it waits for text, and refusing to read would wait for ever. Held text has a
 hard limit all the same.
-
-A lane knows no detector, chunker or model; it says what to ask and takes what it is told.
 """
 
 from collections.abc import Iterable, Sequence

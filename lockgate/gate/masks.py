@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks: what stands in place of text that must not be seen, whatever the borders of the releases.
+"""Masks: what is written in place of text that must not be seen, wherever releases are cut.
 
-Decides which characters a mask takes and what is written for them: a block for each, the kind of what was found, or a
-made-up name that stays the same for the same value. Masks that overlap are one: it bears the name of the one that
-begins first. Refuses to know why something is masked.
+It is a block for each character, the kind of what was found, or a made-up name that stays the same for the same value.
+Masks that overlap are one, named by the one that begins first.
 """
 
 import re

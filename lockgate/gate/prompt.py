@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """build_prompt: a question and its documents become the two messages for the model.
 
-Decides the words around them, how a document is written down, and that nothing inside a document can close its
-element, open another, or pass for the frame around it. Refuses to know where documents come from, in which order they
-should stand, and what a model makes of them.
+Nothing inside a document can close its element, open another, or pass for the frame around it.
 """
 
 import re

@@ -3,8 +3,7 @@
 
 Counts what detectors were really given, beside what was released, and compares the two at the end. So it does not rest
 on the gate's promise but would show if that were broken. White space that a chunker drops need not have been read.
-Its chain stands for the frames that left, so that whoever received them can compare. Refuses to know who releases, and
-what was found.
+Its chain stands for the frames that left, so that their receiver can compare.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,6 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from lockgate.gate.chains import FrameChain
-from lockgate.gate.masks import MASK_CHARACTER
 from lockgate.gate.verdicts import Action, DocumentAction
 
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
@@ -123,10 +121,10 @@ class Receipt:
             outcome = min(outcome, Outcome.MASKED)
         self.outcome = max(self.outcome, outcome)
 
-    def note_released(self, part: Part, text: str, *, is_masked: bool = False) -> None:
-        """The text goes on: to a source or the model, or to the client. What a mask hides has been read."""
+    def note_released(self, part: Part, text: str) -> None:
+        """The text goes on: to a source or the model, or to the client."""
         self.released[part] += len(text)
-        self._solid[part] += _count_solid(text.replace(MASK_CHARACTER, " ") if is_masked else text)
+        self._solid[part] += _count_solid(text)
 
     def take_back(self, part: Part) -> None:
         """Nothing of the part has left after all: what was let through is heard by nobody."""

@@ -3,7 +3,7 @@
 
 Calls wait, each with items of one stream. A batch takes one item of each stream in turn, again and again, until it is
 full: a stream with a thousand waiting items is never ahead of another by more than one. A call may be spread over
-several batches; its results are joined again in their order. Refuses to know what an item is, and when a batch is due.
+several batches; its results are joined again in their order.
 """
 
 from collections import OrderedDict, deque

@@ -2,7 +2,7 @@
 """Server-sent events, both ways.
 
 Decides where a line and an event end. Only CR, LF and CRLF end a line: U+2028 and its like are plain text, and a
-parser that splits there corrupts JSON. Knows nothing of what the data mean.
+parser that splits there corrupts JSON.
 """
 
 import re

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What policy says about findings: annotate, mask, stop or block a text; flag, mask or drop a document.
 
-Decides what of a text may still be read once something was found in it, and what a finding may tell when its text is
-hidden. Where text is replaced (stop, block) the fallback takes the place of everything that has not left yet; they
+Where text is replaced (stop, block) the fallback takes the place of everything that has not left yet; they
 differ only in the release that brings the finding: `stop` lets the part before the first finding leave, `block`
 nothing. So of an answer that is judged whole, `stop` shows the clean beginning and `block` only the fallback.
 
 In shadow nothing is changed and nothing told: only what would have been done is known.
 
 A finding arrives once, with the first released text that overlaps it or earlier; what it covers beyond that text is
-remembered. Does not decide when text leaves: that is the gate's. Does not know what stands behind a verdict: whoever
-asks closes the model and says that the answer was filtered.
+remembered.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -31,10 +31,9 @@ class Chunking(NamedTuple):
 class Meter:
     """The account of one request: what detectors read, who failed and was excused, which names were made up.
 
-    In shadow nobody holds text, and no failure ends anything.
+    In shadow nobody holds text, and no failure ends anything. A request that has no policy and wants no receipt has an
+    account that is not on: findings are counted in the metrics alone.
     """
-
-    is_on = True
 
     def __init__(
         self,
@@ -43,7 +42,9 @@ class Meter:
         is_shadow: bool = False,
         lanes: Sequence[str] = ("content",),
         own: frozenset[str] = frozenset(),
+        is_on: bool = True,
     ) -> None:
+        self.is_on = is_on
         self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
         self.names = Pseudonyms()
         self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
@@ -53,6 +54,8 @@ class Meter:
 
     def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
         """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
+        if not self.is_on:
+            return tuple(guards)
         seen = self._found_in_answer if part is Part.ANSWER else {}
         watched = []
         for one in guards:
@@ -64,18 +67,21 @@ class Meter:
 
     def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
         """The same for reviewers."""
+        if not self.is_on:
+            return tuple(reviews)
         return tuple([replace(one, review=_MeteredReview(self._open_entry(one, part), one.review)) for one in reviews])
 
     def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
         """What was found is counted, on the receipt and in the metrics; and what it calls for."""
         count_detections(found)
-        for one in found:
+        for one in found if self.is_on else ():
             self.receipt.note_finding(one.detector_id)
             self.receipt.note_action(measures.of(one.detector_id), part)
 
     def note_released(self, part: Part, text: str) -> None:
         """The text goes on: to a source, the model or the client."""
-        self.receipt.note_released(part, text)
+        if self.is_on:
+            self.receipt.note_released(part, text)
 
     def note_failure(self, detector_id: str) -> None:
         """The detector failed, and that ends the request."""
@@ -90,7 +96,8 @@ class Meter:
 
     def observe(self) -> None:
         """The request is over: metrics and the log get its figures."""
-        observe_policy(self.receipt)
+        if self.is_on:
+            observe_policy(self.receipt)
 
     def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
         name = one.guard.id
@@ -113,37 +120,6 @@ class Meter:
             return True
 
         return excuse
-
-
-class Unmetered(Meter):
-    """The account of a request that has no policy and wants no receipt: findings are counted in the metrics alone."""
-
-    is_on = False
-
-    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
-        """The same detectors."""
-        return tuple(guards)
-
-    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
-        """The same reviewers."""
-        return tuple(reviews)
-
-    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
-        """What was found is counted."""
-        if found:
-            count_detections(found)
-
-    def note_released(self, part: Part, text: str) -> None:
-        """Not counted."""
-
-    def note_failure(self, detector_id: str) -> None:
-        """Not counted."""
-
-    def withdraw_answer(self) -> None:
-        """Not counted."""
-
-    def observe(self) -> None:
-        """There are no figures."""
 
 
 def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:

@@ -6,10 +6,11 @@ from functools import partial
 from typing import NamedTuple
 
 from lockgate.errors import RequestError
+from lockgate.gate.lanes import LanePlan
 from lockgate.gate.values import Detection, Frame, Subject
 from lockgate.gate.verdicts import keep
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, refuse
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, list_readers, refuse
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.task_groups import run_together
 
 
@@ -36,8 +37,8 @@ async def detect_slices(
     trusts_chunks: bool = False,
 ) -> list[Detection]:
     """The findings in slices of a text, with their place in that text."""
-    plan = plan_lanes(
-        guards,
+    plan = LanePlan(
+        list_readers(guards),
         max_open=max_open,
         max_held_chars=None,
         is_whole=True,

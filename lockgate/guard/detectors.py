@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which detectors guard a text: the configured ones, and those that one request has chosen.
 
-Decides what a request may ask for: known detectors, of a type that the endpoint serves, with a threshold that is a
-number and parameters that the detector accepts. Knows no wire shape.
+A request may ask for known detectors, of a type that the endpoint serves, with a threshold that is a number and
+parameters that the detector accepts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +83,11 @@ class ActiveGuard:
         object.__setattr__(self, "reader", reader)
 
 
+def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
+    """The guards as the lanes of a stream see them."""
+    return tuple([guard.reader for guard in guards])
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveReview:
     """A reviewer at work for one request. `passes`: if it fails, the text goes on all the same."""
@@ -125,16 +130,6 @@ def choose(
         else:
             reviews.append(ActiveReview(guard, accepted, threshold))
     return Chosen(tuple(contents), tuple(reviews))
-
-
-def choose_guards(
-    guards: Mapping[str, Guard],
-    requested: Mapping[str, Mapping[str, Any]],
-    rules: Rules,
-    headers: Headers = (),
-) -> tuple[ActiveGuard, ...]:
-    """The same where only contents are read."""
-    return choose(guards, requested, rules, headers).contents
 
 
 class ReadAsReview(NamedTuple):

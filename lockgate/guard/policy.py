@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lockgate.gate.receipts import Part
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.account import Meter, Unmetered
+from lockgate.guard.account import Meter
 from lockgate.guard.detectors import ActiveGuard, ActiveReview
 
 
@@ -81,7 +81,7 @@ class Policy(NamedTuple):
     def open_meter(self) -> Meter:
         """The account of one request, with every detector that is to read something, in the order of the parts."""
         if not (self.is_metered and (self.name or self.is_on)):
-            return Unmetered()
+            return Meter(is_on=False)
         measures = (self.for_input, self.for_documents, self.for_output)
         own = frozenset(name for one in measures for name in one.own or ())
         meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own)

@@ -245,7 +245,8 @@ class _GuardedRun:
     async def events(self) -> AsyncGenerator[Any, None]:
         """Everything that happens, in order."""
         reads = bool(self._policy.input)
-        ahead = self._find_ahead() if reads else Ahead.NOTHING
+        may_go_on = reads and not self._policy.masks_input
+        ahead = Ahead.MODEL if self._policy.is_early else self._request.ahead if may_go_on else Ahead.NOTHING
         if ahead is Ahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
@@ -259,11 +260,6 @@ class _GuardedRun:
             if not await reading.has_passed():
                 self._meter.withdraw_answer()
                 yield await self._refuse()
-
-    def _find_ahead(self) -> Ahead:
-        if self._policy.masks_input:
-            return Ahead.NOTHING
-        return Ahead.MODEL if self._policy.is_speculative else self._request.ahead
 
     async def _answer(self, reading: Speculation, ahead: Ahead) -> AsyncGenerator[Any, None]:
         """From the input to the last review; ends early where the input turns out to be blocked."""

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVarTuple
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.gate.batching import Ask
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Opened, Outcome
-from lockgate.gate.release import Release, Strategy
+from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
 from lockgate.interfaces import ChunkMachine
@@ -35,33 +35,6 @@ Args = TypeVarTuple("Args")
 _MAX_WAITING = 64  # releases that the reader has not taken
 _SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose source has failed
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
-
-
-def plan_lanes(
-    guards: Sequence[ActiveGuard],
-    *,
-    strategy: Strategy = Strategy.FRONTIER,
-    max_open: int = 4,
-    max_held_chars: int | None = 1_048_576,
-    is_whole: bool = False,
-    feeds_empty: bool = False,
-    trusts_chunks: bool = False,
-    reads_empty: bool = False,
-    max_cuts: int = 5,
-) -> LanePlan:
-    """The plan of a stream that these guards watch. For a whole text `max_open` bounds its open requests in all."""
-    readers = tuple(guard.reader for guard in guards)
-    return LanePlan(
-        readers,
-        strategy,
-        max_open,
-        max_held_chars=max_held_chars,
-        is_whole=is_whole,
-        feeds_empty=feeds_empty,
-        trusts_chunks=trusts_chunks,
-        reads_empty=reads_empty,
-        max_cuts=max_cuts,
-    )
 
 
 @asynccontextmanager

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace: what happens to one answer behind the gate, noted for whoever may see text that is still held.
+"""Trace: what happens to one answer behind the gate, for those who may see text that is still held.
 
-Decides what is told of it and when notes are one: text that came and frontiers that moved since somebody last looked
-are told at once, so what waits here is bounded by what waits at the gate. Refuses to know who looks, and changes
-nothing: without a trace every answer is the same.
+Text that came and frontiers that moved since the last look are one note, so what waits here is bounded by what waits
+at the gate. Without a trace every answer is the same.
 """
 
 from collections import deque

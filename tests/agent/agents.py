@@ -16,10 +16,10 @@ from lockgate.agent.turns import Agent, Memory
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
-from lockgate.guard.stream import plan_lanes
 from lockgate.rag.sources import NamedSource
 from lockgate.sessions.turns import SessionKey
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel
+from tests.lane_plans import plan_lanes
 
 KEY = SessionKey("anonymous", "default", "s1")
 PASSAGES = (Document("Ports", "The API port is 8033.", 0.9), Document("Health", "The health port is 8034.", 0.8))

@@ -18,9 +18,9 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Generation
-from lockgate.guard.detectors import ActiveGuard, Guard
+from lockgate.guard.detectors import ActiveGuard, Guard, list_readers
 from lockgate.guard.model_source import read_stream
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedBackend, ScriptedDetector, find_word
 
 CHAT_REQUEST = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"q"}]}'
@@ -62,7 +62,7 @@ async def play(
 ) -> list[Event | str]:
     """The events that a client would see."""
     source = read_stream(ScriptedBackend(bursts), Generation("m", {}), writer.to_frames)
-    lanes = plan or plan_lanes(guards, strategy=Strategy.FRONTIER)
+    lanes = plan or LanePlan(list_readers(guards), strategy=Strategy.FRONTIER)
     written = b""
     async with open_guarded_stream(source, guards, lanes) as releases:
         async for release in releases:

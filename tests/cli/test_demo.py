@@ -32,7 +32,7 @@ from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
 from lockgate.gateway import open_gateway
 from lockgate.guard.detect import detect_contents
-from lockgate.guard.detectors import Rules, choose_guards
+from lockgate.guard.detectors import Rules, choose
 from lockgate.server.listening import is_loopback
 from tests.weights import require_weights
 
@@ -96,7 +96,7 @@ def test_every_sample_names_what_there_is() -> None:
 async def read_all(texts: dict[str, str], names: tuple[str, ...]) -> dict[str, list[Detection]]:
     settings = replace(load(data_dir=require_weights("smollm2").parent.parent), models={}, sources={})
     async with open_gateway(settings) as gateway:
-        guards = choose_guards(gateway.guards, {name: {} for name in names}, Rules())
+        guards = choose(gateway.guards, {name: {} for name in names}, Rules()).contents
         found = {name: await detect_contents(text, guards) for name, text in texts.items()}
     return {name: list(one) for name, one in found.items() if one}
 

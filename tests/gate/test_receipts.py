@@ -286,8 +286,8 @@ def a_detector_of_the_prompt_is_credited_with_the_answer(monkeypatch: pytest.Mon
 def what_is_released_is_counted_down(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Receipt.note_released
 
-    def note(self: Receipt, part: Part, text: str, *, is_masked: bool = False) -> None:
-        honest(self, part, text, is_masked=is_masked)
+    def note(self: Receipt, part: Part, text: str) -> None:
+        honest(self, part, text)
         self._solid[part] -= 2 * solid(text)
 
     monkeypatch.setattr(Receipt, "note_released", note)

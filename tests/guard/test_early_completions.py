@@ -26,9 +26,9 @@ from lockgate.guard.request import (
     Released,
     open_guarded,
 )
-from lockgate.guard.stream import plan_lanes
 from lockgate.testing import ScriptedBackend, ScriptedDetector, find_word
 from tests.guard.early_parts import Gated, assert_nothing_runs, settle
+from tests.lane_plans import plan_lanes
 from tests.rag.questions import guard
 from tests.waits import forever, until
 

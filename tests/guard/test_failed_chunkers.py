@@ -13,8 +13,8 @@ from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.guard.account import Meter
-from lockgate.guard.detectors import ActiveGuard, Guard
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.detectors import ActiveGuard, Guard, list_readers
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.interfaces import Chunker
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 
@@ -57,7 +57,7 @@ def build_guards(meter: Meter, broken: Chunker, *, passes: bool) -> list[ActiveG
 
 
 async def say(guards: list[ActiveGuard], *, is_whole: bool, strategy: Strategy = Strategy.FRONTIER) -> str:
-    plan = plan_lanes(guards, is_whole=is_whole, strategy=strategy)
+    plan = LanePlan(list_readers(guards), is_whole=is_whole, strategy=strategy)
     pieces = [TEXT] if is_whole else [TEXT[at : at + 3] for at in range(0, len(TEXT), 3)]
     async with open_guarded_stream(ScriptedModel(pieces).generate((), {}), guards, plan) as releases:
         return "".join([release.text async for release in releases])

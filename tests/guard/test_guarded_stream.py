@@ -17,11 +17,12 @@ from lockgate.errors import (
     UnknownDetector,
     UnsuitableDetector,
 )
+from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
 from lockgate.guard.detect import detect_contents
-from lockgate.guard.detectors import ActiveGuard, Guard, Rules, choose_guards
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.detectors import ActiveGuard, Guard, Rules, choose, list_readers
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.interfaces import Chunker, Detector
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 from tests.guard.early_parts import Gated
@@ -44,7 +45,7 @@ def _source(text: str = TEXT, size: int = 4, *, pause_s: float = 0.0, error: Exc
 
 
 async def _run(model: ScriptedModel, guards: list[ActiveGuard], **plan: object) -> list[Release]:
-    lanes = plan_lanes(guards, **plan)  # type: ignore[arg-type]
+    lanes = LanePlan(list_readers(guards), **plan)  # type: ignore[arg-type]
     async with open_guarded_stream(model.generate((), {}), guards, lanes) as releases:
         return [release async for release in releases]
 
@@ -84,7 +85,7 @@ async def test_a_whole_text_goes_through_the_same_path_in_one_request() -> None:
 async def test_nothing_leaves_before_the_slow_detector_has_answered() -> None:
     slow = ScriptedDetector(delay_s=0.05)
     guards = _guards(("fast", ScriptedDetector(), FixedChunker(4)), ("slow", slow, FixedChunker(100)))
-    async with open_guarded_stream(_source().generate((), {}), guards, plan_lanes(guards)) as releases:
+    async with open_guarded_stream(_source().generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
         async for release in releases:
             assert slow.read_texts, release
 
@@ -92,7 +93,7 @@ async def test_nothing_leaves_before_the_slow_detector_has_answered() -> None:
 async def test_a_trailing_detector_does_not_hold_the_stream() -> None:
     slow, releases = Gated("mat"), list[Release]()
     guards = _guards(("slow", slow, FixedChunker(100)), trailing=["slow"])
-    async with open_guarded_stream(_source().generate((), {}), guards, plan_lanes(guards)) as stream:
+    async with open_guarded_stream(_source().generate((), {}), guards, LanePlan(list_readers(guards))) as stream:
         async for release in stream:
             releases.append(release)
             if release.end == len(TEXT):
@@ -119,7 +120,7 @@ async def test_an_error_of_a_detector_ends_the_stream_behind_what_has_left() -> 
             yield frame
 
     with pytest.raises(Unavailable):
-        async with open_guarded_stream(say(), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(say(), guards, LanePlan(list_readers(guards))) as releases:
             async for release in releases:
                 texts.append(release.text)  # noqa: PERF401 - what came before the error is the point
     assert "".join(texts) == TEXT[:8]
@@ -155,7 +156,7 @@ async def test_a_reader_that_does_not_read_stops_detectors_and_chunkers_too() ->
     detector = ScriptedDetector()
     guards = _guards(("d", detector, FixedChunker(2)))
     async with open_guarded_stream(
-        ScriptedModel(["ab" * 100_000]).generate((), {}), guards, plan_lanes(guards)
+        ScriptedModel(["ab" * 100_000]).generate((), {}), guards, LanePlan(list_readers(guards))
     ) as releases:
         await anext(releases)
         await linger()
@@ -176,7 +177,7 @@ async def test_an_error_of_the_source_lets_what_is_cut_leave_first() -> None:
     guards = _guards(("d", ScriptedDetector(delay_s=0.02), FixedChunker(5)))
     texts: list[str] = []
     with pytest.raises(InvalidRequest, match="bad line"):
-        async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(model.generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
             async for release in releases:
                 texts.append(release.text)  # noqa: PERF401 - what came before the error is the point
     assert texts == ["aaaa ", "bbbb "]
@@ -192,7 +193,7 @@ async def test_a_source_that_fails_after_one_choice_has_ended_is_not_waited_for(
     guards = _guards(("d", ScriptedDetector(), FixedChunker(5)))
     texts: list[tuple[int, str]] = []
     with pytest.raises(Unavailable):
-        async with open_guarded_stream(say(), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(say(), guards, LanePlan(list_readers(guards))) as releases:
             async for release in releases:
                 texts.append((release.choice, release.text))  # noqa: PERF401 - what came before the error is the point
     assert [text for choice, text in texts if choice == 0 and text] == ["aaaa ", "bbbb "]
@@ -204,7 +205,7 @@ async def test_held_text_beyond_the_limit_is_one_error_and_none_of_it_leaves() -
     texts: list[str] = []
     with pytest.raises(HeldTooMuch):
         async with open_guarded_stream(
-            _source().generate((), {}), guards, plan_lanes(guards, max_held_chars=10)
+            _source().generate((), {}), guards, LanePlan(list_readers(guards), max_held_chars=10)
         ) as releases:
             async for release in releases:
                 texts.append(release.text)  # noqa: PERF401 - what came before the error is the point
@@ -223,7 +224,7 @@ async def test_a_chunker_that_invents_text_is_named() -> None:
 async def test_a_reader_that_does_not_read_stops_the_source() -> None:
     model = ScriptedModel(["word "] * 5000)
     guards = _guards(("d", ScriptedDetector(), FixedChunker(5)))
-    async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+    async with open_guarded_stream(model.generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
         await anext(releases)
         await linger()
         assert model.said < 1000
@@ -238,7 +239,7 @@ async def test_wherever_the_reader_leaves_nothing_is_left_behind(steps: int) -> 
     before = asyncio.all_tasks()
 
     async def read() -> None:
-        async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(model.generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
             async for _ in releases:
                 pass
 
@@ -267,7 +268,7 @@ async def test_several_choices_keep_their_own_text() -> None:
             yield Frame(number, f"{number:02} ", number % 2)
 
     guards = _guards(("d", ScriptedDetector(), FixedChunker(4)))
-    async with open_guarded_stream(two(), guards, plan_lanes(guards)) as stream:
+    async with open_guarded_stream(two(), guards, LanePlan(list_readers(guards))) as stream:
         releases = [release async for release in stream]
     for choice in (0, 1):
         text = "".join(release.text for release in releases if release.choice == choice)
@@ -278,7 +279,10 @@ async def test_the_watcher_sees_text_while_it_is_held() -> None:
     held: list[int] = []
     guards = _guards(("d", ScriptedDetector(), FixedChunker(100)))
     stream = open_guarded_stream(
-        _source().generate((), {}), guards, plan_lanes(guards), lambda lanes: held.append(lanes[0].held_chars)
+        _source().generate((), {}),
+        guards,
+        LanePlan(list_readers(guards)),
+        lambda lanes: held.append(lanes[0].held_chars),
     )
     async with stream as releases:
         assert [release.text async for release in releases] == [TEXT, ""]
@@ -326,16 +330,16 @@ def test_what_a_request_may_not_ask_for_is_said_exactly(
     guard: Guard, params: dict[str, object], rules: Rules, error: type[LockgateError], words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        choose_guards({guard.id: guard}, {"d": params}, rules)
+        choose({guard.id: guard}, {"d": params}, rules)
     assert caught.value.message == words
 
 
 def test_a_threshold_of_the_request_wins_over_the_configured_one() -> None:
     guards = {"d": _post()}
-    assert choose_guards(guards, {"d": {"threshold": 1}}, Rules())[0].threshold == 1.0
-    assert choose_guards(guards, {"d": {}}, Rules())[0].threshold == 0.5
+    assert choose(guards, {"d": {"threshold": 1}}, Rules()).contents[0].threshold == 1.0
+    assert choose(guards, {"d": {}}, Rules()).contents[0].threshold == 0.5
     lenient = Rules(checks_threshold=False)
-    assert choose_guards(guards, {"d": {"threshold": None}}, lenient)[0].threshold == 0.5
+    assert choose(guards, {"d": {"threshold": None}}, lenient).contents[0].threshold == 0.5
 
 
 async def test_a_detector_below_the_threshold_finds_nothing() -> None:
@@ -350,7 +354,7 @@ async def test_a_source_is_closed_even_when_it_was_never_read() -> None:
     model = _source()
     source = model.generate((), {})
     guards = _guards(("d", ScriptedDetector(), FixedChunker(4)))
-    async with aclosing(source), open_guarded_stream(source, guards, plan_lanes(guards)):
+    async with aclosing(source), open_guarded_stream(source, guards, LanePlan(list_readers(guards))):
         pass
     with pytest.raises(StopAsyncIteration):
         await anext(source)
@@ -403,7 +407,7 @@ async def test_a_source_that_fails_behind_a_chunker_fed_in_place_lets_cut_text_l
     model = _source("0123456789abc", size=4, error=Unavailable("m", "gone"))
     texts = []
     with pytest.raises(Unavailable):
-        async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+        async with open_guarded_stream(model.generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
             async for release in releases:
                 texts.append(release.text)  # noqa: PERF401 - it ends with an error
     assert "".join(texts) == "0123456789"

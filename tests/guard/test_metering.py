@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, Rejected, TimedOut, Unavailable
+from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Outcome, Part
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.account import Meter
 from lockgate.guard.detect import detect_contents, review_all
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse
-from lockgate.guard.stream import open_guarded_stream, plan_lanes
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse, list_readers
+from lockgate.guard.stream import open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 from tests.rag.questions import guard, word_guard
 
@@ -187,7 +188,7 @@ def cut_by(chunker: FixedChunker, name: str, *, passes: bool) -> ActiveGuard:
 
 async def stream(guards: tuple[ActiveGuard, ...]) -> str:
     model = ScriptedModel(["It is a b", "ad text and ", "bad again."])
-    async with open_guarded_stream(model.generate((), {}), guards, plan_lanes(guards)) as releases:
+    async with open_guarded_stream(model.generate((), {}), guards, LanePlan(list_readers(guards))) as releases:
         return "".join([release.text async for release in releases])
 
 
@@ -260,7 +261,7 @@ async def test_an_excused_reading_of_many_chunks_goes_on_after_a_failure() -> No
         for frame in frames:
             yield frame
 
-    async with open_guarded_stream(say(), [watched], plan_lanes([watched])) as releases:
+    async with open_guarded_stream(say(), [watched], LanePlan(list_readers([watched]))) as releases:
         last = [release async for release in releases]
     assert "".join([release.text for release in last]) == "1x2x3x"
     assert [one.start for release in last for one in release.detections] == [1, 5]

@@ -7,11 +7,11 @@ from typing import Any
 
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Document, Frame, Message, Subject
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Guard
-from lockgate.guard.stream import plan_lanes
 from lockgate.interfaces import Headers
 from lockgate.rag.answer import Limits, Outcome, Question, Step, Token, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.testing import FixedChunker, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
+from tests.lane_plans import plan_lanes
 
 LIMITS = Limits(600.0, 600.0, 600.0)
 NOTES = Document("Kettle", "It boils in three minutes.", 0.9)

@@ -20,10 +20,10 @@ from lockgate.gate.values import (
 )
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
-from lockgate.guard.stream import plan_lanes
 from lockgate.rag.answer import Step, answer
 from lockgate.rag.sources import Status
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
+from tests.lane_plans import plan_lanes
 from tests.rag.questions import (
     NOTES,
     ScriptedReviewer,
