@@ -18,7 +18,6 @@ from lockgate.compat import find_rules
 from lockgate.config.endpoint_rules import EndpointRules
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import (
-    ChunkerSettings,
     DetectorSettings,
     GenerationSettings,
     Settings,
@@ -214,7 +213,10 @@ class _Opener:
     async def open_chunker(self, name: str) -> None:
         chosen = None if name == WHOLE_TEXT_CHUNKER else self._settings.chunkers.get(name)
         if chosen is not None and chosen.service is not None:
-            self.chunkers[name] = await self._call(name, _open_chunker(name, chosen), f"chunkers.{name}.service")
+            from lockgate.backends.chunker import open_chunker_client
+
+            client = open_chunker_client(name, chosen.service)
+            self.chunkers[name] = await self._call(name, client, f"chunkers.{name}.service")
             return
         embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
         options = {} if chosen is None else chosen.options
@@ -292,13 +294,6 @@ def _open_generation(chosen: GenerationSettings) -> AbstractAsyncContextManager[
     from lockgate.backends.caikit_nlp import open_caikit_nlp_client
 
     return open_caikit_nlp_client(chosen.service)
-
-
-def _open_chunker(name: str, chosen: ChunkerSettings) -> AbstractAsyncContextManager[Any]:
-    from lockgate.backends.chunker import open_chunker_client
-
-    assert chosen.service is not None
-    return open_chunker_client(name, chosen.service)
 
 
 def open_once(settings: Settings) -> None:

@@ -229,7 +229,8 @@ class AgentOpener:
         try:
             self._guards.guarding(policy)
         except RequestError as error:
-            raise self._blame(f"agents.{agent.id}.policy", error.message) from error
+            key = f"agents.{agent.id}.policy"
+            raise ConfigError(error.message, source=self._settings.source, key=key) from error
         return partial(self._guards.guarding, policy)
 
     def _list_needed(self) -> dict[str, Probe]:
@@ -307,13 +308,8 @@ class AgentOpener:
             return _note_nothing
         from lockgate.agent.label_export import open_label_export
 
-        export = await self._stack.enter_async_context(
-            open_label_export(classifier.export_dir, classifier.export_threshold)
-        )
-        return export.note
-
-    def _blame(self, key: str, message: str) -> ConfigError:
-        return ConfigError(message, source=self._settings.source, key=key)
+        opening = open_label_export(classifier.export_dir, classifier.export_threshold)
+        return (await self._stack.enter_async_context(opening)).note
 
 
 def find_sessions_file(settings: Settings) -> Path | None:

@@ -213,8 +213,9 @@ class Story:
     def _list_findings(self, detections: Mapping[str, Sequence[Any]]) -> None:
         for document in detections.get("documents", ()):
             found = [*document.get("results", ()), *document.get("title_results", ())]
-            words = f"{', '.join(_list_names(found))} in “{document.get('title')}” of {document.get('path')}"
-            self._view.note("found", f"{words}: {document.get('outcome')}", is_grave=True)
+            names = ", ".join(dict.fromkeys(map(name_finding, found)))
+            place = f"“{document.get('title')}” of {document.get('path')}"
+            self._view.note("found", f"{names} in {place}: {document.get('outcome')}", is_grave=True)
         for section, place in _PLACES.items():
             for found in detections.get(section, ()):
                 if self._view.shows_marks and _identify(found) in self._shown:
@@ -265,10 +266,6 @@ def _describe_receipt(receipt: Mapping[str, Any]) -> str:
 
 def _describe_ms(ms: float) -> str:
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
-def _list_names(found: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(map(name_finding, found)))
 
 
 def _identify(found: Finding) -> tuple[Any, ...]:

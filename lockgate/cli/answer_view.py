@@ -62,7 +62,7 @@ class LiveText:
         rows = _clip(rows, last + max(size.rows - 1, 1), tail.style, width)
         self._write(self._erase(size.columns) + "\n".join([_paint(row, width) for row in rows]))
         self._unfinished = [Run(character, style) for character, style in own[last]]
-        self._drawn = [_count_columns(row, width) for row in rows[last:]]
+        self._drawn = [_sum_columns(_cut(row, width)) for row in rows[last:]]
 
     def end(self) -> None:
         """The tail goes; the next line begins below the text."""
@@ -158,10 +158,6 @@ def _cut(row: Sequence[Cell], width: int) -> Row:
     while end and row[end - 1][0] == " " and _sum_columns(row[:end]) > width:
         end -= 1
     return list(row[:end])
-
-
-def _count_columns(row: Sequence[Cell], width: int) -> int:
-    return _sum_columns(_cut(row, width))
 
 
 def _sum_columns(row: Sequence[Cell]) -> int:

@@ -100,9 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lockgate {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_serve(commands.add_parser("serve", help="serve the API", description="Serve the API until Ctrl-C or SIGTERM."))
-    _add_check(
-        commands.add_parser("check", help="show what would run and what is wrong with the settings", description=_CHECK)
+    check = commands.add_parser(
+        "check", help="show what would run and what is wrong with the settings", description=_CHECK
     )
+    check.set_defaults(run=_run_check)
+    _add_settings(check)
     _add_detect(
         commands.add_parser("detect", help="run detectors on a text, a file or standard input", description=_DETECT)
     )
@@ -159,11 +161,6 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             *flags, dest=f"set:{path}", action="store_true", default=None, help=f"{meaning} ({variable})"
         )
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_run_check)
-    _add_settings(parser)
 
 
 def _add_detect(parser: argparse.ArgumentParser) -> None:

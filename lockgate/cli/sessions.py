@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,10 +19,11 @@ from lockgate.sessions.turns import ANONYMOUS, DEFAULT_AGENT
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
     from lockgate.interfaces import SessionArchive
-    from lockgate.sessions.turns import SessionEntry, SessionKey, StoredTurn
+    from lockgate.sessions.turns import SessionKey, StoredTurn
 
 _COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
 _MARGIN = "    "
+_LABEL_FIELDS = ("query", "label", "layer", "confidence")
 _COMMANDS = {
     "list": "all sessions, the latest first",
     "show": "one session as a dialogue, with its aborted turns",
@@ -37,8 +38,8 @@ def add_parser(commands: Commands, add_settings: AddSettings) -> None:
     parser = commands.add_parser("sessions", help="list, show, export and delete sessions", description=about)
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add = {name: inner.add_parser(name, help=words) for name, words in _COMMANDS.items()}
-    add["list"].set_defaults(run=_run_list)
-    add["show"].set_defaults(run=_run_show)
+    add["list"].set_defaults(run=_run(_list))
+    add["show"].set_defaults(run=_run(_show))
     add["show"].add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
     _add_export(add["export"])
     add["delete"].set_defaults(run=_run_delete)
@@ -56,7 +57,7 @@ def add_parser(commands: Commands, add_settings: AddSettings) -> None:
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_run_export)
+    parser.set_defaults(run=_run(_export))
     parser.add_argument("--format", choices=["jsonl"], default="jsonl", help="one JSON object per turn (jsonl)")
     parser.add_argument(
         "--labels", action="store_true", help="query, label, layer and confidence only, without aborted turns"
@@ -64,11 +65,11 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
 
 
-def _run_list(options: argparse.Namespace) -> int:
-    return asyncio.run(_list(options.load(options), options.caller))
+def _run(command: Callable[["Settings", argparse.Namespace], Coroutine[Any, Any, int]]) -> Callable[..., int]:
+    return lambda options: asyncio.run(command(options.load(options), options))
 
 
-async def _list(settings: "Settings", caller: str | None) -> int:
+async def _list(settings: "Settings", options: argparse.Namespace) -> int:
     from lockgate.opened_agents import find_sessions_file
 
     file = find_sessions_file(settings)
@@ -76,24 +77,18 @@ async def _list(settings: "Settings", caller: str | None) -> int:
         print(f"no sessions yet: there is no {file}", file=sys.stderr)
         return EXIT_OK
     async with _open_archive(settings) as archive:
-        entries = await archive.list_sessions(caller)
+        entries = await archive.list_sessions(options.caller)
     if not entries:
         print("no sessions", file=sys.stderr)
         return EXIT_OK
-    for line in align([_COLUMNS, *map(_build_line, entries)]):
+    rows = [(*map(_in_one_line, one.key), str(one.turns), _name_time(one.last_at)) for one in entries]
+    for line in align([_COLUMNS, *rows]):
         print(line)
     return EXIT_OK
 
 
-def _build_line(entry: "SessionEntry") -> tuple[str, ...]:
-    return (*map(_in_one_line, entry.key), str(entry.turns), _name_time(entry.last_at))
-
-
-def _run_show(options: argparse.Namespace) -> int:
-    return asyncio.run(_show(options.load(options), _build_key(options, options.id)))
-
-
-async def _show(settings: "Settings", key: "SessionKey") -> int:
+async def _show(settings: "Settings", options: argparse.Namespace) -> int:
+    key = _build_key(options, options.id)
     async with _open_archive(settings) as archive:
         turns = await archive.read_session(key)
     if not turns:
@@ -122,10 +117,6 @@ def _print_said(role: str, text: str) -> None:
         print(f"{_MARGIN}{line}".rstrip())
 
 
-def _run_export(options: argparse.Namespace) -> int:
-    return asyncio.run(_export(options.load(options), options))
-
-
 async def _export(settings: "Settings", options: argparse.Namespace) -> int:
     turns = sessions = 0
     async with _open_archive(settings) as archive:
@@ -135,14 +126,12 @@ async def _export(settings: "Settings", options: argparse.Namespace) -> int:
                 for turn in await archive.read_session(entry.key):
                     if not (options.labels and turn.aborted):
                         turns += 1
-                        record = _build_label(turn) if options.labels else _build_record(entry.key, turn)
+                        record = _build_record(entry.key, turn)
+                        if options.labels:
+                            record = {name: record[name] for name in _LABEL_FIELDS}
                         print(json.dumps(record, ensure_ascii=output.isatty()), file=output)
     print(f"{count_of(turns, 'turn')} of {count_of(sessions, 'session')} exported", file=sys.stderr)
     return EXIT_OK
-
-
-def _build_label(turn: "StoredTurn") -> dict[str, Any]:
-    return {"query": turn.question, "label": turn.label, "layer": turn.layer, "confidence": turn.confidence}
 
 
 def _build_record(key: "SessionKey", turn: "StoredTurn") -> dict[str, Any]:

@@ -58,9 +58,10 @@ class AddressRules:
     def permits(self, host: str, address: str | Address) -> bool:
         """Whether a connection for this host may go to this address."""
         try:
-            own = _read_address(address) if isinstance(address, str) else _unmap(address)
+            own = ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
         except ValueError:
             return False
+        own = _unmap(own)
         entries = [network for network in self._networks if own in network]
         if any(face in network for face in _faces(own) for network in _GUARDED):
             return any(_is_guarded(network) for network in entries)
@@ -125,10 +126,6 @@ def _read_network(entry: str) -> Network | None:
         return ipaddress.ip_network(ipaddress.ip_address(entry))
     except ValueError:
         return None
-
-
-def _read_address(text: str) -> Address:
-    return _unmap(ipaddress.ip_address(text.partition("%")[0]))
 
 
 def _unmap(address: Address) -> Address:

@@ -161,18 +161,14 @@ def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
 
     `known` has the ids of the sections that agents may name.
     """
+    agents = draft.take_map(draft.tree.get("agents"), ("agents",))
     return {
-        "agents": _read_agents(draft, known),
+        "agents": MappingProxyType({name: _read_agent(draft, name, raw, known) for name, raw in agents.items()}),
         "sessions": _read_sessions(draft),
         "embeddings": _read_plain(draft, "embeddings", EmbeddingSettings),
         "classifier": _read_plain(draft, "classifier", ClassifierSettings),
         "evaluation": _read_evaluation(draft, known),
     }
-
-
-def _read_agents(draft: Draft, known: Known) -> Mapping[str, AgentSettings | None]:
-    entries = draft.take_map(draft.tree.get("agents"), ("agents",))
-    return MappingProxyType({name: _read_agent(draft, name, raw, known) for name, raw in entries.items()})
 
 
 def _read_agent(draft: Draft, name: str, value: object, known: Known) -> AgentSettings | None:

@@ -135,7 +135,8 @@ def _start_draft(config_path: Path | None, environ: Mapping[str, str]) -> Draft:
     asked = config_path or (Path(environ["ORCHESTRATOR_CONFIG"]) if environ.get("ORCHESTRATOR_CONFIG") else None)
     path = asked or DEFAULT_PATH
     try:
-        data = _read_bytes(path)
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         if asked is None:
             return Draft(EMBEDDED_DEFAULT, default_tree(), environ)
@@ -147,11 +148,6 @@ def _start_draft(config_path: Path | None, environ: Mapping[str, str]) -> Draft:
     for item in duplicates:
         draft.blame(item.path, f"duplicate key at line {item.line}, first at line {item.first_line}")
     return draft
-
-
-def _read_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES + 1)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> ConfigFaults:

@@ -62,7 +62,10 @@ class MetricObserver(Observer):
             self._count(Counter.CALLS_FAILED, labels)
             self._count(Counter.CALLS_5XX, labels)
         elif call.answered_at or not call.error:
-            self._count_answer(call, labels)
+            self._count(Counter.CALLS_ANSWERED, labels)
+            self._measure(Duration.CALL, call.seconds, labels)
+            if call.status // 100 in _CALLS_BY_CLASS:
+                self._count(_CALLS_BY_CLASS[call.status // 100], labels)
         if call.kind not in GENERATING_KINDS:  # those wait for what may become known
             self._count_stream(call)
 
@@ -100,12 +103,6 @@ class MetricObserver(Observer):
 
     def label_unreadable(self) -> None:
         self._count(Counter.UNREADABLE_LABELS, {})
-
-    def _count_answer(self, call: Call, labels: Labels) -> None:
-        self._count(Counter.CALLS_ANSWERED, labels)
-        self._measure(Duration.CALL, call.seconds, labels)
-        if call.status // 100 in _CALLS_BY_CLASS:
-            self._count(_CALLS_BY_CLASS[call.status // 100], labels)
 
     def _count_stream(self, call: Call) -> None:
         if call.stream_ended_at:
