@@ -19,7 +19,7 @@ _PATH = re.compile(r"/api/v1/endpoints/([\w-]+)/query")
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _DRIP_S = 0.05
-_ENDLESS = 65_536  # bytes at a time, every 20 ms: enough to hurt whoever keeps all of it
+_ENDLESS = 524_288  # of a packet: 64 reach the bound of a reply
 _WRONG = (b"[1, 2]", b'"no"', b'{"references"', b"not json")
 
 
