@@ -30,6 +30,7 @@ from lockgate.guard.request import (
 )
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Model, NamedModel, TunableModel
+from lockgate.rag.sources import Inspected
 from lockgate.telemetry import Event, log_event, name_causes
 
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
@@ -59,6 +60,8 @@ class Facts:
     found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
     found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
     found_in_answer: list[Detection] = field(default_factory=list)
+    inspected: Sequence[Inspected] = ()  # documents in which something was found
+    grounding: frozenset[str] = frozenset()  # detectors that compared the answer with its documents
     receipt: Receipt | None = None  # where detectors read anything
     excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
@@ -129,6 +132,7 @@ async def list_pieces(
     `answering` is entered when the model is asked.
     """
     facts.begin(request.meter)
+    facts.grounding = frozenset([one.guard.id for one in request.policy.grounding])
     request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
     try:
         async with open_guarded(request) as events, AsyncExitStack() as stack:

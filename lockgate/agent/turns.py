@@ -301,6 +301,7 @@ class _Turn:
         left_s = self._prepare_until - self._clock()
         query = query._replace(vector=self._vector)
         reader = DocumentReader(self._guarding, self._meter)
+        self.facts.inspected = reader.inspected
         return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 
     def _foresee(self) -> None:

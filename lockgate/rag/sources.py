@@ -87,6 +87,7 @@ class DocumentReader:
         self._guards = meter.watch(policy.documents, Part.DOCUMENTS)
         self._permits = asyncio.Semaphore(policy.max_open)  # for the documents of all sources
         self._left = MAX_CHARS
+        self.inspected: list[Inspected] = []  # by all sources, in the order in which they answered
         self._originals: dict[int, tuple[Document, str]] = {}  # of masked documents, by identity, what was read
 
     async def ask(self, path: str, search: Search, until: float) -> Retrieval:
@@ -121,6 +122,7 @@ class DocumentReader:
                 inspected.append(found if document is None else found._replace(place=len(kept)))
             if document is not None:
                 kept.append(document)
+        self.inspected += inspected
         return retrieval._replace(documents=tuple(kept), inspected=tuple(inspected))
 
     async def _read(self, document: Document) -> tuple[Document | None, Inspected | None]:

@@ -14,7 +14,6 @@ from tests.surfaces.surfaces import SURFACES
 
 EVERYTHING = "text outcome model receipt released detectors"
 MODELS = "model_chat model_text"
-AGENT_HTTP = "agent_chat agent_text"
 MASKS, SHADOWS = "mask mask_label mask_pseudonym", "shadow_mask shadow_block"
 ACTIONS = f"annotate {MASKS} stop block"
 GUESSES = "speculative speculative_late"
@@ -101,7 +100,6 @@ KNOWN_WRONG: Mapping[str, Fault] = {
     "findings are not reported": Fault(
         "`detections` are on every surface that has a place for fields.",
         [
-            Where(AGENT_HTTP, f"{ACTIONS} drop {GUESSES}", "documents grounding", "findings"),
             Where("model_chat", f"{ACTIONS} {GUESSES}", "reasoning tool_arguments", "findings"),
             Where(MODELS, f"{ACTIONS} {GUESSES}", "one_of_two_choices", "findings"),
         ],

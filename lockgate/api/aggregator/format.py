@@ -6,7 +6,7 @@ aggregator's. Knows no rule beyond shape and limits.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,7 +21,7 @@ from lockgate.gate.values import Detection, Endpoint
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.rag.sources import Inspected, Retrieval, name_documents
 
-_UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
+UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
 _MAX_COUNT = 2**63 - 1
 _ERROR_NAMES = {
     401: "unauthorized",
@@ -279,26 +279,27 @@ def _tell_detections(outcome: Outcome) -> dict[str, Any]:
     inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
     told = {
         "input": from_detections(outcome.found_in_prompt),
-        "documents": [_tell_inspected(one) for one in inspected],
+        "documents": [tell_inspected(one) for one in inspected],
         "output": from_detections(_without(outcome.found_in_answer, outcome.grounding)),
         "grounding": from_detections(_only(outcome.found_in_answer, outcome.grounding)),
     }
     return {section: found for section, found in told.items() if found}
 
 
-def _tell_inspected(one: Inspected) -> dict[str, Any]:
+def tell_inspected(one: Inspected, write: Callable[[Iterable[Detection]], Any] = from_detections) -> dict[str, Any]:
+    """What was found in a document, and what became of it; `write` encodes the findings."""
     outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
     told: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
-    told["results"] = from_detections(one.detections)
+    told["results"] = write(one.detections)
     if one.found_in_title:
-        told["title_results"] = from_detections(one.found_in_title)
+        told["title_results"] = write(one.found_in_title)
     return told
 
 
 def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
     if any(retrieval.inspected for retrieval in outcome.retrievals):
-        warnings.append(_UNSUITABLE_DOCUMENTS)
+        warnings.append(UNSUITABLE_DOCUMENTS)
     if outcome.found_in_answer:
         warnings.append(UNSUITABLE_OUTPUT)
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.excused.items()]

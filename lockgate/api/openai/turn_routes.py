@@ -6,13 +6,14 @@ to the server behind us, if there is one. All dialects go the same way. Knows no
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
 from lockgate.agent.answer import ANSWERED, Facts
 from lockgate.agent.turn_types import Ask, Speaker
+from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
 from lockgate.api.bodies import decode
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER, wants
@@ -277,17 +278,28 @@ async def _relay(
 
 
 def _list_detections(facts: Facts) -> dict[str, Any]:
-    """What was found in the messages and in the answer."""
+    """What was found in the messages, in the documents and in the answer."""
     by_message: dict[int, list[Detection]] = {}
     for at, found in facts.found_in_messages:
         by_message.setdefault(at, []).append(found)
     inputs = [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())]
-    outputs = [{"choice_index": 0, "results": to_results(facts.found_in_answer)}] if facts.found_in_answer else []
-    return {key: entries for key, entries in (("input", inputs), ("output", outputs)) if entries}
+    told = {
+        "input": inputs,
+        "documents": [tell_inspected(one, to_results) for one in facts.inspected],
+        "output": _list_found(one for one in facts.found_in_answer if one.detector_id not in facts.grounding),
+        "grounding": _list_found(one for one in facts.found_in_answer if one.detector_id in facts.grounding),
+    }
+    return {section: entries for section, entries in told.items() if entries}
+
+
+def _list_found(found: Iterable[Detection]) -> list[dict[str, Any]]:
+    results = to_results(found)
+    return [{"choice_index": 0, "results": results}] if results else []
 
 
 def _list_warnings(facts: Facts) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if facts.found_in_prompt else []
+    warnings += [UNSUITABLE_DOCUMENTS] if facts.inspected else []
     warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
 
