@@ -90,16 +90,6 @@ class CorsRule(enum.Enum):
 ANY_VALUE = "{}"  # of the variable at the end of a path
 
 
-def always(_: Settings) -> bool:
-    """True: every configuration has the endpoint."""
-    return True
-
-
-def nothing(_: Settings) -> str:
-    """Nothing is missing."""
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ApiEndpoint:
     """One endpoint.
@@ -126,8 +116,8 @@ class ApiEndpoint:
     statuses: tuple[str, ...] = ()
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
-    exists: Callable[[Settings], bool] = always
-    lacks: Callable[[Settings], str] = nothing
+    exists: Callable[[Settings], bool] = lambda _: True
+    lacks: Callable[[Settings], str] = lambda _: ""
 
     @property
     def prefix(self) -> str:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes, admission, the overall time limit, and what becomes of an exchange that fails or whose client leaves.
-
-An application may also tell browsers who may call (`cors`), and give requests a name that client and log know them by
-(`is_correlated`): on the paths of the aggregator, and where there is nothing to call.
-"""
+"""The ASGI application: routes, admission, the overall time limit, and replies to errors."""
 
 import asyncio
 import traceback

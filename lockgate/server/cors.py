@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which web pages may read our answers: the headers by which browsers know, and the question that they ask first.
-
-Decides by the rule of the endpoint and the origin alone. What a client sends as its origin is compared and never
-repeated; an answer names an origin only as the settings spell it. Keys do not count here: a browser asks without them.
-"""
+"""CORS: which web pages may read replies, by the rule of the endpoint and the origin."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

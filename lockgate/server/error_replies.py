@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns errors into answers. What a caller may read of an error is decided here and nowhere else."""
+"""Turns errors into replies, and decides what a caller may read of them."""
 
 import logging
 from http import HTTPStatus

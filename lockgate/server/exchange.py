@@ -295,7 +295,7 @@ class HttpReply:
         """
         await self._request.accept_body()
         connection = self._request.connection
-        body = connection.open_body() if connection is not None else AsgiBody(self._send)
+        body = connection.open_body() if connection is not None else _AsgiBody(self._send)
         if body is None:
             self._request.has_left = True
             raise ClientLeft
@@ -394,10 +394,8 @@ class Exchange(NamedTuple):
     reply: HttpReply
 
 
-class AsgiBody:
+class _AsgiBody:
     """The body of a streamed reply on a plain ASGI server: `drain` sends each write, and there is no keep-alive."""
-
-    __slots__ = ("_send", "_waiting")
 
     def __init__(self, send: Any) -> None:
         self._send = send
@@ -405,31 +403,26 @@ class AsgiBody:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether there is something to send."""
         return bool(self._waiting)
 
     async def drain(self) -> None:
-        """Send waiting bytes; the server waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": self.finish(), "more_body": True})
         await asyncio.sleep(0)  # a server ignores what is sent after the client left: let the watcher see that
+
+    def add(self, data: bytes) -> None:
+        self._waiting += data
+
+    def finish(self) -> bytes:
+        data, self._waiting = self._waiting, b""
+        return data
 
     def keep_alive(self, pulse: bytes, every_s: float) -> None:
         """Nothing: no timer may send beside the handler."""
 
-    def add(self, data: bytes) -> None:
-        """More bytes."""
-        self._waiting += data
-
     def flush(self) -> None:
         """Nothing: no byte waits when `write` returns."""
 
-    def finish(self) -> bytes:
-        """The bytes that wait."""
-        data, self._waiting = self._waiting, b""
-        return data
-
     def close(self) -> None:
-        """Forget waiting bytes."""
         self._waiting = b""
 
 

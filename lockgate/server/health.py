@@ -117,16 +117,8 @@ async def api_health(exchange: Exchange) -> None:
     await exchange.reply.answer_json(b'{"status":"healthy","service":"lockgate"}')
 
 
-class ReadyRoute:
-    """GET /ready on the API port: whether everything that agents need has been reached once."""
-
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
-
-    async def ready(self, exchange: Exchange) -> None:
-        """The answer; without agents there is nothing to wait for."""
-        if self._readiness.is_ready:
-            await exchange.reply.answer_json(b'{"status":"ready","checks":{}}')
-            return
-        checks = dict.fromkeys(self._readiness.missing, "not reached yet")
-        await exchange.reply.answer_json(_encode({"status": "not ready", "checks": checks}), 503)
+async def api_ready(readiness: Readiness, exchange: Exchange) -> None:
+    """GET /ready on the API port; without agents there is nothing to wait for."""
+    checks = dict.fromkeys(readiness.missing, "not reached yet")
+    status = "not ready" if checks else "ready"
+    await exchange.reply.answer_json(_encode({"status": status, "checks": checks}), 503 if checks else 200)

@@ -42,7 +42,14 @@ from lockgate.protos.caikit_runtime_chunkers_pb2 import (
 from lockgate.server.app import App, Handler, Routes
 from lockgate.server.exchange import Exchange
 from lockgate.server.listening import BACKLOG, describe_fault, is_loopback, join_address
-from lockgate.server.serving import PortServer, loop_factory, spare_the_collector, stop_timeout_s, told_by_signals
+from lockgate.server.serving import (
+    Ports,
+    PortServer,
+    loop_factory,
+    spare_the_collector,
+    stop_timeout_s,
+    told_by_signals,
+)
 from lockgate.telemetry import Event, count_detections, log_event, open_telemetry
 
 T = TypeVar("T")
@@ -89,7 +96,7 @@ async def _serve(settings: Settings, place: PartsPlace) -> None:
                 "detectors": f"http://{join_address(place.host, detectors_port)}",
                 "chunkers": f"grpc://{join_address(place.host, chunkers_port)}",
             }
-            await _run(detecting, chunking, stop_timeout_s(settings), addresses)
+            await _run(Ports([detecting, chunking], stop_timeout_s(settings)), addresses)
     log_event(Event.STOPPED)
 
 
@@ -111,23 +118,12 @@ def _build_chunking(parts: Parts) -> GrpcPort:
     return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes + _ROOM_BYTES))
 
 
-async def _run(detecting: PortServer, chunking: GrpcPort, timeout_s: float | None, addresses: dict[str, str]) -> None:
-    def stop() -> None:
-        detecting.stop()
-        chunking.stop()
-
-    def cut() -> None:
-        detecting.cut()
-        chunking.cut()
-
-    with told_by_signals(stop, cut):
-        await detecting.start()
-        await chunking.start()
+async def _run(ports: Ports, addresses: dict[str, str]) -> None:
+    with told_by_signals(ports.stop, ports.cut):
+        await ports.start()
         for name, address in addresses.items():
             log_event(Event.LISTENING, port=name, address=address)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(detecting.serve(timeout_s))
-            group.create_task(chunking.serve(timeout_s))
+        await ports.serve()
 
 
 def _listen(host: str, port: int) -> socket.socket:

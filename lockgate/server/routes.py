@@ -23,7 +23,7 @@ from lockgate.guard.model_source import NoBackend
 from lockgate.server import playground
 from lockgate.server.app import Handler, Routes
 from lockgate.server.exchange import Exchange
-from lockgate.server.health import HealthRoutes, Readiness, ReadyRoute, api_health
+from lockgate.server.health import HealthRoutes, Readiness, api_health, api_ready
 
 Handlers = dict[str, Handler]  # by the name of the endpoint
 
@@ -37,7 +37,7 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
         **_client_handlers(gateway, speaking),
         **_chat_handlers(gateway),
         "health": api_health,
-        "ready": ReadyRoute(readiness).ready,
+        "ready": partial(api_ready, readiness),
         "document": openapi_document,
         "docs": docs_page,
         "redoc": docs_page,

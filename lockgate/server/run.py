@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the servers: binds the ports, serves until told to stop, lets requests finish.
-
-The API ports are served here or by workers; the health port always here, until the API ports are done.
-"""
+"""Runs the servers: binds the ports, serves until a signal stops it, lets requests finish."""
 
 import asyncio
 import errno

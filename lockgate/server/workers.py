@@ -2,7 +2,7 @@
 """Several processes that serve the API port: the parent starts, watches, replaces and stops them."""
 
 import asyncio
-import io
+import copyreg
 import logging
 import math
 import os
@@ -28,6 +28,7 @@ from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE
 
 READY, STOP, CUT = b"r", b"s", b"c"
+_SETTINGS_MODULES = frozenset({"builtins", "collections", "datetime", "lockgate", "pathlib"})
 _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 _GRACE_S = 5.0  # for a worker that should have ended by itself
@@ -71,28 +72,32 @@ def forget_gauges(pid: int) -> None:
 
 
 def pack(settings: Settings) -> bytes:
-    """The settings for the way to a worker. They hold secrets: not for a file or a command line."""
-    whole = io.BytesIO()
-    _Packer(whole).dump(settings)
-    return whole.getvalue()
+    """The settings as bytes for a worker. They hold secrets: not for a file or a command line."""
+    return pickle.dumps(settings)
 
 
 def unpack(whole: BinaryIO) -> Settings:
-    """The settings as they were."""
-    settings = pickle.load(whole)  # noqa: S301 - written by our parent, into memory that only we inherit
+    """The settings that `pack` wrote."""
+    settings = _SettingsReader(whole).load()
     if not isinstance(settings, Settings):
         raise TypeError(f"not settings but {type(settings).__name__}")
     return settings
 
 
-class _Packer(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        return (freeze, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+class _SettingsReader(pickle.Unpickler):
+    """Builds values of the package and of the standard library's value types only."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in _SETTINGS_MODULES:
+            raise pickle.UnpicklingError(f"no part of settings: {module}.{name}")
+        return super().find_class(module, name)
 
 
-def freeze(plain: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    """The map as it was: pickle knows no frozen ones."""
+def _freeze(plain: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(plain)
+
+
+copyreg.pickle(MappingProxyType, lambda frozen: (_freeze, (dict(frozen),)))  # pickle knows no frozen maps
 
 
 def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chunker API: our chunkers, for anybody who speaks it.
-
-Translates at the border: the chunker that a call names, texts in, chunks out with the messages that they were made of.
-Bounds the text that a chunker may collect. Knows neither ports nor what the chunks are for.
-"""
+"""The chunker API over gRPC: texts in, chunks out with the messages that they were made of."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
