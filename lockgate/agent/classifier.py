@@ -13,6 +13,8 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from lockgate.agent.labels import Guess
 from lockgate.errors import LockgateError
 from lockgate.interfaces import Embedder
@@ -116,19 +118,8 @@ def read_model(path: Path) -> LabelModel:
     if len(raw) > MAX_MODEL_BYTES:
         raise ValueError("it is too large")
     try:
-        found = json.loads(raw)
-        model = LabelModel(
-            labels=tuple(map(str, found["labels"])),
-            weights=tuple(tuple(map(float, row)) for row in found["weights"]),
-            bias=tuple(map(float, found["bias"])),
-            languages=tuple(map(str, found["languages"])),
-            seed=int(found["seed"]),
-            examples=int(found["examples"]),
-            figures=dict(found["figures"]),
-            embedder=str(found["embedder"]),
-            version=int(found["version"]),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        model = msgspec.json.decode(raw, type=LabelModel)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError("it is no classifier") from error
     _check(model)
     return model

@@ -57,7 +57,6 @@ from lockgate.sessions.turns import (
     SYSTEM,
     USER,
     AbortedTurn,
-    Intent,
     Past,
     Said,
     Turn,
@@ -131,11 +130,8 @@ class _Turn:
         self._question = ""
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
         self._past = Past()
-        self._editor, self._account = ask.editor, ask.account
-        self._sent = ask.sent
         self._guarding = Policy()
         self._meter = Meter(is_on=False)
-        self._intents: tuple[Intent, ...] = ()
         self._group: Group | None = None
         self._vector: Foreseen | None = None
 
@@ -191,61 +187,49 @@ class _Turn:
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """The graph as far as the answer; a repeated request gets the stored answer."""
-        self._take(self._texts.split(checked))
+        facts, state = self.facts, self._begin(self._texts.split(checked))
         repeated = self._machine.prepare(self._question)
         if repeated is not None:
-            yield Prepared(_read_stored(self._repeat(repeated)))
+            facts.is_repeated, facts.tokens = True, 1
+            facts.label, facts.layer, facts.topic = repeated.label, repeated.layer, repeated.topic
+            yield Prepared(_read_stored(repeated.answer))
             return
         self._prepare_until = self._clock() + self._agent.prepare_s
         with agent_step("prepare"):
-            state = await self._run(self._begin(self._past))
+            state = await self._run(state)
+        facts.prepare_ms = self._elapsed_ms()
+        facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
+        facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
+        self._machine.label = Label(facts.label, facts.layer, facts.topic, facts.confidence)
         yield self._build_call(state)
-
-    # What was said before.
 
     async def _load(self) -> Past:
         ask, memory = self._ask, self._agent.memory
         if ask.session is None:
             return Past()
         try:
-            past = await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
+            return await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
         except UpstreamError as error:
             raise _fail_store(error) from error
-        self._intents = list_intents(past.turns)
-        return past
 
-    def _repeat(self, turn: Turn) -> str:
-        """What was answered to the same request before."""
-        self.facts.is_repeated = True
-        self.facts.label, self.facts.layer, self.facts.topic = turn.label, turn.layer, turn.topic
-        self.facts.tokens = 1
-        return turn.answer
-
-    # What is asked.
-
-    def _take(self, texts: Sequence[str]) -> None:
-        """What was asked goes on like this."""
-        self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
-        self._editor, self._account = Editor(*texts[1:4]), texts[4]
-        self._sent = tuple(one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True))
-
-    def _begin(self, past: Past) -> TurnState:
+    def _begin(self, texts: Sequence[str]) -> TurnState:
+        """What was asked, in the texts as they go on."""
         memory = self._agent.memory
+        self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
+        sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True)]
         if self._ask.session is None:
-            before = [one for one in _before_question(self._sent) if one.role in (USER, ASSISTANT)]
+            before = [one for one in _before_question(sent) if one.role in (USER, ASSISTANT)]
             history = recall_sent(before, memory.max_messages, memory.max_tokens)
         else:
-            history = recall(past.turns, memory.max_messages, memory.max_tokens)
+            history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
         return {
             "question": self._question,
             "declared": self._ask.label,
             "history": history,
-            "instructions": "\n\n".join(one.text for one in self._sent if one.role == SYSTEM),
-            "editor": self._editor,
-            "account": self._account,
+            "instructions": "\n\n".join(one.text for one in sent if one.role == SYSTEM),
+            "editor": Editor(*texts[1:4]),
+            "account": texts[4],
         }
-
-    # The two phases.
 
     async def _run(self, state: TurnState) -> TurnState:
         tools = Tools(
@@ -254,24 +238,13 @@ class _Turn:
             foresee=self._foresee,
             search=self._search,
             within=self._within,
-            intents=self._intents,
+            intents=list_intents(self._past.turns),
         )
         try:
             async with run_group() as self._group:
-                prepared = await self._agent.graphs.run(state, tools)
+                return await self._agent.graphs.run(state, tools)
         except UpstreamError as error:
             raise fail_model(error, self._agent.main) from error
-        self._learn(prepared)
-        return prepared
-
-    def _learn(self, state: TurnState) -> None:
-        """Phase 1 is over."""
-        facts = self.facts
-        if not facts.label:
-            facts.prepare_ms = self._elapsed_ms()
-            facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
-            facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
-            self._machine.label = Label(facts.label, facts.layer, facts.topic, facts.confidence)
 
     @asynccontextmanager
     async def _within(self) -> AsyncIterator[None]:

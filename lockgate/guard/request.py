@@ -197,7 +197,7 @@ class Speculation:
         if self._passed:
             return await anext(items, None)
         if self._is_known.is_set():
-            self._raise_error()
+            await self.has_passed()
             return None
         try:
             async with asyncio.timeout(None) as self._waiting:
@@ -205,7 +205,7 @@ class Speculation:
         except TimeoutError:
             if self._passed is not False:  # then it is another one's
                 raise
-            self._raise_error()
+            await self.has_passed()
             return None
         finally:
             self._waiting = None
@@ -214,12 +214,9 @@ class Speculation:
         """Wait for the check; whether it has passed. Raises what the check raises."""
         if self._passed is None:
             await self._is_known.wait()
-        self._raise_error()
-        return bool(self._passed)
-
-    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+        return bool(self._passed)
 
     async def _run(self, check: Callable[[], Awaitable[bool]]) -> None:
         try:

@@ -168,7 +168,9 @@ class _Run:
         self._tell = tell
         self._meter = meter = question.guarding.open_meter()
         outcome.receipt, outcome.excused, outcome.pseudonyms = meter.receipt, meter.excused, meter.names.values
-        self._answer = _Answer(question, outcome)
+        self._finds_citations = question.finds_citations or question.guarding.is_on
+        self._scanner: CitationScanner | None = None
+        self._has_begun = False
         self._retrieved: dict[int, Retrieval] = {}
         self._unheard: deque[Retrieval] = deque()
         self._moved = asyncio.Event()
@@ -201,8 +203,10 @@ class _Run:
     async def _take(self, event: Any) -> None:
         """Pass an event on."""
         if isinstance(event, Released):
-            token = self._answer.take(event)
-            if token is not None:
+            token = self._take_release(event)
+            if token.text:
+                self._find_citations(token.text)
+                self._has_begun = True
                 await self._tell(token)
         elif isinstance(event, InputRead | InputBlocked):
             self.outcome.found_in_prompt = event.input.found
@@ -217,8 +221,9 @@ class _Run:
             await self._tell(event)
 
     async def _finish(self) -> None:
-        self._answer.finish()
-        if not self._answer.has_begun:  # an answer without a word is an answer
+        if self._scanner is not None:
+            self.outcome.citations += self._scanner.finish()
+        if not self._has_begun:  # an answer without a word is an answer
             await self._tell(Token("", 0, 0))
         self.outcome.generation_ms = self.elapsed_ms(self._began)
 
@@ -321,6 +326,34 @@ class _Run:
             if frame.fields is not None and frame.fields.get("usage"):
                 self.outcome.usage = frame.fields["usage"]
 
+    # The answer.
+
+    def _take_release(self, released: Released) -> Token:
+        """What the client gets of a release; its findings are noted."""
+        outcome, (release, verdict) = self.outcome, released
+        text, detections = release.text, release.detections
+        if verdict is not None:
+            outcome.is_answer_blocked = verdict.is_blocked
+            text, detections = verdict.text, verdict.detections
+            outcome.found_in_answer += detections
+        if self._question.trace is not None:
+            self._question.trace.leave(release, verdict)
+        return Token(text, release.start, release.end, detections)
+
+    def _find_citations(self, text: str) -> None:
+        """Look for them until there are very many: an answer may be nothing but marks."""
+        if not self._finds_citations:
+            return
+        if self._scanner is None:
+            self._scanner = CitationScanner({one.source for one in self.outcome.documents})
+        citations = self.outcome.citations
+        for start in range(0, len(text), _LOOK_CHARS):
+            citations += self._scanner.feed(text[start : start + _LOOK_CHARS])
+            if len(citations) >= _MAX_CITATIONS:
+                del citations[_MAX_CITATIONS:]
+                self._scanner, self._finds_citations = None, False
+                return
+
 
 def _generate(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
     """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
@@ -329,49 +362,3 @@ def _generate(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Sour
     question, documents, has_sources, system_prompt = grounds
     messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)
     return model.generate(messages, params)
-
-
-class _Answer:
-    """The answer as it leaves: notes what is found in it, and looks for citations."""
-
-    def __init__(self, question: Question, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._trace = question.trace
-        self._finds_citations = question.finds_citations or question.guarding.is_on
-        self._scanner: CitationScanner | None = None
-        self.has_begun = False
-
-    def take(self, released: Released) -> Token | None:
-        """What the client gets of a release."""
-        release, verdict = released
-        text, detections = release.text, release.detections
-        if verdict is not None:
-            self._outcome.is_answer_blocked = verdict.is_blocked
-            text, detections = verdict.text, verdict.detections
-            self._outcome.found_in_answer += detections
-        if self._trace is not None:
-            self._trace.leave(release, verdict)
-        if not text:
-            return None
-        self._find_citations(text)
-        self.has_begun = True
-        return Token(text, release.start, release.end, detections)
-
-    def finish(self) -> None:
-        """The answer is complete."""
-        if self._scanner is not None:
-            self._outcome.citations += self._scanner.finish()
-
-    def _find_citations(self, text: str) -> None:
-        """Look for them until there are very many: an answer may be nothing but marks."""
-        if not self._finds_citations:
-            return
-        if self._scanner is None:
-            self._scanner = CitationScanner({one.source for one in self._outcome.documents})
-        citations = self._outcome.citations
-        for start in range(0, len(text), _LOOK_CHARS):
-            citations += self._scanner.feed(text[start : start + _LOOK_CHARS])
-            if len(citations) >= _MAX_CITATIONS:
-                del citations[_MAX_CITATIONS:]
-                self._scanner, self._finds_citations = None, False
-                return
