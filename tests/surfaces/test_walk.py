@@ -11,6 +11,7 @@ from tests.surfaces.walk import (
     SURFACES,
     Function,
     Walk,
+    describe_folders,
     describe_totals,
     describe_walk,
     find_differing,
@@ -27,10 +28,10 @@ class Bound(NamedTuple):
 
 # They can only become smaller; the aim is 300 functions and 40 files on every surface.
 BOUNDS: Mapping[str, Bound] = {
-    "proxied OpenAI": Bound(440, 60),
-    "configured model": Bound(420, 60),
-    "aggregator": Bound(470, 70),
-    "agent": Bound(530, 80),
+    "proxied OpenAI": Bound(430, 55),
+    "configured model": Bound(410, 60),
+    "aggregator": Bound(460, 60),
+    "agent": Bound(520, 75),
 }
 MAX_DIFFERING = 12  # functions of guard/ that run on some of the surfaces only
 
@@ -67,6 +68,12 @@ def test_the_report_shows_files_under_their_folders_and_counts_the_changes() -> 
     _, *lines = describe_walk("agent", walked)
     assert lines == ["a/", "  x.py: f, g", "b/", "  y.py: h", "  z.py: i", "a/", "  x.py: j", ""]
     assert [line.split() for line in describe_totals({"agent": walked})][1] == ["agent", "5", "3", "2"]
+
+
+def test_the_report_counts_the_functions_of_each_folder() -> None:
+    shared, own = Function("guard/x.py", "shared"), Function("api/x.py", "own")
+    _, *lines = describe_folders({"one": Walk([shared, own], ""), "two": Walk([shared], "")})
+    assert [line.split() for line in lines] == [["api", "1", "0", "0"], ["guard", "1", "1", "1"]]
 
 
 def test_a_function_that_one_surface_does_not_visit_is_found() -> None:

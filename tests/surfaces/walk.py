@@ -3,7 +3,8 @@
 
 Sends one stream of seven frames under a policy that masks through four surfaces of a gateway, over real sockets. Prints
 the functions of `lockgate/` that ran, by file, in the order of their first call. Counting begins when the request is
-sent and ends when the gateway has done with it: neither the start of the gateway nor the upstream is counted.
+sent and ends when the gateway has done with it: neither the start of the gateway nor the upstream is counted, nor a
+first request that fills what is cached.
 """
 
 import asyncio
@@ -173,7 +174,7 @@ async def _open_app(folder: Path) -> AsyncIterator[App]:
 
 
 class _Watched:
-    """An application, and when its first request has ended."""
+    """An application, and when a request has ended."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -187,15 +188,17 @@ class _Watched:
 
 
 async def _send(surface: Surface, folder: Path, recorder: Recorder) -> Answer:
-    """One request to a gateway that has answered none before."""
+    """The second of two equal requests: the first fills what is cached."""
     request = build_request("POST", surface.path, json.dumps(surface.body).encode())
     async with _open_app(folder) as app:
         watched = _Watched(app)
         async with served(watched) as port, connect(port) as client:
-            recorder.is_on = True
-            await client.send(request)
-            answer = await client.read_answer()
-            await watched.has_ended.wait()
+            for is_on in (False, True):
+                recorder.is_on = is_on
+                await client.send(request)
+                answer = await client.read_answer()
+                await watched.has_ended.wait()
+                watched.has_ended.clear()
             recorder.is_on = False
     return answer
 
@@ -231,6 +234,16 @@ def describe_totals(walks: Mapping[str, Walk]) -> Iterator[str]:
         yield f"{name:18} {len(one.functions):9} {len(one.files):6} {one.folder_changes:15}"
 
 
+def describe_folders(walks: Mapping[str, Walk]) -> Iterator[str]:
+    """A table: a line for each folder, with the functions that ran on each surface, and on all of them."""
+    shared = set.intersection(*[set(one.functions) for one in walks.values()])
+    yield f"{'functions by folder':26} {' '.join(f'{name:>16}' for name in walks)}   on all"
+    for folder in sorted({one.folder for walked in walks.values() for one in walked.functions}):
+        counts = [sum(one.folder == folder for one in walked.functions) for walked in walks.values()]
+        common = sum(one.folder == folder for one in shared)
+        yield f"{folder:26} {' '.join(f'{count:16}' for count in counts)} {common:8}"
+
+
 def find_differing(walks: Mapping[str, Walk], folder: str) -> dict[Function, list[str]]:
     """The functions in a folder that did not run on every surface, and where they ran."""
     found: dict[Function, list[str]] = {}
@@ -246,7 +259,7 @@ def main() -> None:
     walks = {name: walk(name) for name in SURFACES}
     for name, walked in walks.items():
         print("\n".join(describe_walk(name, walked)))
-    print("\n".join(describe_totals(walks)))
+    print("\n".join([*describe_folders(walks), "", *describe_totals(walks)]))
     differing = find_differing(walks, "lockgate/guard")
     print(f"\nFunctions of guard/ that ran on some surfaces only: {len(differing)}")
     for one, names in differing.items():
