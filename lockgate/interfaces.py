@@ -56,8 +56,8 @@ class ContextFactory(Protocol):
 
 
 def with_context(factory: AnyFactory) -> AnyFactory:
-    """Mark a factory as a ContextFactory."""
-    vars(factory)["takes_context"] = True
+    """Mark a factory, a function or a class, as a ContextFactory."""
+    factory.takes_context = True  # type: ignore[attr-defined]
     return factory
 
 

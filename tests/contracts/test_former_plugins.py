@@ -110,6 +110,20 @@ async def open_detector(options, house: House):
     yield Detector()
 
 
+@in_house
+class OpenReviewer:
+    """A factory may be a class."""
+
+    def __init__(self, options, house):
+        HOUSES.append(house)
+
+    async def __aenter__(self):
+        return Detector()
+
+    async def __aexit__(self, *error):
+        pass
+
+
 open_chunker, open_model, open_source = factory_of(Chunker()), factory_of(Model()), factory_of(Source())
 open_store = factory_of(STORE)
 '''
@@ -117,7 +131,7 @@ CONFIG = """
 chunkers: {stops: {embedded: "former_plugin:open_chunker"}}
 detectors:
   shouting: {embedded: "former_plugin:open_detector", chunker_id: stops}
-  reviewer: {embedded: "former_plugin:open_detector", type: text_chat}
+  reviewer: {embedded: "former_plugin:OpenReviewer", type: text_chat}
 policies: {quiet: {output: {shouting: {}}, on_finding: {output: mask}}}
 sources: {notes: {embedded: "former_plugin:open_source", expose: true}}
 models: {parrot: {embedded: "former_plugin:open_model", expose: true}}
