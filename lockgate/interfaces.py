@@ -228,6 +228,15 @@ class GroundedModel(Protocol):
 
 
 @runtime_checkable
+class ChatModel(Protocol):
+    """A Model whose server speaks OpenAI: completions go to it as they are."""
+
+    @property
+    def chat(self) -> Backend:
+        """The chat completions of the model."""
+
+
+@runtime_checkable
 class TunableModel(Protocol):
     """A Model that says which parameters it takes, in OpenAI's words; others take `max_tokens` and `temperature`."""
 

@@ -7,10 +7,11 @@ one piece; with them a piece is what the gate releases. The model is read only a
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lockgate.errors import HeldTooMuch, TimedOut, TurnFailed, UpstreamError
 from lockgate.gate.lanes import LanePlan
@@ -33,6 +34,7 @@ from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.rag.sources import Inspected
 from lockgate.telemetry import Event, log_event, name_causes
 
+T = TypeVar("T")
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
@@ -166,20 +168,28 @@ def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -
     return TurnFailed(_GONE)
 
 
-async def listen(call: ModelCall, facts: Facts) -> Source:
+def listen(call: ModelCall, facts: Facts) -> Source:
     """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
-    clock = asyncio.get_running_loop().time
-    until = clock() + call.pace.first_token_s
+    generate = partial(call.model.generate, call.messages, {**call.params, "stream": True})
+    return keep_pace(generate, call.pace, call.model, partial(_note, facts))
+
+
+async def keep_pace(
+    generate: Callable[[], AsyncGenerator[T, None]], pace: Pace, model: Model, has_text: Callable[[T], bool]
+) -> AsyncGenerator[T, None]:
+    """What the model says, each time within its time; its failures are TurnFailed."""
+    clock, has_begun = asyncio.get_running_loop().time, False
+    until = clock() + pace.first_token_s
     try:
         with blaming_model():
-            frames = call.model.generate(call.messages, {**call.params, "stream": True})
-        async with aclosing(frames):
-            while (burst := await next_burst(frames, until)) is not None:
-                if _note(burst, facts):
-                    until = clock() + call.pace.token_gap_s
+            bursts = generate()
+        async with aclosing(bursts):
+            while (burst := await next_burst(bursts, until)) is not None:
+                if has_text(burst):
+                    until, has_begun = clock() + pace.token_gap_s, True
                 yield burst
     except UpstreamError as error:
-        raise fail_model(error, call.model, has_begun=facts.tokens > 0) from error
+        raise fail_model(error, model, has_begun=has_begun) from error
 
 
 async def collect(source: Source) -> Source:
@@ -206,7 +216,7 @@ async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
     return "".join(parts)
 
 
-def _note(burst: Frame | list[Frame], facts: Facts) -> bool:
+def _note(facts: Facts, burst: Frame | list[Frame]) -> bool:
     """Count what came; whether there was text in it."""
     before = facts.tokens
     for frame in burst if isinstance(burst, list) else (burst,):

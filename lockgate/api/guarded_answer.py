@@ -5,7 +5,7 @@ Chooses detectors by request and policy, carries the answer through the pipeline
 and writes what the endpoint's own words make of it. Whole answers and streams go the same way.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -92,6 +92,7 @@ class Job(NamedTuple):
     warn: Callable[[str, str], dict[str, str]]  # of a code and words
     with_prompt: WithPrompt | None = None
     slices: Sequence[Slice] = ()  # the parts of the text that are read, where the masks do not name them
+    start: Callable[[], Awaitable[None]] | None = None  # of a stream that begins with its first piece
 
 
 class Answering:
@@ -192,7 +193,7 @@ class Answering:
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:
         """From the prompt to the last byte."""
-        border, plan = job.border, job.plan
+        border, plan, start = job.border, job.plan, job.start
         border.account = plan.account
         blocked: InputBlocked | None = None
         async with open_guarded(_build_request(job)) as events:
@@ -200,6 +201,9 @@ class Answering:
                 if type(event) is Released:
                     written = border.take(*_apply(event))
                     if written:
+                        if start is not None:
+                            await start()
+                            start = None
                         await exchange.reply.write(written)
                 elif isinstance(event, InputRead):
                     border.found_in_prompt = event.input.found
@@ -207,6 +211,8 @@ class Answering:
                     blocked = event
                 elif isinstance(event, Reviewed):
                     border.note_reviews(event.choice, event.found)
+        if start is not None:
+            await start()
         failures = list_failures(plan, job)
         border.warnings += failures
         await self._send(exchange, job, border.finish() if blocked is None else job.block(blocked, failures))

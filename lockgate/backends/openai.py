@@ -6,6 +6,7 @@ they leave as they came. Nothing is repeated for a failure of the server.
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ import msgspec
 from lockgate.backends.http import (
     EVENT_STREAM,
     Answer,
+    HttpCaller,
     HttpService,
     Outgoing,
     decode,
@@ -77,18 +79,16 @@ def _note_usage(message: dict[str, Any]) -> None:
         note_usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
 
 
-class OpenAIClient:
-    """A generation server. Errors before a stream begins name the model, those inside of it carry their own words."""
+class CompletionClient(ABC):
+    """Asks for completions. Errors before a stream begins name the model, those inside of it carry their own words.
 
-    def __init__(self, http: HttpService, health: HttpService) -> None:
+    With `needs_end` a stream that breaks off before its answer is complete has failed.
+    """
+
+    needs_end = False
+
+    def __init__(self, http: HttpCaller) -> None:
         self._http = http
-        self._health = health
-        self._tokenize_url = http.url("/tokenize")
-        self._models_url = http.url("/v1/models")
-        self._endpoints = {
-            "chat": (http.url("/v1/chat/completions"), "chat completion"),
-            "text": (http.url("/v1/completions"), "completion"),
-        }
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as it came."""
@@ -111,10 +111,12 @@ class OpenAIClient:
         try:
             await self._check_start(response, outgoing)
             reader = ChunkReader(outgoing.failure)
+            has_end = not self.needs_end
             while packet := await self._http.read_packet(response, outgoing):
                 messages = reader.feed(packet)
                 if messages:
                     _note_usage(messages[-1])
+                    has_end = has_end or any(map(_has_finish, messages))
                     yield messages
                 if reader.failure is not None:
                     raise reader.failure
@@ -124,40 +126,14 @@ class OpenAIClient:
                     return
             if not reader.has_events and response.content_type != EVENT_STREAM:  # a page of HTML, say
                 raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is not a stream of events")
+            if not has_end:
+                raise BrokeProtocol(NAME, f"{outgoing.failure}the stream ended before its answer was complete")
         finally:
             response.close()  # of a body that has come whole, the connection is back in the pool already
 
-    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """How many tokens the text has."""
-        body = _encode({"model": model, "prompt": text})
-        failure = f"tokenize request failed for `{model}`: "
-        outgoing = Outgoing(self._tokenize_url, self._http.headers(headers, _NO_HEADERS), body, failure)
-        answer = await self._http.post(outgoing)
-        if answer.status != 200:
-            raise self._refusal(answer, outgoing)
-        try:
-            return _decode_count(answer.body).count
-        except (ValueError, RecursionError) as error:
-            raise BrokeProtocol(NAME, f"{failure}the answer does not fit: {error}") from None
-
-    async def list_models(self) -> list[Any]:
-        """The models as the server describes them."""
-        answer = await self._http.fetch(self._models_url, self._http.headers((), _NO_HEADERS))
-        if answer.status != 200:
-            raise refuse(NAME, f"the list of models failed: HTTP {answer.status}", answer.status)
-        try:
-            return (await decode(answer.body, _read_models)).data
-        except (ValueError, RecursionError):
-            raise BrokeProtocol(NAME, "the list of models cannot be read") from None
-
-    async def probe(self, headers: Headers) -> Health:
-        """How the server is now; never raises."""
-        return await self._health.probe(headers)
-
+    @abstractmethod
     def _address(self, request: Generation) -> Outgoing:
-        url, what = self._endpoints[request.kind]
-        headers = self._http.headers(request.headers, _NO_HEADERS)
-        return Outgoing(url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: ")
+        """The request as it is sent."""
 
     async def _check_start(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> None:
         """Raises unless a stream of events begins; some servers answer 200 with an error as plain JSON."""
@@ -175,6 +151,53 @@ class OpenAIClient:
     def _refusal(self, answer: Answer, outgoing: Outgoing) -> UpstreamError:
         error = find_error(answer.body)
         return refuse(NAME, outgoing.failure + (UNKNOWN_ERROR if error is None else error.message), answer.status)
+
+
+class OpenAIClient(CompletionClient):
+    """A generation server of the settings."""
+
+    def __init__(self, http: HttpService, health: HttpService) -> None:
+        super().__init__(http)
+        self._service = http
+        self._health = health
+        self._tokenize_url = http.url("/tokenize")
+        self._models_url = http.url("/v1/models")
+        self._endpoints = {
+            "chat": (http.url("/v1/chat/completions"), "chat completion"),
+            "text": (http.url("/v1/completions"), "completion"),
+        }
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """How many tokens the text has."""
+        body = _encode({"model": model, "prompt": text})
+        failure = f"tokenize request failed for `{model}`: "
+        outgoing = Outgoing(self._tokenize_url, self._service.headers(headers, _NO_HEADERS), body, failure)
+        answer = await self._http.post(outgoing)
+        if answer.status != 200:
+            raise self._refusal(answer, outgoing)
+        try:
+            return _decode_count(answer.body).count
+        except (ValueError, RecursionError) as error:
+            raise BrokeProtocol(NAME, f"{failure}the answer does not fit: {error}") from None
+
+    async def list_models(self) -> list[Any]:
+        """The models as the server describes them."""
+        answer = await self._http.fetch(self._models_url, self._service.headers((), _NO_HEADERS))
+        if answer.status != 200:
+            raise refuse(NAME, f"the list of models failed: HTTP {answer.status}", answer.status)
+        try:
+            return (await decode(answer.body, _read_models)).data
+        except (ValueError, RecursionError):
+            raise BrokeProtocol(NAME, "the list of models cannot be read") from None
+
+    async def probe(self, headers: Headers) -> Health:
+        """How the server is now; never raises."""
+        return await self._health.probe(headers)
+
+    def _address(self, request: Generation) -> Outgoing:
+        url, what = self._endpoints[request.kind]
+        headers = self._service.headers(request.headers, _NO_HEADERS)
+        return Outgoing(url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: ")
 
 
 class ChunkReader:
@@ -222,6 +245,11 @@ async def open_openai_client(settings: OpenAISettings) -> AsyncIterator[OpenAICl
     """The client of an OpenAI-compatible server."""
     async with open_with_health(settings.service, settings.health_service, NAME, NAME) as (http, health):
         yield OpenAIClient(http, health)
+
+
+def _has_finish(message: dict[str, Any]) -> bool:
+    """Whether a message ends a choice."""
+    return any(isinstance(one, dict) and one.get("finish_reason") is not None for one in message["choices"])
 
 
 def _read_models(body: bytes) -> _Models:

@@ -5,7 +5,7 @@ Decides which of a completion's words are the answer: the text of its first choi
 and how long it may take. The same server as a backend of the guardrails API is lockgate.backends.openai.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,9 +14,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, open_caller, own_headers
-from lockgate.backends.http import HttpCaller
-from lockgate.backends.http_model import HttpModel
-from lockgate.backends.openai import NAME, find_error, read_message
+from lockgate.backends.http import EVENT_STREAM, HttpCaller, Outgoing
+from lockgate.backends.http_model import NETWORK_ERROR, HttpModel
+from lockgate.backends.openai import NAME, CompletionClient, find_error, read_message
 from lockgate.backends.replies import (
     DONE,
     MAX_DETAIL_CHARS,
@@ -28,7 +28,7 @@ from lockgate.backends.replies import (
 )
 from lockgate.config.settings import OpenAIModelSettings
 from lockgate.gate.sse import SseEvent
-from lockgate.gate.values import Endpoint, Health, Message
+from lockgate.gate.values import Endpoint, Generation, Health, Message
 from lockgate.interfaces import Headers
 
 DEFAULT_BASE = "/v1"
@@ -105,6 +105,43 @@ class OwnOpenAIModel(OpenAIModel):
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES
     takes = TAKES
+
+    @property
+    def chat(self) -> "OpenAIChat":
+        """The chat completions of the model."""
+        return OpenAIChat(self._caller, self._url, self._headers, self._model)
+
+
+class OpenAIChat(CompletionClient):
+    """The chat completions of a model of the settings: every field of a request goes to its server."""
+
+    needs_end = True
+
+    def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], model: str) -> None:
+        super().__init__(caller)
+        self._url = url
+        self._headers = headers
+        self._model = model
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer as it came."""
+        return await super().generate(request._replace(model=self._model))
+
+    def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The messages as they came. The last one tells the usage, for our metrics."""
+        options = {**(request.body.get("stream_options") or {}), "include_usage": True}
+        return super().stream(request._replace(model=self._model, body={**request.body, "stream_options": options}))
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """Not every server counts."""
+        return 0
+
+    def _address(self, request: Generation) -> Outgoing:
+        headers = self._headers.copy()
+        if request.body.get("stream"):
+            headers["Accept"] = EVENT_STREAM
+        body = _encode_json({**request.body, "model": self._model})
+        return Outgoing(self._url, headers, body, NETWORK_ERROR)
 
 
 @asynccontextmanager

@@ -17,13 +17,17 @@ TOOL_ROLES = frozenset({"tool", "function"})
 _BETWEEN_MESSAGES = "\n\n"
 
 
-def check_last_content(messages: Sequence[Mapping[str, Any]]) -> None:
-    """The last message has a text to read."""
+def check_last_content(messages: Sequence[Mapping[str, Any]], *, allows_parts: bool = False) -> None:
+    """The last message has a text to read; with `allows_parts` also in parts, if all of them are text."""
     content = messages[-1].get("content")
-    if isinstance(content, list):
+    if isinstance(content, list) and not (allows_parts and all(_is_text_part(part) for part in content)):
         raise InvalidRequest("Detection on array is not supported")
     if not content:
         raise InvalidRequest("if input detectors are provided, `content` must not be empty on last message")
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def check_last_role(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -5,16 +5,17 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from lockgate.errors import LockgateError, TimedOut, UpstreamError
-from lockgate.gate.values import Frame
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event
 
+T = TypeVar("T")
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
 
 
-async def next_burst(frames: AsyncGenerator[Frame | list[Frame], None], until: float) -> Frame | list[Frame] | None:
+async def next_burst(frames: AsyncGenerator[T, None], until: float) -> T | None:
     """What the model says next, until that time of the loop's clock; None at its end."""
     if until <= asyncio.get_running_loop().time():  # it is not even asked
         raise TimedOut("model", TIMED_OUT)

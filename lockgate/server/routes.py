@@ -31,10 +31,11 @@ Handlers = dict[str, Handler]  # by the name of the endpoint
 def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
     """The API port."""
     settings = gateway.settings
-    speaking = agent.AgentRoutes(gateway)
+    completing = openai.OpenAIRoutes(gateway, gateway.openai or NoBackend(), find_formats(settings))
+    speaking = agent.AgentRoutes(gateway, completing)
     handlers: Handlers = {
         **_guardrails_handlers(gateway),
-        **_client_handlers(gateway, speaking),
+        **_client_handlers(gateway, completing, speaking),
         **_chat_handlers(gateway),
         "health": api_health,
         "ready": partial(api_ready, readiness),
@@ -134,7 +135,7 @@ def _chat_handlers(gateway: Gateway) -> Handlers:
     return handlers
 
 
-def _client_handlers(gateway: Gateway, speaking: agent.AgentRoutes) -> Handlers:
+def _client_handlers(gateway: Gateway, completing: openai.OpenAIRoutes, speaking: agent.AgentRoutes) -> Handlers:
     """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
     handlers: Handlers = {
         "clientChat": speaking.complete_chat,
@@ -148,10 +149,7 @@ def _client_handlers(gateway: Gateway, speaking: agent.AgentRoutes) -> Handlers:
     }
     if gateway.openai is None:
         return handlers
-    completing = openai.OpenAIRoutes(gateway, gateway.openai, find_formats(gateway.settings))
     handlers |= {"completeChat": completing.complete_chat, "completeText": completing.complete_text}
-    if gateway.rules.has_extensions:
-        passing = agent.AgentRoutes(gateway, completing.complete_chat_body, completing.complete_text_body)
-        completes: agent.AgentRoutes | openai.OpenAIRoutes = passing if speaking.names else completing
-        handlers |= {"clientChat": completes.complete_chat, "clientText": completes.complete_text}
+    if not speaking.names:
+        handlers |= {"clientChat": completing.complete_chat, "clientText": completing.complete_text}
     return handlers

@@ -11,13 +11,14 @@ import pytest
 
 from lockgate.gate.values import Frame, Message
 from tests.contracts.http_peers import Exchange, Peer, open_peer
-from tests.server.gateways import ask, gateway
+from tests.server.gateways import ask, events_of, gateway
 from tests.server.http_client import Answer
 
 CHAT, TEXT, OLLAMA_CHAT = "/v1/chat/completions", "/v1/completions", "/api/chat"
 CONFIG = """
 openai: {{service: {{hostname: 127.0.0.1, port: {port}}}}}
 models:
+  wise: {{openai: {{url: "http://127.0.0.1:{port}/v1", model: m, api_token: MODEL_TOKEN}}}}
   lama: {{ollama: {{url: "http://127.0.0.1:{port}", model: m}}}}
   plain: {{embedded: 'tests.server.test_parameters:open_plain'}}
 agents: {{default: {{main: lama, sources: []}}}}
@@ -59,7 +60,7 @@ HARMLESS: Sequence[Mapping[str, Any]] = (
     {"logprobs": False}, {"tools": []}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}, {"stop": None},
     {"logit_bias": {}}, {"seed": None}, {"temperature": 1},
 )  # fmt: skip
-MODELS = ("m", "lama", "plain", "brunix")
+MODELS = ("m", "wise", "lama", "plain", "brunix")
 PLAIN: list[Mapping[str, Any]] = []  # what the embedded model was asked
 
 
@@ -78,9 +79,29 @@ async def open_plain(options: Mapping[str, Any]) -> AsyncIterator[Plain]:
     yield Plain()
 
 
+DELTAS: Sequence[Mapping[str, Any]] = (
+    {"role": "assistant", "content": ""},
+    {"reasoning_content": "Hm."},
+    {"content": "Yes."},
+    {"tool_calls": [{"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+)
+
+
 async def play(exchange: Exchange) -> None:
     """An OpenAI-compatible server that is Ollama too."""
-    body = exchange.received.json
+    body = exchange.received.json if exchange.received.body else {}
+    if body.get("stream") and exchange.received.path == CHAT:
+        head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "usage": None}
+        choices = [{"index": 0, "delta": one, "finish_reason": None} for one in DELTAS]
+        chunks = [{**head, "choices": [one]} for one in [*choices, {"index": 0, "delta": {}, "finish_reason": "stop"}]]
+        if (body.get("stream_options") or {}).get("include_usage"):
+            chunks.append({**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
+        await exchange.start("text/event-stream")
+        await exchange.chunk(b"".join([b"data: %b\n\n" % json.dumps(one).encode() for one in chunks]))
+        await exchange.chunk(b"data: [DONE]\n\n")
+        await exchange.end()
+        return
     if exchange.received.path == "/api/chat":
         line = {"message": {"role": "assistant", "content": "Yes."}, "done": True, "done_reason": "stop"}
         await exchange.answer(json.dumps(line).encode())
@@ -98,7 +119,7 @@ async def open_house() -> AsyncIterator[tuple[int, Peer]]:
     with TemporaryDirectory() as folder:
         async with (
             open_peer(play) as peer,
-            gateway(CONFIG.format(port=peer.port), LOCKGATE_DATA_DIR=folder) as port,
+            gateway(CONFIG.format(port=peer.port), LOCKGATE_DATA_DIR=folder, MODEL_TOKEN="secret") as port,
         ):
             yield port, peer
 
@@ -121,11 +142,44 @@ async def test_what_asks_for_nothing_is_accepted_by_every_backend() -> None:
                 assert answer.json()["choices"][0]["message"]["content"] == "Yes."
 
 
-async def test_a_server_that_speaks_openai_gets_every_field() -> None:
+@pytest.mark.parametrize("model", ["m", "wise"])
+async def test_a_server_that_speaks_openai_gets_every_field(model: str) -> None:
     async with open_house() as (port, peer):
-        given = {**{name: value for name, (value, _) in SAMPLING.items()}, **OPENAI_ONLY}
-        assert (await ask_chat(port, "m", **given)).status == 200
+        given = {**{name: value for name, (value, _) in SAMPLING.items()}, **OPENAI_ONLY, "user": "ana"}
+        answer = await ask_chat(port, model, **given)
+        assert (answer.status, answer.json()["model"]) == (200, model)
     assert {name: peer.received[-1].json.get(name) for name in given} == given
+    assert (peer.received[-1].path, peer.received[-1].json["model"]) == (CHAT, "m")
+
+
+async def test_messages_of_tools_and_images_reach_a_configured_model_that_speaks_openai() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "Look."}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "Done."},
+    ]
+    async with open_house() as (port, peer):
+        assert (await ask_chat(port, "wise", messages=messages)).status == 200
+        assert find_words(await ask_chat(port, "lama", messages=messages)) == "messages[0]: only text is supported"
+    assert [one.json["messages"] for one in peer.received] == [messages]
+
+
+async def test_a_text_completion_of_a_configured_model_is_a_chat_of_one_message() -> None:
+    async with open_house() as (port, peer):
+        answer = await ask(port, TEXT, {"model": "wise", "prompt": "Is it?", "n": 2, "seed": 3, "stop": ["x"]})
+        for name, value in {"suffix": "x", "echo": True, "best_of": 2, "logprobs": 0}.items():
+            refused = await ask(port, TEXT, {"model": "wise", "prompt": "Is it?", name: value})
+            assert find_words(refused).startswith(f"`{name}` is not supported by this model")
+    assert answer.json()["object"] == "text_completion"
+    assert [one["text"] for one in answer.json()["choices"]] == ["Yes."]
+    assert [(one.path, one.json) for one in peer.received] == [
+        (
+            CHAT,
+            {"model": "m", "messages": [{"role": "user", "content": "Is it?"}], "n": 2, "seed": 3, "stop": ["x"]},
+        )
+    ]
 
 
 @pytest.mark.parametrize("name", SAMPLING)
@@ -171,3 +225,16 @@ async def test_a_client_of_ollama_has_its_options_or_a_refusal() -> None:
     assert (peer.received[0].json["options"], peer.received[0].json["format"]) == (options, "json")
     assert (refused.status, other.status, len(peer.received)) == (400, 400, 1)
     assert refused.json() == {"error": "`options.mirostat` is not supported by this model: leave it out"}
+
+
+@pytest.mark.parametrize("tells_usage", [False, True])
+async def test_a_stream_of_a_configured_model_is_that_of_its_server_under_its_own_name(tells_usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if tells_usage else {}
+    async with open_house() as (port, peer):
+        *events, done = events_of(await ask_chat(port, "wise", stream=True, tools=[TOOL], **options))
+    chunks = [one for one in events if one["choices"]]
+    assert [one["choices"][0]["delta"] for one in chunks] == [*DELTAS, {}]
+    assert ({one["model"] for one in events}, done) == ({"wise"}, "[DONE]")
+    assert [one["usage"]["prompt_tokens"] for one in events if not one["choices"]] == [1] * tells_usage
+    assert ("authorization", "Bearer secret") in [(name.lower(), value) for name, value in peer.received[0].headers]
+    assert peer.received[0].json["stream_options"] == {"include_usage": True}

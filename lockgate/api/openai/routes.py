@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions with detections, under our names and under those that clients know."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from lockgate.api.bodies import decode
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, Job, Plan
 from lockgate.api.openai import format as wire
+from lockgate.api.openai.configured_model import ConfiguredModel
 from lockgate.api.openai.events import DONE, EventWriter, encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
@@ -24,15 +27,25 @@ from lockgate.guard.request import InputBlocked
 from lockgate.interfaces import Backend
 from lockgate.server.exchange import Exchange
 
+UNBUFFERED = (b"x-accel-buffering", b"no")
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
+class Target(NamedTuple):
+    """A configured model: the policy that its name in the request carries, and its own."""
+
+    backend: ConfiguredModel
+    policy: str | None = None
+    default_policy: str | None = None
+
+
 class OpenAIRoutes:
-    """The endpoints of one open gateway that has an OpenAI-compatible server behind it."""
+    """The completions of one open gateway: of the server behind it, and of configured models."""
 
     def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
         self._backend = backend
+        self._models = {name: ConfiguredModel(one) for name, one in gateway.opened.models.items()}
         self._rules = gateway.rules
         self._formats = formats
         self._policies = gateway.settings.policies
@@ -40,47 +53,60 @@ class OpenAIRoutes:
         self._default_policies = defaults if gateway.rules.has_extensions else {}
         self._whole_text_holds = gateway.settings.whole_document == "hold"
 
+    def find_target(self, name: str, policy: str | None) -> Target:
+        """A configured model, under a policy if one is named with it."""
+        return Target(self._models[name], policy, self._answering.gateway.settings.models[name].policy)
+
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
-        await self.complete_chat_body(exchange, await exchange.request.read_json(self._answering.limits.body_bytes))
+        await self.complete(exchange, CHATS, await exchange.request.read_json(self._answering.limits.body_bytes))
 
     async def complete_text(self, exchange: Exchange) -> None:
         """POST text completions."""
-        await self.complete_text_body(exchange, await exchange.request.read_json(self._answering.limits.body_bytes))
+        await self.complete(exchange, TEXTS, await exchange.request.read_json(self._answering.limits.body_bytes))
 
-    async def complete_chat_body(self, exchange: Exchange, raw: bytes) -> None:
-        """The same, when the body has been read."""
-        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_chat))
+    async def complete(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: Target | None = None) -> None:
+        """Answer a body; `target` is the configured model that it names, if it names one."""
+        if target is None:
+            read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
+            asked = self._settle_policy(exchange, await decode(raw, read))
+            job = await self._prepare(exchange, dialect, asked, self._backend)
+        else:
+            with refusing_plainly():
+                asked = await decode(raw, partial(target.backend.read, dialect))
+                job = await self._prepare(exchange, dialect, self._aim(exchange, asked, target), target.backend)
+        await self._answering.carry_out(exchange, job)
+
+    def _aim(self, exchange: Exchange, asked: wire.Asked, target: Target) -> wire.Asked:
+        """The request under the policy that it names, else that of its model."""
+        if asked.policy is not None and target.policy not in (None, asked.policy):
+            raise InvalidRequest(
+                f"`model` names policy `{target.policy}`, `detectors` names `{asked.policy}`: name one"
+            )
+        named = asked.policy or target.policy
+        return asked._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
+
+    def _find_input(self, dialect: Dialect, asked: wire.Asked) -> tuple[wire.Asked, str]:
+        """What is read of the prompt, and the request that says where it stands; raises InvalidRequest."""
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
-        if not asked.messages:
-            raise InvalidRequest("`messages` must not be empty")
         policy = self._answering.find_policy(asked.policy)
         has_input = bool(asked.input or policy.input)
-        if has_input:
-            check_last_content(asked.messages)
-        text = text_of(asked.messages[-1]) if has_input else ""
-        if has_input and policy.name:
-            text, read = join_texts(asked.messages)
-            asked = asked._replace(read=read)
-
-        def check_role() -> None:
-            if has_input:
-                check_last_role(asked.messages)
-
-        await self._complete(exchange, CHATS, asked, text, check_role)
-
-    async def complete_text_body(self, exchange: Exchange, raw: bytes) -> None:
-        """The same, when the body has been read."""
-        asked = self._settle_policy(exchange, await decode(raw, self._formats.read_text))
-        if not asked.model:
-            raise InvalidRequest("`model` must not be empty")
-        policy = self._answering.find_policy(asked.policy)
-        if (asked.input or policy.input) and not asked.prompt:
-            raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
-        if any(start > end for start, end in asked.masks):
-            raise InvalidRequest("invalid masks")
-        await self._complete(exchange, TEXTS, asked, asked.prompt, lambda: None)
+        if dialect is TEXTS:
+            if has_input and not asked.prompt:
+                raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
+            if any(start > end for start, end in asked.masks):
+                raise InvalidRequest("invalid masks")
+            return asked, asked.prompt
+        if not asked.messages:
+            raise InvalidRequest("`messages` must not be empty")
+        if not has_input:
+            return asked, ""
+        check_last_content(asked.messages, allows_parts=bool(policy.name))
+        if not policy.name:
+            return asked, text_of(asked.messages[-1])
+        text, read = join_texts(asked.messages)
+        return asked._replace(read=read), text
 
     def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
         """The request with its policy, whoever names it."""
@@ -99,19 +125,20 @@ class OpenAIRoutes:
             raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
         return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
 
-    async def _complete(
-        self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, text: str, check_role: Callable[[], None]
-    ) -> None:
-        answering = self._answering
+    async def _prepare(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, backend: Backend) -> Job:
+        """The request, ready to be carried out. A stream of the proxied server begins at once."""
+        answering, is_proxied = self._answering, backend is self._backend
+        asked, text = self._find_input(dialect, asked)
         if self._rules.checks_thresholds_first:
             answering.check_thresholds(asked.input, asked.output)
-        if asked.is_stream:
+        if asked.is_stream and is_proxied:
             await exchange.reply.start_events(done=DONE)
         plan = await self._plan(exchange, dialect, asked)
-        check_role()
+        if plan.policy.input and dialect is CHATS:
+            check_last_role(asked.messages)
         generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
-        job = Job(
-            self._backend,
+        return Job(
+            backend,
             generation,
             plan,
             partial(self._plan_lanes, dialect, asked, is_ruled=bool(plan.policy.name)),
@@ -123,8 +150,8 @@ class OpenAIRoutes:
             warn=wire.warn,
             with_prompt=lambda masked, masks: generation._replace(body=_with_prompt(asked, text, masked, masks)),
             slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
+            start=None if is_proxied or not asked.is_stream else partial(start_events, exchange),
         )
-        await answering.carry_out(exchange, job)
 
     async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Plan:
         answering = self._answering
@@ -189,6 +216,20 @@ class OpenAIRoutes:
         plan.account.add(answer)
         answer |= plan.account.tell()
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
+
+
+async def start_events(exchange: Exchange) -> None:
+    """Begin the stream of an agent or a configured model: an error ends it without `[DONE]`."""
+    await exchange.reply.start_events([UNBUFFERED], error_event="")
+
+
+@contextmanager
+def refusing_plainly() -> Iterator[None]:
+    """What is wrong with a request is 400 here, also its shape: clients of agents and configured models know no 422."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, status=400) from error
 
 
 def _with_prompt(asked: wire.Asked, text: str, masked: str, masks: Sequence[Mask]) -> dict[str, object]:

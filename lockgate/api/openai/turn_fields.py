@@ -18,7 +18,7 @@ from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
 from lockgate.sessions.turns import ASSISTANT, SYSTEM, USER
 
-_ROLES = {USER: USER, ASSISTANT: ASSISTANT, SYSTEM: SYSTEM, "developer": SYSTEM}
+ROLES = {USER: USER, ASSISTANT: ASSISTANT, SYSTEM: SYSTEM, "developer": SYSTEM}
 _EDITOR_FIELDS = ("editor_content", "selected_text", "extra_context")
 _ACCOUNT_FIELD = "user_info"
 
@@ -201,7 +201,7 @@ def read_prompt(prompt: str, system: str = "") -> tuple[Message, ...]:
 
 
 def _read_message(place: int, message: AgentMessage) -> Message:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if role is None or message.tool_calls:
         what = "tool calls" if role else f"role `{message.role}`"
         raise InvalidRequest(

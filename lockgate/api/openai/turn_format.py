@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from lockgate.api.guardrails.format import MaskList
 from lockgate.api.openai.events import DONE, encode_event
-from lockgate.api.openai.format import encode, refuse_typos
+from lockgate.api.openai.format import DetectorsOrPolicy, encode, refuse_typos
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
@@ -26,6 +27,9 @@ from lockgate.errors import InvalidRequest
 
 _MAX_TEMPERATURE = 2.0
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+Prompt = Annotated[str | list[str], msgspec.Meta(title="Prompt")]
 
 
 class StreamOptions(msgspec.Struct):
@@ -58,7 +62,17 @@ class AgentChat(_Completion, kw_only=True):
 class AgentText(_Completion, kw_only=True):
     """Body of text completions, where an agent or a configured model answers."""
 
-    prompt: Annotated[str | list[str], msgspec.Meta(title="Prompt")]
+    prompt: Prompt
+
+
+class GuardedText(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
+    """Body of text completions to a configured model, with detectors."""
+
+    model: str
+    prompt: Prompt
+    stream: bool | None = None
+    prompt_masks: MaskList | None = None
+    detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
 
 
 _CHAT, _TEXT = Shape(AgentChat), Shape(AgentText)
@@ -73,10 +87,15 @@ def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
 def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
     """A request of text completions to a model that takes these parameters."""
     request = _TEXT.decode(raw)
-    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    return _want(request, read_prompt(find_prompt(request.prompt)), _read_params(request, raw, takes))
+
+
+def find_prompt(prompt: str | list[str]) -> str:
+    """The prompt, also of a list of one."""
+    prompts = [prompt] if isinstance(prompt, str) else prompt
     if len(prompts) != 1:
         raise InvalidRequest("`prompt` must be one text")
-    return _want(request, read_prompt(prompts[0]), _read_params(request, raw, takes))
+    return prompts[0]
 
 
 def _read_params(request: _Completion, raw: bytes, takes: frozenset[str]) -> dict[str, Any]:
@@ -130,7 +149,7 @@ class ChatScribe:
         told = self._tell_rest()
         if not (self._tells_usage and usage is not None):
             return self._event({}, end, told) + DONE
-        counted = {**self._head, "choices": [], "usage": _count(usage), **told}
+        counted = {**self._head, "choices": [], "usage": count(usage), **told}
         return self._event({}, end) + encode_event(counted) + DONE
 
     def _tell_rest(self) -> dict[str, Any]:
@@ -140,7 +159,7 @@ class ChatScribe:
     def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """A whole answer."""
         choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
-        whole = {**self._head, "choices": [choice], "usage": _count(usage) if usage is not None else None}
+        whole = {**self._head, "choices": [choice], "usage": count(usage) if usage is not None else None}
         self.account.add(whole)
         return encode({**whole, **self._tell_rest()})
 
@@ -180,7 +199,7 @@ class TextScribe(ChatScribe):
         return {"text": delta.get("content", "")}
 
 
-def _count(usage: Mapping[str, int]) -> dict[str, int]:
+def count(usage: Mapping[str, int]) -> dict[str, int]:
     """The counters that clients expect, of those that the model told."""
     counted = {name: usage.get(name, 0) for name in _USAGE_KEYS}
     counted["total_tokens"] = counted["total_tokens"] or counted["prompt_tokens"] + counted["completion_tokens"]

@@ -6,8 +6,7 @@ to the server behind us, if there is one. All dialects go the same way. Knows no
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
@@ -21,8 +20,9 @@ from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
+from lockgate.api.openai.routes import UNBUFFERED, OpenAIRoutes, Target, refusing_plainly, start_events
 from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model
-from lockgate.api.openai.whole_answer import FILTERED
+from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
 from lockgate.api.turn_values import read_request_id
 from lockgate.config.settings import Settings
@@ -34,10 +34,7 @@ from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
-_UNBUFFERED = (b"x-accel-buffering", b"no")
-_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
-
-PassOn = Callable[[Exchange, bytes], Awaitable[None]]
+_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
 
 
 class Scribe(Protocol):
@@ -68,7 +65,7 @@ class Manners(NamedTuple):
     suffix: str = ""  # that names may have or not
 
 
-class Dialect(NamedTuple):
+class TurnFormat(NamedTuple):
     """One way to ask and to be answered."""
 
     read: Callable[[bytes, frozenset[str]], Wanted]  # of a model that takes these parameters
@@ -76,20 +73,16 @@ class Dialect(NamedTuple):
     manners: Manners
 
 
-async def _start_events(exchange: Exchange) -> None:
-    await exchange.reply.start_events([_UNBUFFERED], error_event="")
-
-
 async def _start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
 
 
-_OPENAI = Manners(HttpRequest.read_json, _start_events, encode_unknown_model)
+_OPENAI = Manners(HttpRequest.read_json, start_events, encode_unknown_model)
 _OLLAMA = Manners(HttpRequest.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
-OPENAI_CHAT = Dialect(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
-OPENAI_TEXT = Dialect(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
-OLLAMA_CHAT = Dialect(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
-OLLAMA_TEXT = Dialect(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA)
+OPENAI_CHAT = TurnFormat(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
+OPENAI_TEXT = TurnFormat(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
+OLLAMA_CHAT = TurnFormat(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
+OLLAMA_TEXT = TurnFormat(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA)
 
 
 class Speakers(Protocol):
@@ -118,15 +111,16 @@ class Found(NamedTuple):
 
     speaker: Speaker
     agent: str = ""
+    target: Target | None = None
 
 
 class AgentRoutes:
-    """The endpoints of one open gateway; `pass_chat` and `pass_text` take what names none of ours."""
+    """The endpoints of one open gateway; `completions` answers where no agent is named."""
 
-    def __init__(self, gateway: Speakers, pass_chat: PassOn | None = None, pass_text: PassOn | None = None) -> None:
+    def __init__(self, gateway: Speakers, completions: OpenAIRoutes | None = None) -> None:
         self._gateway = gateway
+        self._completions = completions
         self._proxied = ProxiedModels(gateway.openai if isinstance(gateway.openai, ModelLister) else None)
-        self._pass_chat, self._pass_text = pass_chat, pass_text
         self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
         self._limits = gateway.settings.limits
         self._created = int(time.time())
@@ -140,11 +134,11 @@ class AgentRoutes:
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST /v1/chat/completions."""
-        await self._take(exchange, OPENAI_CHAT, self._pass_chat)
+        await self._take(exchange, OPENAI_CHAT, CHATS)
 
     async def complete_text(self, exchange: Exchange) -> None:
         """POST /v1/completions."""
-        await self._take(exchange, OPENAI_TEXT, self._pass_text)
+        await self._take(exchange, OPENAI_TEXT, TEXTS)
 
     async def chat(self, exchange: Exchange) -> None:
         """POST /api/chat."""
@@ -176,17 +170,19 @@ class AgentRoutes:
         """GET /api/tags."""
         await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
-    async def _take(self, exchange: Exchange, dialect: Dialect, pass_on: PassOn | None = None) -> None:
-        """Answer, or pass on what is for the server behind us, untouched."""
-        ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if pass_on is not None else 0
+    async def _take(self, exchange: Exchange, dialect: TurnFormat, kind: Dialect | None = None) -> None:
+        """Answer, or pass on what is for a model."""
+        completions = self._completions if kind is not None else None
+        is_proxied = completions is not None and self._gateway.openai is not None
+        ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
         raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
         found = self._find(await decode(raw, peek_model), dialect, exchange.request.policy)
-        if len(raw) > (theirs if found is None and pass_on is not None else ours):
+        if len(raw) > (theirs if found is None and is_proxied else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
-        if found is None and pass_on is not None:
-            await pass_on(exchange, raw)
+        if completions is not None and kind is not None and (is_proxied if found is None else found.target is not None):
+            await completions.complete(exchange, kind, raw, found and found.target)
             return
-        with _refusing_plainly():
+        with refusing_plainly():
             if found is None:
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
                 return
@@ -195,7 +191,7 @@ class AgentRoutes:
             ask = _build_ask(exchange, wanted, found)
         await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
 
-    def _find(self, name: str, dialect: Dialect, under: str | None) -> Found | None:
+    def _find(self, name: str, dialect: TurnFormat, under: str | None) -> Found | None:
         """Who has that name; `under`: the policy that the path names."""
         found, suffix = self._find_named(name, under), dialect.manners.suffix
         if found is None and suffix and name.endswith(suffix):
@@ -216,7 +212,10 @@ class AgentRoutes:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
             return Found(self._gateway.find_agent(agent, policy), agent)
-        return Found(self._gateway.find_model(name, policy)) if name in self._models else None
+        if name not in self._models:
+            return None
+        target = self._completions.find_target(name, policy) if self._completions is not None else None
+        return Found(self._gateway.find_model(name, policy), target=target)
 
 
 async def tell_version(exchange: Exchange) -> None:
@@ -242,7 +241,7 @@ def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
     )
 
 
-async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Dialect, scribe: Scribe) -> None:
+async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: TurnFormat, scribe: Scribe) -> None:
     """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
     async with speaker.open(ask) as speech:
         pieces, facts = aiter(speech), speech.facts
@@ -264,7 +263,7 @@ async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: Diale
 
 
 async def _relay(
-    exchange: Exchange, piece: str | None, pieces: AsyncIterator[str], words: tuple[Dialect, Scribe]
+    exchange: Exchange, piece: str | None, pieces: AsyncIterator[str], words: tuple[TurnFormat, Scribe]
 ) -> None:
     """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
     dialect, scribe = words
@@ -309,15 +308,6 @@ def _describe_end(facts: Facts) -> dict[str, Any]:
     return {"end": end, "usage": facts.usage}
 
 
-@contextmanager
-def _refusing_plainly() -> Iterator[None]:
-    """What is wrong with a request is 400 here, also its shape: clients of these dialects know no 422."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, status=400) from error
-
-
-async def _tell_unknown(exchange: Exchange, dialect: Dialect, name: str) -> None:
+async def _tell_unknown(exchange: Exchange, dialect: TurnFormat, name: str) -> None:
     exchange.reply.error_code = 404
     await exchange.reply.answer_json(dialect.manners.encode_unknown(name), 404)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configured model as a backend of completions: its answers are messages in OpenAI's format.
+
+A model whose server speaks OpenAI gets every field of a request. Of others the frames become messages. Both answer
+chats; of a text completion the prompt becomes the message of a user.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from lockgate.agent.answer import (
+    PACE,
+    Facts,
+    ModelCall,
+    Pace,
+    collect,
+    fail_model,
+    keep_pace,
+    list_params,
+    listen,
+)
+from lockgate.api.openai import turn_format
+from lockgate.api.openai.format import CHAT, Asked, read_request
+from lockgate.api.openai.turn_fields import ROLES, choose_params
+from lockgate.api.openai.whole_answer import TEXTS, Dialect
+from lockgate.api.shapes import Shape
+from lockgate.errors import InvalidRequest, UpstreamError
+from lockgate.gate.messages import all_text_of
+from lockgate.gate.values import Frame, Generation, Message
+from lockgate.interfaces import Backend, ChatModel, Headers, Model
+
+_TEXT = Shape(turn_format.GuardedText)
+_BODY = ("stream", "stream_options", "messages", "prompt")
+_GUARDS = frozenset({"detectors", "_prompt_masks"})
+_SESSION_FIELDS = ("session_id", "query_type")
+_TEXT_ONLY = frozenset({"best_of", "echo", "logprobs", "suffix"})  # a chat has no such parameter, or another one
+_USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class ConfiguredModel:
+    """A configured model, as a Backend. Its answers have the name under which it was asked."""
+
+    def __init__(self, model: Model, pace: Pace = PACE) -> None:
+        self._chat: Backend
+        if isinstance(model, ChatModel):
+            self._takes = None  # everything
+            self._chat = _PacedChat(model, model.chat, pace)
+        else:
+            self._takes = list_params(model)
+            self._chat = _FrameChat(model, pace)
+
+    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+        """A request to the model; raises InvalidRequest for what the model cannot do."""
+        is_text = dialect is TEXTS
+        asked = read_request(_TEXT if is_text else CHAT, raw)
+        _refuse_session(asked.body)
+        if self._takes is not None:
+            read = turn_format.read_text if is_text else turn_format.read_chat
+            params = read(raw, self._takes | _GUARDS).params
+            kept = {name: value for name, value in asked.body.items() if name in _BODY}
+            asked = asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
+        if is_text:
+            asked = asked._replace(body={**asked.body, "prompt": turn_format.find_prompt(asked.body["prompt"])})
+            choose_params({name: asked.body.get(name) for name in _TEXT_ONLY}, frozenset())
+        return asked
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer."""
+        return _rename(await self._chat.generate(_to_chat(request)), request)
+
+    async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        """The messages of the answer; the usage only where the request asks for it."""
+        tells_usage = bool((request.body.get("stream_options") or {}).get("include_usage"))
+        async with aclosing(self._chat.stream(_to_chat(request))) as bursts:
+            async for burst in bursts:
+                messages = burst if tells_usage else [_without_usage(one) for one in burst if one["choices"]]
+                if messages:
+                    yield [_rename(one, request) for one in messages]
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """Configured models do not count."""
+        return 0
+
+
+class _PacedChat:
+    """The server of a model, each message of a stream within its time."""
+
+    def __init__(self, model: Model, chat: Backend, pace: Pace) -> None:
+        self._model = model
+        self._chat = chat
+        self._pace = pace
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        try:
+            return await self._chat.generate(request)
+        except UpstreamError as error:
+            raise fail_model(error, self._model) from error
+
+    def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        return keep_pace(partial(self._chat.stream, request), self._pace, self._model, bool)
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        return 0
+
+
+class _FrameChat:
+    """A model that answers with frames of text."""
+
+    def __init__(self, model: Model, pace: Pace) -> None:
+        self._model = model
+        self._takes = list_params(model)
+        self._pace = pace
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        facts = Facts()
+        async with aclosing(collect(self._listen(request, facts))) as frames:
+            [text] = [burst.text async for burst in frames if isinstance(burst, Frame)]
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _find_end(facts)}
+        return {**_head("chat.completion"), "choices": [choice], "usage": _count(facts)}
+
+    async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        facts, head = Facts(), _head("chat.completion.chunk")
+        opening = [_chunk(head, {"role": "assistant", "content": ""})]
+        async with aclosing(self._listen(request, facts)) as source:
+            async for burst in source:
+                frames = burst if isinstance(burst, list) else [burst]
+                yield [*opening, *[_chunk(head, {"content": one.text}) for one in frames if one.text]]
+                opening = []
+        usage = _count(facts)
+        counted = [] if usage is None else [{**head, "choices": [], "usage": usage}]
+        yield [*opening, _chunk(head, {}, _find_end(facts)), *counted]
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        return 0
+
+    def _listen(self, request: Generation, facts: Facts) -> AsyncGenerator[Frame | list[Frame], None]:
+        body = request.body
+        messages = [Message(ROLES[one["role"]], all_text_of(one, "\n")) for one in body["messages"]]
+        params = {name: value for name, value in body.items() if name in self._takes}
+        return listen(ModelCall(self._model, messages, params, self._pace), facts)
+
+
+def _refuse_session(body: dict[str, Any]) -> None:
+    for name in _SESSION_FIELDS:
+        if body.pop(name, None):
+            raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
+
+
+def _to_chat(request: Generation) -> Generation:
+    """The request as one for a chat."""
+    if "messages" in request.body:
+        return request
+    body = {name: value for name, value in request.body.items() if name not in _TEXT_ONLY}
+    messages = [{"role": "user", "content": body.pop("prompt")}]
+    return request._replace(body={"messages": messages, **body}, kind="chat")
+
+
+def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
+    """The message under the name that was asked, and of a text completion as one of a text."""
+    told = {**message, "model": request.model}
+    if request.kind == "chat":
+        return told
+    name = str(message.get("id", "")).removeprefix("chat")
+    return told | {"id": name, "object": "text_completion", "choices": [_to_text(one) for one in message["choices"]]}
+
+
+def _to_text(choice: Mapping[str, Any]) -> dict[str, Any]:
+    said = choice.get("delta") or choice.get("message") or {}
+    kept = {key: choice.get(key) for key in ("index", "finish_reason")}
+    return {"index": 0, "text": said.get("content") or "", "logprobs": None} | kept
+
+
+def _without_usage(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != "usage"} if "usage" in message else message
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time())}
+
+
+def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], end: str | None = None) -> dict[str, Any]:
+    return {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}]}
+
+
+def _find_end(facts: Facts) -> str:
+    return "length" if facts.is_cut else "stop"
+
+
+def _count(facts: Facts) -> dict[str, int] | None:
+    return None if facts.usage is None else turn_format.count(facts.usage)
