@@ -145,23 +145,20 @@ class App:
         if endpoint.is_open:
             await handler(exchange)
             return
-        with self._callers.admit(exchange, takes_bearer=endpoint.scope is Scope.BEARER):
-            await self._take_permit(handler, exchange)
-
-    async def _take_permit(self, handler: Handler, exchange: Exchange) -> None:
-        if self._permits <= 0:
-            raise OverloadedError("too many requests at once, try again later")
-        self._permits -= 1
-        limit = _Limit(self._timeout_s)
-        try:
-            await handler(exchange)
-        except asyncio.CancelledError:
-            if limit.has_passed and not exchange.request.has_left:
-                raise RequestTimedOut from None
-            raise
-        finally:
-            limit.lift()
-            self._permits += 1
+        with self._callers.admit(exchange.request, takes_bearer=endpoint.scope is Scope.BEARER):
+            if self._permits <= 0:
+                raise OverloadedError("too many requests at once, try again later")
+            self._permits -= 1
+            limit = _Limit(self._timeout_s)
+            try:
+                await handler(exchange)
+            except asyncio.CancelledError:
+                if limit.has_passed and not exchange.request.has_left:
+                    raise RequestTimedOut from None
+                raise
+            finally:
+                limit.lift()
+                self._permits += 1
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
         reply = reply_to(error)

@@ -11,7 +11,7 @@ from typing import Self
 
 from lockgate.config.settings import CallerSettings
 from lockgate.errors import TooManyRequests, Unauthorized
-from lockgate.server.exchange import KEY_HEADER, Exchange
+from lockgate.server.exchange import KEY_HEADER, HttpRequest
 from lockgate.sessions.turns import ANONYMOUS
 
 _AUTHORIZATION = b"authorization"
@@ -80,20 +80,20 @@ class Callers:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
 
-    def admit(self, exchange: Exchange, *, takes_bearer: bool) -> Share:
-        """The place of an exchange, on which its caller is noted; raises Unauthorized or TooManyRequests.
+    def admit(self, request: HttpRequest, *, takes_bearer: bool) -> Share:
+        """The share of the request's caller, which is noted on the request; raises Unauthorized or TooManyRequests.
 
         `takes_bearer`: a key may also be shown as a bearer token.
         """
         if not self._shares:
-            exchange.request.caller = exchange.request.certificate_name or ANONYMOUS
+            request.caller = request.certificate_name or ANONYMOUS
             return self._open_door
-        exchange.request.key = exchange.request.raw_header(KEY_HEADER).strip()
+        request.key = request.raw_header(KEY_HEADER).strip()
         if takes_bearer:
-            exchange.request.withheld |= {_AUTHORIZATION}
-            exchange.request.key = exchange.request.key or read_bearer(exchange.request.raw_header(_AUTHORIZATION))
-        exchange.request.caller = self.identify(exchange.request.key, exchange.request.certificate_name)
-        return self.admit_name(exchange.request.caller)
+            request.withheld |= {_AUTHORIZATION}
+            request.key = request.key or read_bearer(request.raw_header(_AUTHORIZATION))
+        request.caller = self.identify(request.key, request.certificate_name)
+        return self.admit_name(request.caller)
 
     def identify(self, key: bytes, certificate_name: str = "") -> str:
         """The caller's name, by its key or else by its certificate; raises Unauthorized.
