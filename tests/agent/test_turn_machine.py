@@ -61,8 +61,6 @@ class World:
     def __init__(self, *, has_session: bool = True) -> None:
         self.has_session = has_session
         self.turns: list[Turn] = []
-        self.aborted: list[AbortedTurn] = []
-        self.labels: list[NoteLabel] = []
 
     def run(self, attempt: Attempt) -> "Ran":
         """One attempt, as the driver would make it."""
@@ -148,7 +146,6 @@ class Ran:
                 self.carry_out(further)
             elif isinstance(effect, NoteAborted):
                 self.noted.append(effect.turn)
-                self.world.aborted.append(effect.turn)
             else:
                 self.labelled.append(effect)
 
