@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.agent.evaluate import Bench
+from lockgate.agent.evaluate import EvaluationSetup
 from lockgate.agent.turn_types import Speaker
 from lockgate.compat import find_rules
 from lockgate.config.endpoint_rules import EndpointRules
@@ -102,7 +102,7 @@ class Gateway:
             raise InvalidRequest(message, status=400)
         return replace(agent, guarding=partial(self.guarding.guarding, self.settings.policies[policy]))
 
-    def evaluation(self, agent: str | None = None) -> Bench:
+    def evaluation(self, agent: str | None = None) -> EvaluationSetup:
         """What evaluating an agent needs."""
         return build_evaluation(self.settings, self.opened, agent or self.default_agent)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.agent.answer import Gate, Pace
-from lockgate.agent.evaluate import Bench, Judge
+from lockgate.agent.evaluate import EvaluationSetup, Judge
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.labels import Guess
 from lockgate.agent.plain_model import ModelSpeaker
@@ -410,11 +410,11 @@ def guard_model(model: Model, guards: Guards, policy: PolicySettings | None) -> 
     return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
 
 
-def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> Bench:
+def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:
     """What evaluating the agent needs, as far as it is there."""
     evaluation = settings.evaluation
     judge = Judge(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
-    return Bench(partial(opened.find_agent, agent), judge, evaluation.questions)
+    return EvaluationSetup(partial(opened.find_agent, agent), judge, evaluation.questions)
 
 
 def _embeds(source: SourceSettings) -> bool:

@@ -75,10 +75,8 @@ class Judge(NamedTuple):
     timeout_s: float = 120.0
 
 
-class Bench(NamedTuple):
-    """What evaluating needs. `find_speaker` gives the agent that searches only that source, or its own where it is
-    empty; it raises InvalidRequest for a source that there is not.
-    """
+class EvaluationSetup(NamedTuple):
+    """What an evaluation needs. `find_speaker` gives the agent that searches one source, or all where it is empty."""
 
     find_speaker: Callable[[str], Speaker]
     judge: Judge | None
@@ -134,22 +132,24 @@ OnProgress = Callable[[Progress], object]
 _Outcome = QuestionDetail | FailedQuestion
 
 
-async def evaluate(request: EvaluationRequest, bench: Bench, on_progress: OnProgress | None = None) -> Evaluation:
+async def evaluate(
+    request: EvaluationRequest, setup: EvaluationSetup, on_progress: OnProgress | None = None
+) -> Evaluation:
     """Ask, judge, sum up. Cancelling it ends everything that is under way.
 
     Raises CannotEvaluate where the settings do not suffice, InvalidRequest where the request asks for what there is
     not, and EvaluationFailed where nothing came out.
     """
     started = perf_counter()
-    if bench.judge is None:
+    if setup.judge is None:
         raise CannotEvaluate(_NO_JUDGE)
-    if bench.questions is None:
+    if setup.questions is None:
         raise CannotEvaluate(_NO_QUESTIONS)
-    known = await asyncio.to_thread(load_questions, bench.questions)
+    known = await asyncio.to_thread(load_questions, setup.questions)
     questions = choose_questions(known, request.category, request.limit)
-    run = _Run(bench.find_speaker(request.index), bench.judge, questions, on_progress)
-    outcomes = await run.complete(bench.max_open)
-    return _sum_up(outcomes, bench.judge.name, perf_counter() - started)
+    run = _Run(setup.find_speaker(request.index), setup.judge, questions, on_progress)
+    outcomes = await run.complete(setup.max_open)
+    return _sum_up(outcomes, setup.judge.name, perf_counter() - started)
 
 
 def load_questions(path: Path) -> tuple[Question, ...]:

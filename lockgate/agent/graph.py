@@ -56,7 +56,7 @@ class Tools:
 
     ask: Callable[[Sequence[Message]], Awaitable[str]]
     guess: Callable[[str], Awaitable[Guess | None]]
-    foresee: Callable[[], None]  # the question will be searched for
+    start_embedding: Callable[[], None]  # the question will be searched for
     search: Callable[[Query], Awaitable[tuple[Document, ...]]]
     within: Callable[[], Any]  # an async context: the time that is left for preparing
     intents: tuple[Intent, ...] = ()
@@ -71,7 +71,7 @@ class _Runtime(Protocol):
     def context(self) -> Tools: ...
 
 
-class _Box(TypedDict):
+class _GraphState(TypedDict):
     """The state as the graph carries it: in one piece, for every key that a graph knows costs time at every step."""
 
     turn: TurnState
@@ -80,7 +80,7 @@ class _Box(TypedDict):
 class Graph(Protocol):
     """A graph that can be run."""
 
-    async def ainvoke(self, state: _Box, /, *, context: Tools) -> _Box:
+    async def ainvoke(self, state: _GraphState, /, *, context: Tools) -> _GraphState:
         """The state at its end."""
 
 
@@ -119,7 +119,7 @@ def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:
     from langgraph.graph import END, START, StateGraph
 
     steps = [route.step for route in routes]
-    graph = StateGraph(_Box, context_schema=Tools)
+    graph = StateGraph(_GraphState, context_schema=Tools)
     nodes = _build_nodes(routes)
     for name, node in nodes.items():
         if name not in steps or not ends_before_answer:
@@ -146,15 +146,15 @@ def _way(routes: Routes, label: str) -> str:
     return REFORMULATE if route.retrieves else route.step
 
 
-async def _route(routes: Routes, box: _Box) -> str:  # async, or the library would give it a thread
+async def _route(routes: Routes, box: _GraphState) -> str:  # async, or the library would give it a thread
     return _way(routes, box["turn"]["label"])
 
 
-async def _route_found(routes: Routes, box: _Box) -> str:
+async def _route_found(routes: Routes, box: _GraphState) -> str:
     return find_route(box["turn"]["label"], routes).step
 
 
-def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_Box]]]:
+def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphState]]]:
     preparing: dict[str, Work] = {
         CLASSIFY: partial(_classify, routes),
         REFORMULATE: _reformulate,
@@ -164,10 +164,10 @@ def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_Box]]]:
     return nodes | {route.step: partial(_answer, route.step) for route in routes}
 
 
-def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_Box]]:
+def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
     """One step of the first phase, within its time."""
 
-    async def run(box: _Box, runtime: _Runtime) -> _Box:
+    async def run(box: _GraphState, runtime: _Runtime) -> _GraphState:
         turn, tools = box["turn"], runtime.context
         with agent_step(name):
             async with tools.within():
@@ -176,7 +176,7 @@ def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_Box]]:
     return run
 
 
-async def _answer(step: str, box: _Box, runtime: _Runtime) -> _Box:
+async def _answer(step: str, box: _GraphState, runtime: _Runtime) -> _GraphState:
     with agent_step(step):
         return {"turn": {**box["turn"], "answer": await runtime.context.speak(box["turn"])}}
 
@@ -215,7 +215,7 @@ def _label(label: str, layer: str, question: str, *, uses_editor: bool, confiden
 async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
     """The words to search for. Without a model the question itself has to do: the answer will tell that it is gone."""
     question = state["question"]
-    tools.foresee()
+    tools.start_embedding()
     try:
         said = await tools.ask(build_rewrite_messages(question, tools.intents))
     except UpstreamError as error:

@@ -64,8 +64,8 @@ def _is_near(document: Document, library: Library) -> bool:
     return similarity >= library.min_similarity
 
 
-class Foreseen:
-    """A vector that will be needed and is being made; whoever awaits it and leaves takes it from nobody else."""
+class PendingVector:
+    """A vector that is being made. Cancelling one who awaits it does not cancel it."""
 
     __slots__ = ("_made",)
 

@@ -29,7 +29,7 @@ from lockgate.agent.answer import (
 )
 from lockgate.agent.graph import Graphs, Tools
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Foreseen, Library, find_documents
+from lockgate.agent.retrieval import Library, PendingVector, find_documents
 from lockgate.agent.routes import (
     CONVERSATIONAL_SLOT,
     NOTHING_FOUND,
@@ -133,7 +133,7 @@ class _Turn:
         self._guarding = Policy()
         self._meter = Meter(is_on=False)
         self._group: Group | None = None
-        self._vector: Foreseen | None = None
+        self._vector: PendingVector | None = None
 
     async def run(self) -> AsyncGenerator[str, None]:
         """The turn's pieces; also notes how it ended."""
@@ -235,7 +235,7 @@ class _Turn:
         tools = Tools(
             ask=self._ask_main,
             guess=self._agent.guess,
-            foresee=self._foresee,
+            start_embedding=self._start_embedding,
             search=self._search,
             within=self._within,
             intents=list_intents(self._past.turns),
@@ -277,11 +277,11 @@ class _Turn:
         self.facts.inspected = reader.inspected
         return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 
-    def _foresee(self) -> None:
+    def _start_embedding(self) -> None:
         """The question's vector is made while the model looks for keywords."""
         embedder = self._agent.embedder
         if embedder is not None and self._group is not None:
-            self._vector = Foreseen()
+            self._vector = PendingVector()
             self._group.create_task(self._vector.fill(embedder, self._question))
 
     def _build_call(self, state: TurnState) -> Prepared:

@@ -13,8 +13,8 @@ import pytest
 
 from lockgate.agent.answer import Facts
 from lockgate.agent.evaluate import (
-    Bench,
     EvaluationRequest,
+    EvaluationSetup,
     FailedQuestion,
     Judge,
     Progress,
@@ -115,18 +115,20 @@ def questions(tmp_path: Path) -> Path:
     return path
 
 
-def build_bench(questions: Path | None, agent: Answering, judge: ScriptedJudge | None, **changes: Any) -> Bench:
+def build_setup(
+    questions: Path | None, agent: Answering, judge: ScriptedJudge | None, **changes: Any
+) -> EvaluationSetup:
     def find_speaker(index: str) -> Speaker:
         if index:
             raise InvalidRequest(f"no source `{index}`")
         return agent
 
-    return Bench(find_speaker, None if judge is None else Judge(judge, "judge/large"), questions, **changes)
+    return EvaluationSetup(find_speaker, None if judge is None else Judge(judge, "judge/large"), questions, **changes)
 
 
 async def test_every_question_is_answered_by_the_agent_and_scored_by_the_judge(questions: Path) -> None:
     agent, judge = Answering(), ScriptedJudge()
-    outcome = await evaluate(EvaluationRequest(), build_bench(questions, agent, judge))
+    outcome = await evaluate(EvaluationRequest(), build_setup(questions, agent, judge))
     assert (outcome.status, outcome.questions_evaluated, outcome.judge_model) == ("ok", 6, "judge/large")
     assert (outcome.faithfulness, outcome.answer_relevancy, outcome.context_recall) == (0.5, 0.5, 0.5)
     assert (outcome.context_precision, outcome.global_score, outcome.verdict) == (1.0, 0.625, "fair")
@@ -139,7 +141,7 @@ async def test_every_question_is_answered_by_the_agent_and_scored_by_the_judge(q
 
 async def test_the_agent_is_asked_without_a_session_and_the_judge_at_temperature_0(questions: Path) -> None:
     agent, judge = Answering(), ScriptedJudge()
-    await evaluate(EvaluationRequest(limit=1), build_bench(questions, agent, judge))
+    await evaluate(EvaluationRequest(limit=1), build_setup(questions, agent, judge))
     assert agent.asked == [Ask("What is 0?", is_stream=False)]
     assert [name_metric(messages) for messages in judge.asked] == list(METRICS)
     assert judge.params == [{"temperature": 0}] * 4
@@ -147,26 +149,26 @@ async def test_the_agent_is_asked_without_a_session_and_the_judge_at_temperature
 
 
 async def test_questions_are_chosen_by_category_and_limit(questions: Path) -> None:
-    bench = build_bench(questions, Answering(), ScriptedJudge())
-    outcome = await evaluate(EvaluationRequest("odd", 2), bench)
+    setup = build_setup(questions, Answering(), ScriptedJudge())
+    outcome = await evaluate(EvaluationRequest("odd", 2), setup)
     assert [one.id for one in outcome.details] == ["q1", "q3"]
     with pytest.raises(InvalidRequest, match="known categories: even, odd"):
-        await evaluate(EvaluationRequest("other"), bench)
+        await evaluate(EvaluationRequest("other"), setup)
     with pytest.raises(InvalidRequest, match="no source `elsewhere`"):
-        await evaluate(EvaluationRequest(index="elsewhere"), bench)
+        await evaluate(EvaluationRequest(index="elsewhere"), setup)
 
 
 async def test_no_more_questions_are_under_way_than_allowed_and_progress_is_told(questions: Path) -> None:
     agent, told = Answering(), list[Progress]()
     agent.pause = partial(latency, 0.01)
-    await evaluate(EvaluationRequest(), build_bench(questions, agent, ScriptedJudge(), max_open=2), told.append)
+    await evaluate(EvaluationRequest(), build_setup(questions, agent, ScriptedJudge(), max_open=2), told.append)
     assert (agent.most_open, agent.open_now) == (2, 0)
     assert [(one.done, one.total) for one in told] == [(n, 6) for n in range(1, 7)]
 
 
 async def test_a_question_that_fails_is_told_and_no_part_of_the_scores(questions: Path) -> None:
     agent = Answering({"What is 1?": Unavailable("model", "the model is down"), "What is 2?": ZeroDivisionError()})
-    outcome = await evaluate(EvaluationRequest(), build_bench(questions, agent, ScriptedJudge()))
+    outcome = await evaluate(EvaluationRequest(), build_setup(questions, agent, ScriptedJudge()))
     assert (outcome.status, outcome.questions_evaluated, outcome.global_score) == ("partial", 4, 0.625)
     assert outcome.failures == (
         FailedQuestion("q1", "the model is down"),
@@ -177,14 +179,14 @@ async def test_a_question_that_fails_is_told_and_no_part_of_the_scores(questions
 async def test_an_answer_that_a_policy_blocked_is_not_judged(questions: Path) -> None:
     agent, judge = Answering(facts=Facts(outcome="answer_blocked")), ScriptedJudge()
     with pytest.raises(EvaluationFailed, match="the first, `q0`: not answered: answer_blocked"):
-        await evaluate(EvaluationRequest(), build_bench(questions, agent, judge))
+        await evaluate(EvaluationRequest(), build_setup(questions, agent, judge))
     assert judge.asked == []
 
 
 async def test_if_every_question_fails_there_are_no_scores(questions: Path) -> None:
     agent = Answering({one["question"]: Unavailable("model", "the model is down") for one in QUESTIONS})
     with pytest.raises(EvaluationFailed, match=r"no question could be evaluated; .*: the model is down") as caught:
-        await evaluate(EvaluationRequest(), build_bench(questions, agent, ScriptedJudge()))
+        await evaluate(EvaluationRequest(), build_setup(questions, agent, ScriptedJudge()))
     assert caught.value.status == 503
 
 
@@ -194,7 +196,7 @@ async def test_a_verdict_that_cannot_be_read_is_missing_and_not_0(questions: Pat
         return "I would rather not say." if is_broken else json.dumps(YES_NO)
 
     scripted = ScriptedJudge(judge)
-    outcome = await evaluate(EvaluationRequest(), build_bench(questions, Answering(), scripted))
+    outcome = await evaluate(EvaluationRequest(), build_setup(questions, Answering(), scripted))
     assert (outcome.status, outcome.questions_evaluated, outcome.context_precision) == ("partial", 6, 1.0)
     assert outcome.details[3].scores == Scores(0.5, 0.5, 0.5, None)
     assert outcome.details[3].missing == ((CONTEXT_PRECISION, "the judge's reply could not be read"),)
@@ -204,7 +206,7 @@ async def test_a_verdict_that_cannot_be_read_is_missing_and_not_0(questions: Pat
 async def test_a_judge_that_could_not_be_read_gets_a_second_chance(questions: Path) -> None:
     replies = iter(["Yes and no."])
     judge = ScriptedJudge(lambda _metric, _task: next(replies, json.dumps(YES_NO)))
-    outcome = await evaluate(EvaluationRequest(limit=1), build_bench(questions, Answering(), judge))
+    outcome = await evaluate(EvaluationRequest(limit=1), build_setup(questions, Answering(), judge))
     assert (outcome.status, outcome.faithfulness) == ("ok", 0.5)
     assert judge.asked[1][2].text == "Yes and no."
 
@@ -214,7 +216,7 @@ async def test_a_measure_without_any_verdict_is_an_error_and_not_a_score(questio
     with pytest.raises(
         EvaluationFailed, match=r"no verdict on context_precision for any question; .* could not be read"
     ):
-        await evaluate(EvaluationRequest(), build_bench(questions, Answering(), judge))
+        await evaluate(EvaluationRequest(), build_setup(questions, Answering(), judge))
 
 
 async def test_a_judge_that_is_down_is_told(questions: Path) -> None:
@@ -222,21 +224,21 @@ async def test_a_judge_that_is_down_is_told(questions: Path) -> None:
         raise Unavailable("model", "cannot connect")
 
     with pytest.raises(EvaluationFailed, match="`q0`: the judge failed: cannot connect"):
-        await evaluate(EvaluationRequest(), build_bench(questions, Answering(), ScriptedJudge(judge)))
+        await evaluate(EvaluationRequest(), build_setup(questions, Answering(), ScriptedJudge(judge)))
 
 
 async def test_a_judge_that_takes_too_long_is_left(questions: Path) -> None:
     judge = ScriptedJudge(pause=LoopClock().run_out)
-    bench = build_bench(questions, Answering(), judge)
+    setup = build_setup(questions, Answering(), judge)
     with pytest.raises(EvaluationFailed, match="the judge failed: Model request timed out"):
-        await evaluate(EvaluationRequest(limit=1), bench)
+        await evaluate(EvaluationRequest(limit=1), setup)
     assert judge.was_stopped == 4
 
 
 async def test_without_passages_only_the_answer_is_judged(questions: Path) -> None:
     judge = ScriptedJudge()
-    bench = build_bench(questions, Answering(facts=Facts()), judge)
-    outcome = await evaluate(EvaluationRequest(limit=1), bench)
+    setup = build_setup(questions, Answering(facts=Facts()), judge)
+    outcome = await evaluate(EvaluationRequest(limit=1), setup)
     assert outcome.details[0].scores == Scores(0.5, 0.5, 0.0, 0.0)
     assert (outcome.details[0].n_chunks, outcome.verdict, len(judge.asked)) == (0, "poor", 2)
 
@@ -244,10 +246,10 @@ async def test_without_passages_only_the_answer_is_judged(questions: Path) -> No
 async def test_without_a_judge_or_questions_there_is_an_error_that_says_what_to_set(questions: Path) -> None:
     agent = Answering()
     with pytest.raises(CannotEvaluate, match=r"`evaluation\.judge`") as caught:
-        await evaluate(EvaluationRequest(), build_bench(questions, agent, None))
+        await evaluate(EvaluationRequest(), build_setup(questions, agent, None))
     assert caught.value.status == 412
     with pytest.raises(CannotEvaluate, match=r"`evaluation\.questions`"):
-        await evaluate(EvaluationRequest(), build_bench(None, agent, ScriptedJudge()))
+        await evaluate(EvaluationRequest(), build_setup(None, agent, ScriptedJudge()))
     assert agent.asked == []
 
 
@@ -256,7 +258,7 @@ async def test_cancelling_ends_everything_that_is_under_way(questions: Path, pau
     agent, judge = Answering(), ScriptedJudge(pause=forever if pause == "judge" else AT_ONCE)
     if pause == "agent":
         agent.pause = forever
-    task = asyncio.create_task(evaluate(EvaluationRequest(), build_bench(questions, agent, judge)))
+    task = asyncio.create_task(evaluate(EvaluationRequest(), build_setup(questions, agent, judge)))
     await until(lambda: len(agent.asked) >= 4 and (pause == "agent" or len(judge.asked) >= 4))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
