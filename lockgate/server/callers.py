@@ -75,7 +75,7 @@ class Callers:
         self._clock = clock
         self._digests: list[tuple[bytes, str]] = []
         self._shares: dict[str, Share] = {}
-        self._open_door = Share(ANONYMOUS)  # for everybody, where nobody is configured
+        self._everybody = Share(ANONYMOUS)  # for everybody, where nobody is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
@@ -87,7 +87,7 @@ class Callers:
         """
         if not self._shares:
             request.caller = request.certificate_name or ANONYMOUS
-            return self._open_door
+            return self._everybody
         request.key = request.raw_header(KEY_HEADER).strip()
         if takes_bearer:
             request.withheld |= {_AUTHORIZATION}

@@ -18,7 +18,7 @@ from lockgate.telemetry import Event, log_event
 _PLACE = "server.tls"
 BACKLOG = 2048
 _HANDSHAKE_S = 10.0
-_MAX_HANDSHAKES = 1024  # under way at once; whoever comes then waits in the backlog
+_MAX_HANDSHAKES = 1024  # under way at once; more wait in the backlog
 _NO_ROOM_S = 1.0
 Build = Callable[[], asyncio.Protocol]
 
@@ -109,8 +109,8 @@ def _refuse_password() -> str:
     raise _Encrypted
 
 
-class Door:
-    """Lets everybody in."""
+class Acceptor:
+    """Accepts plain connections."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._socket = listening
@@ -128,21 +128,21 @@ class Door:
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is under way here: whoever was let in is a connection."""
+        """Nothing to wait for."""
 
 
-class TlsDoor:
-    """Lets in who completes the handshake in time.
+class TlsAcceptor:
+    """Accepts connections that complete the TLS handshake in time.
 
-    asyncio's own servers cannot end the handshakes that are under way, and do not tell why one failed.
+    asyncio's own servers cannot end the handshakes that are under way, and do not report why one failed.
     """
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self._socket = listening
         self._tls = tls
         self._is_open = False
-        self._guests: set[asyncio.Task[None]] = set()
-        self._unmet: set[socket.socket] = set()  # of guests whose task has not begun
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._unstarted: set[socket.socket] = set()  # whose task has not begun
 
     async def open(self, build: Build) -> None:
         """Accept connections; each gets a protocol of its own."""
@@ -154,17 +154,17 @@ class TlsDoor:
         if self._is_open:
             self._is_open = False
             asyncio.get_running_loop().remove_reader(self._socket)
-            for guest in self._guests:
-                guest.cancel()
+            for handshake in self._handshakes:
+                handshake.cancel()
         self._socket.close()
 
     async def wait_closed(self) -> None:
         """Until no handshake is under way; for after `close`."""
-        if self._guests:
-            await asyncio.wait(self._guests)
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
 
     def _watch(self, build: Build) -> None:
-        if self._is_open and len(self._guests) < _MAX_HANDSHAKES:
+        if self._is_open and len(self._handshakes) < _MAX_HANDSHAKES:
             asyncio.get_running_loop().add_reader(self._socket, self._accept, build)
 
     def _accept(self, build: Build) -> None:
@@ -180,24 +180,24 @@ class TlsDoor:
             loop.call_later(_NO_ROOM_S, self._watch, build)
             return
         connection.setblocking(False)
-        guest = loop.create_task(self._shake_hands(build, connection))
-        self._guests.add(guest)
-        self._unmet.add(connection)
-        guest.add_done_callback(partial(self._part_from, build, connection))
-        if len(self._guests) >= _MAX_HANDSHAKES:
+        handshake = loop.create_task(self._do_handshake(build, connection))
+        self._handshakes.add(handshake)
+        self._unstarted.add(connection)
+        handshake.add_done_callback(partial(self._end_handshake, build, connection))
+        if len(self._handshakes) >= _MAX_HANDSHAKES:
             loop.remove_reader(self._socket)
 
-    def _part_from(self, build: Build, connection: socket.socket, guest: "asyncio.Task[None]") -> None:
-        was_full = len(self._guests) >= _MAX_HANDSHAKES
-        self._guests.discard(guest)
-        if connection in self._unmet:  # cancelled before it began: nobody else will close it
-            self._unmet.discard(connection)
+    def _end_handshake(self, build: Build, connection: socket.socket, handshake: "asyncio.Task[None]") -> None:
+        was_full = len(self._handshakes) >= _MAX_HANDSHAKES
+        self._handshakes.discard(handshake)
+        if connection in self._unstarted:  # cancelled before it began: nobody else will close it
+            self._unstarted.discard(connection)
             connection.close()
         if was_full:
             self._watch(build)
 
-    async def _shake_hands(self, build: Build, connection: socket.socket) -> None:
-        self._unmet.discard(connection)
+    async def _do_handshake(self, build: Build, connection: socket.socket) -> None:
+        self._unstarted.discard(connection)
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S)

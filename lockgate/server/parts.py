@@ -47,8 +47,8 @@ from lockgate.server.serving import (
     PortServer,
     loop_factory,
     spare_the_collector,
+    stop_on_signals,
     stop_timeout_s,
-    told_by_signals,
 )
 from lockgate.telemetry import Event, count_detections, log_event, open_telemetry
 
@@ -82,7 +82,7 @@ def serve_parts(settings: Settings, place: PartsPlace) -> None:
 
 
 async def _serve(settings: Settings, place: PartsPlace) -> None:
-    for warning in (*settings.warnings, *_without_effect(settings), *_open_doors(place)):
+    for warning in (*settings.warnings, *_without_effect(settings), *_list_exposed(place)):
         log_event(Event.WARNING, logging.WARNING, reason=warning)
     async with open_parts(settings) as parts:
         spare_the_collector()
@@ -119,7 +119,7 @@ def _build_chunking(parts: Parts) -> GrpcPort:
 
 
 async def _run(ports: Ports, addresses: dict[str, str]) -> None:
-    with told_by_signals(ports.stop, ports.cut):
+    with stop_on_signals(ports.stop, ports.cut):
         await ports.start()
         for name, address in addresses.items():
             log_event(Event.LISTENING, port=name, address=address)
@@ -152,7 +152,7 @@ def _without_effect(settings: Settings) -> list[str]:
     return [f"`{name}` has no effect on parts" for name, is_given in given.items() if is_given]
 
 
-def _open_doors(place: PartsPlace) -> list[str]:
+def _list_exposed(place: PartsPlace) -> list[str]:
     if is_loopback(place.host):
         return []
     return [f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it"]

@@ -28,7 +28,7 @@ from lockgate.server.serving import (
     loop_factory,
     raise_file_limit,
     spare_the_collector,
-    told_by_signals,
+    stop_on_signals,
 )
 from lockgate.server.workers import Workers, shared_metrics
 from lockgate.telemetry import Event, log_event, open_telemetry
@@ -77,7 +77,7 @@ async def _serve(settings: Settings, then: Then | None) -> None:
             bound = bind_all(settings)
             for one in bound:
                 stack.callback(one.socket.close)
-            for warning in list_open_doors(settings, [one.listener for one in bound]):
+            for warning in list_exposed_ports(settings, [one.listener for one in bound]):
                 log_event(Event.WARNING, logging.WARNING, reason=warning)
             _log_start(gateway)
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
@@ -124,7 +124,7 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
         front.cut()
         health.cut()
 
-    with told_by_signals(front.stop, cut):
+    with stop_on_signals(front.stop, cut):
         await front.start()
         await health.start()
         for one in bound:
@@ -212,7 +212,7 @@ def _describe(error: OSError, listener: Listener) -> str:
     return f"{words}; {flag} chooses another" if flag else words
 
 
-def list_open_doors(settings: Settings, listeners: Sequence[Listener]) -> list[str]:
+def list_exposed_ports(settings: Settings, listeners: Sequence[Listener]) -> list[str]:
     """Who may call that one may not think of, in words; nobody, where callers are known by key or certificate."""
     if settings.callers or settings.server.tls.client_ca_cert_path is not None:
         return []

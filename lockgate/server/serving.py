@@ -27,7 +27,7 @@ from lockgate.server.callers import Callers
 from lockgate.server.connection import Connection
 from lockgate.server.cors import Cors
 from lockgate.server.health import Readiness
-from lockgate.server.listening import Door, TlsDoor, load_tls
+from lockgate.server.listening import Acceptor, TlsAcceptor, load_tls
 from lockgate.server.routes import api_routes, health_routes
 from lockgate.telemetry import Event, log_event
 
@@ -46,15 +46,15 @@ _TLS_STOP_S, _HEALTH_STOP_S = 10.0, 2.0
 
 
 @contextmanager
-def told_by_signals(stop: Callable[[], object], cut: Callable[[], object]) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[], object], cut: Callable[[], object]) -> Iterator[None]:
     """While this lasts, SIGINT and SIGTERM call `stop`, and a SIGINT that is not the first signal calls `cut`."""
-    is_told = False
+    is_stopping = False
 
     def tell(number: signal.Signals) -> None:
-        nonlocal is_told
-        if is_told and number is signal.SIGINT:
+        nonlocal is_stopping
+        if is_stopping and number is signal.SIGINT:
             cut()
-        is_told = True
+        is_stopping = True
         stop()
 
     loop = asyncio.get_running_loop()
@@ -100,8 +100,8 @@ class PortServer:
         self._config = configure(app)
         self._encode_error = app.encode_error
         self._state = ServerState()
-        self._door: Door | TlsDoor = TlsDoor(listening, tls) if tls else Door(listening)
-        self._told = asyncio.Event()
+        self._acceptor: Acceptor | TlsAcceptor = TlsAcceptor(listening, tls) if tls else Acceptor(listening)
+        self._stopping = asyncio.Event()
         self._is_cut = False
         self._idle: set[object] = set()  # connections without a request when we were told to stop
         self._tidied_at = 0  # requests served when memory was last given back
@@ -109,8 +109,8 @@ class PortServer:
     async def start(self) -> None:
         """Accept connections, unless we have been told to stop already."""
         self._state.default_headers = _date()
-        if not self._told.is_set():
-            await self._door.open(self._build_connection)
+        if not self._stopping.is_set():
+            await self._acceptor.open(self._build_connection)
 
     async def serve(self, timeout_s: float | None) -> None:
         """Until `stop`, then until no request is under way: at most `timeout_s`, and not once `cut` is called."""
@@ -119,18 +119,18 @@ class PortServer:
             await self._drain(math.inf if timeout_s is None else timeout_s)
             await self._cut_rest()
         finally:
-            self._door.close()
-            await self._door.wait_closed()
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
 
     def stop(self) -> None:
         """Accept nothing more and end what is idle; requests under way go on."""
-        if self._told.is_set():
+        if self._stopping.is_set():
             return
-        self._door.close()
-        for connection in self._dismiss():
+        self._acceptor.close()
+        for connection in self._shut_connections():
             if connection.transport.is_closing():
                 self._idle.add(connection)
-        self._told.set()
+        self._stopping.set()
 
     def cut(self) -> None:
         """End everything, now."""
@@ -146,7 +146,7 @@ class PortServer:
             encode_error=self._encode_error,
         )
 
-    def _dismiss(self) -> list[Connection]:
+    def _shut_connections(self) -> list[Connection]:
         """Close every connection, or let it close with the end of its request."""
         connections = self._connections()
         for connection in connections:
@@ -158,7 +158,7 @@ class PortServer:
 
     async def _tick(self) -> None:
         counter = 0
-        while not await is_set_within(self._told, _TICK_S):
+        while not await is_set_within(self._stopping, _TICK_S):
             counter += 1
             self._state.default_headers = _date()
             state = self._state
@@ -171,7 +171,7 @@ class PortServer:
         started = loop.time()
         if self._state.tasks:
             log_event(Event.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
-        while (connections := self._dismiss()) or self._state.tasks:
+        while (connections := self._shut_connections()) or self._state.tasks:
             is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
             limit_s = timeout_s if is_busy else min(timeout_s, _FAREWELL_S)
             if self._is_cut or loop.time() - started >= limit_s:
@@ -212,7 +212,7 @@ class Ports:
     def __init__(self, servers: Sequence[Served], timeout_s: float | None) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
-        self._told = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     async def start(self) -> None:
         """Accept connections."""
@@ -224,17 +224,17 @@ class Ports:
         async with asyncio.TaskGroup() as group:
             for server in self._servers:
                 group.create_task(server.serve(self._timeout_s))
-            await self._told.wait()
+            await self._stopping.wait()
 
     def stop(self) -> None:
         """Accept nothing more, let requests end."""
-        self._told.set()
+        self._stopping.set()
         for server in self._servers:
             server.stop()
 
     def cut(self) -> None:
         """End everything, now."""
-        self._told.set()
+        self._stopping.set()
         for server in self._servers:
             server.cut()
 

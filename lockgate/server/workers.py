@@ -33,8 +33,8 @@ _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 _GRACE_S = 5.0  # for a worker that should have ended by itself
 _PRELUDE = (
-    "import io, os, pickle, sys; whole = io.BytesIO(os.pread({baggage}, os.fstat({baggage}).st_size, 0)); "
-    "os.close({baggage}); sys.path[:] = pickle.load(whole); "
+    "import io, os, pickle, sys; whole = io.BytesIO(os.pread({payload}, os.fstat({payload}).st_size, 0)); "
+    "os.close({payload}); sys.path[:] = pickle.load(whole); "
     "from lockgate.server.workers import work; work({arguments})"
 )
 
@@ -144,14 +144,14 @@ async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socke
 
 async def _obey(pair: socket.socket, ports: Ports) -> None:
     loop = asyncio.get_running_loop()
-    is_told = False
+    is_stopping = False
     while word := await loop.sock_recv(pair, 1):
-        is_told = True
+        is_stopping = True
         if word == CUT:
             ports.cut()
         ports.stop()
     ports.stop()
-    if not is_told:
+    if not is_stopping:
         log_event(Event.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
         remove_shared_metrics()
 
@@ -174,18 +174,18 @@ class Workers:
     def __init__(self, settings: Settings, sockets: Sequence[socket.socket]) -> None:
         self._settings = settings
         self._sockets = sockets
-        self._baggage = -1  # what every worker reads at its start, from `start` on
+        self._payload = -1  # what every worker reads at its start, from `start` on
         self._living: dict[int, _Worker] = {}
-        self._told = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._cut = asyncio.Event()
 
     async def start(self) -> None:
         """Until every worker serves; raises LockgateError if one cannot."""
         try:
-            self._baggage = _keep_in_memory(pickle.dumps(sys.path) + pack(self._settings))
+            self._payload = _keep_in_memory(pickle.dumps(sys.path) + pack(self._settings))
             workers = [self._spawn(number) for number in range(1, self._settings.server.workers + 1)]
             for worker in workers:
-                if not await worker.is_ready() and not self._told.is_set():
+                if not await worker.is_ready() and not self._stopping.is_set():
                     status = _describe(await worker.end())
                     raise LockgateError(f"worker {worker.number} ended before it could serve: {status}")
         except BaseException:
@@ -205,8 +205,8 @@ class Workers:
 
     def stop(self) -> None:
         """Let all workers end their requests and then themselves."""
-        if not self._told.is_set():
-            self._told.set()
+        if not self._stopping.is_set():
+            self._stopping.set()
             self._tell(STOP)
             for one in self._sockets:  # or new connections would wait for nobody
                 one.close()
@@ -222,7 +222,7 @@ class Workers:
             worker.tell(word)
 
     def _spawn(self, number: int) -> "_Worker":
-        worker = _start_worker(number, self._baggage, [one.fileno() for one in self._sockets])
+        worker = _start_worker(number, self._payload, [one.fileno() for one in self._sockets])
         self._living[number] = worker
         return worker
 
@@ -233,18 +233,18 @@ class Workers:
                 log_event(Event.WORKER_STARTED, worker=worker.number, pid=worker.pid)
             status = await worker.end()
             forget_gauges(worker.pid)
-            if self._told.is_set():
+            if self._stopping.is_set():
                 return
             pause_s = 0.0 if worker.age_s > _STEADY_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             fields = {"worker": worker.number, "pid": worker.pid, "status": _describe(status), "next_in_s": pause_s}
             log_event(Event.WORKER_DIED, logging.WARNING, **fields)
-            if await is_set_within(self._told, pause_s):
+            if await is_set_within(self._stopping, pause_s):
                 return
             worker = self._spawn(worker.number)
 
     async def _limit(self) -> None:
         """The workers keep the time themselves; those that fail to are killed."""
-        await self._told.wait()
+        await self._stopping.wait()
         timeout_s = stop_timeout_s(self._settings)
         limit_s = math.inf if timeout_s is None else timeout_s + _GRACE_S
         if await is_set_within(self._cut, limit_s):
@@ -257,9 +257,9 @@ class Workers:
             worker.kill()
         for worker in self._living.values():
             await worker.end()
-        if self._baggage >= 0:
-            os.close(self._baggage)
-            self._baggage = -1
+        if self._payload >= 0:
+            os.close(self._payload)
+            self._payload = -1
 
 
 class _Worker:
@@ -314,25 +314,25 @@ class _Worker:
             return b""
 
 
-def _start_worker(number: int, baggage: int, sockets: Sequence[int]) -> _Worker:
+def _start_worker(number: int, payload: int, sockets: Sequence[int]) -> _Worker:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs:
         try:
-            return _Worker(number, ours, _start_interpreter(number, baggage, [theirs.fileno(), *sockets]))
+            return _Worker(number, ours, _start_interpreter(number, payload, [theirs.fileno(), *sockets]))
         except OSError:
             ours.close()
             raise
 
 
-def _start_interpreter(number: int, baggage: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
+def _start_interpreter(number: int, payload: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
     """A worker that imports what we import. Ctrl-C in a terminal reaches it too and must not end it: hence the mask."""
-    code = _PRELUDE.format(baggage=baggage, arguments=", ".join(map(str, (number, "whole", *fds))))
+    code = _PRELUDE.format(payload=payload, arguments=", ".join(map(str, (number, "whole", *fds))))
     command = [sys.executable, "-P", "-c", code, f"lockgate-worker-{number}"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter
-            command, stdin=subprocess.DEVNULL, pass_fds=[baggage, *fds]
+            command, stdin=subprocess.DEVNULL, pass_fds=[payload, *fds]
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -14,7 +14,7 @@ from lockgate.server.app import App
 from lockgate.server.callers import Callers
 from lockgate.server.cors import Cors, build_rule
 from lockgate.server.exchange import Exchange
-from lockgate.server.run import list_open_doors
+from lockgate.server.run import list_exposed_ports
 from tests.server.gateways import gateway
 from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect
 from tests.server.served_app import build_app, served
@@ -262,16 +262,16 @@ async def test_of_several_origins_the_first_counts() -> None:
 def test_a_start_that_others_can_reach_says_that_any_page_may_call() -> None:
     warning = "any web page may call `/api/v1/*` while `aggregator.cors_origins` is `*`; list those that may"
     far = [Listener("health", "0.0.0.0", 1, True), Listener("api", "0.0.0.0", 2, True)]
-    assert list_open_doors(Settings(), far)[1:] == [warning]
+    assert list_exposed_ports(Settings(), far)[1:] == [warning]
     near = Listener("api", "127.0.0.1", 2, True)
-    assert list_open_doors(Settings(), [far[0], near])[1:] == []
-    assert list_open_doors(Settings(), [near]) == []
+    assert list_exposed_ports(Settings(), [far[0], near])[1:] == []
+    assert list_exposed_ports(Settings(), [near]) == []
     listed = Settings(aggregator=AggregatorSettings(cors_origins=(PAGE,)))
-    assert list_open_doors(listed, far) == [
+    assert list_exposed_ports(listed, far) == [
         "everybody who reaches 0.0.0.0 may call; `server.host: 127.0.0.1` closes it"
     ]
     known = Settings(callers={"app": CallerSettings("app", Secret("k"), "APP_KEY")})
-    assert list_open_doors(known, far) == []
+    assert list_exposed_ports(known, far) == []
 
 
 # The real ports

@@ -154,8 +154,8 @@ class GrpcPort:
         ]
         self._server = grpc.aio.server(options=options)
         self._tls = line.tls
-        self._told = asyncio.Event()
-        health = _Health(services, line.is_ready, self._told)
+        self._stopping = asyncio.Event()
+        health = _Health(services, line.is_ready, self._stopping)
         methods = {
             "Check": Method(HealthCheckRequest, health.check),
             "Watch": Method(HealthCheckRequest, health.watch, grpc.unary_stream_rpc_method_handler),
@@ -184,7 +184,7 @@ class GrpcPort:
         Only calls of our services count: whoever looks at health or at what there is to call is not waited for.
         """
         try:
-            await self._told.wait()
+            await self._stopping.wait()
             async with asyncio.TaskGroup() as group:
                 ending = [group.create_task(self._cut_when_told()), group.create_task(self._end_when_idle())]
                 await self._server.stop(_FOR_EVER_S if timeout_s is None else timeout_s)
@@ -196,7 +196,7 @@ class GrpcPort:
 
     def stop(self) -> None:
         """Accept nothing more; calls under way go on."""
-        self._told.set()
+        self._stopping.set()
 
     def cut(self) -> None:
         """End everything, now."""
@@ -215,10 +215,10 @@ class GrpcPort:
 class _Health:
     """Whoever gets an answer is served, once everything behind us has been reached."""
 
-    def __init__(self, services: Services, is_ready: Callable[[], bool], told: asyncio.Event) -> None:
+    def __init__(self, services: Services, is_ready: Callable[[], bool], stopping: asyncio.Event) -> None:
         self._known = {"", _HEALTH, *services}
         self._is_ready = is_ready
-        self._told = told
+        self._stopping = stopping
         self._watchers = 0
 
     async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
@@ -238,14 +238,14 @@ class _Health:
 
     async def _tell_changes(self, service: str, context: Context) -> None:
         last = None
-        while not self._told.is_set():
+        while not self._stopping.is_set():
             status = self._look(service)
             if status != last:
                 await context.write(HealthCheckResponse(status=status))
                 last = status
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
-                    await self._told.wait()
+                    await self._stopping.wait()
 
     def _look(self, service: str) -> HealthCheckResponse.ServingStatus:
         if service not in self._known:
