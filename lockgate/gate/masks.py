@@ -6,7 +6,7 @@ Masks that overlap are one, named by the one that begins first.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -60,16 +60,11 @@ def _squeeze(text: str) -> str:
 class Pseudonyms:
     """The made-up names of one request: the same value has the same name, and a name is never renamed."""
 
-    __slots__ = ("_names", "_values")
+    __slots__ = ("_names", "values")
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._values: dict[str, str] = {}
-
-    @property
-    def values(self) -> Mapping[str, str]:
-        """What each name stands for. For the caller alone, if it asks; never kept."""
-        return self._values
+        self.values: dict[str, str] = {}  # what each name stands for: for the caller alone, if it asks; never kept
 
     def name(self, found: Detection) -> str:
         """The name for what was found; its kind alone, where there are too many names or the value has no end."""
@@ -77,13 +72,13 @@ class Pseudonyms:
         known = self._names.get(value)
         if known is not None:
             return known
-        if value in self._values:  # a name of ours came back, as from a model that was given it
+        if value in self.values:  # a name of ours came back, as from a model that was given it
             return value
         kind = label(found)
         if len(self._names) >= _MAX_NAMES or not 0 < len(value) <= _MAX_VALUE_CHARS:
             return f"[{kind}]"
         name = self._names[value] = self._invent(kind, value)
-        self._values[name] = value
+        self.values[name] = value
         return name
 
     def _invent(self, kind: str, value: str) -> str:
@@ -94,7 +89,7 @@ class Pseudonyms:
             turn, at = divmod(place, len(_WORDS))
             word = _WORDS[at] + (str(turn + 1) if turn else "")
             name = _dress(kind, word)
-            if name not in self._values and name not in self._names and hidden not in word and word not in hidden:
+            if name not in self.values and name not in self._names and hidden not in word and word not in hidden:
                 return name
             place += 1
 
@@ -111,23 +106,18 @@ class Masker:
     A finding comes once, with the first release that it overlaps or earlier; what it covers beyond is remembered.
     """
 
-    __slots__ = ("_ahead", "_names", "_upto", "_with")
+    __slots__ = ("_names", "_upto", "_with", "ahead")
 
     def __init__(self, mask_with: MaskWith = MaskWith.BLOCK, names: Pseudonyms | None = None) -> None:
         self._with = mask_with
         self._names = names if names is not None else Pseudonyms()
-        self._ahead: list[Detection] = []
+        self.ahead: list[Detection] = []  # what covers text that has not come
         self._upto = 0  # where the mask that was begun last ends, as far as is known
-
-    @property
-    def is_open(self) -> bool:
-        """Whether something covers text that has not come."""
-        return bool(self._ahead)
 
     def mask(self, start: int, length: int, found: Sequence[Detection]) -> list[Mask]:
         """The masks of the release that starts there, cut to it; in order, and none overlaps another."""
         end = start + length
-        spans = [*self._ahead, *found]
+        spans = [*self.ahead, *found]
         if len(spans) > 1:
             spans.sort(key=lambda one: (one.start, -one.end))
         masks: list[Mask] = []
@@ -135,7 +125,7 @@ class Masker:
             low, high = max(one.start, start), min(one.end, end)
             if low < high:
                 self._add(masks, one, low, high)
-        self._ahead = [one for one in spans if one.end > max(end, one.start)]
+        self.ahead = [one for one in spans if one.end > max(end, one.start)]
         return masks
 
     def _add(self, masks: list[Mask], one: Detection, low: int, high: int) -> None:

@@ -120,7 +120,7 @@ class Judge:
 
     def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
         """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
-        if not (detections or self._is_blocked or self._masker.is_open):  # as nearly always
+        if not (detections or self._is_blocked or self._masker.ahead):  # as nearly always
             return Verdict(text, (), False, len(text))
         if detections:
             self._note(detections)

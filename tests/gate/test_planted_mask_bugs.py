@@ -36,7 +36,7 @@ def _plant(patch: pytest.MonkeyPatch, spoil: Callable[[Masker, int, int, Masks],
 )
 def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(masker: Masker, _start: int, _length: int, found: Masks) -> Masks:
-        masker._ahead = []
+        masker.ahead = []
         return found
 
     _plant(monkeypatch, forget)
@@ -84,7 +84,7 @@ def the_first_that_comes_gives_the_name(monkeypatch: pytest.MonkeyPatch) -> None
     honest = Masker.mask
 
     def mask(self: Masker, start: int, length: int, found: Found) -> Masks:
-        spans = [*self._ahead, *found]
+        spans = [*self.ahead, *found]
         if spans:
             first = spans[0]
             found = [one._replace(detection=first.detection, text=first.text) for one in found]
@@ -135,9 +135,9 @@ def masks_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Masker.mask
 
     def mask(self: Masker, start: int, length: int, found: Found) -> Masks:
-        before = [*self._ahead, *found]
+        before = [*self.ahead, *found]
         masked = honest(self, start, length, found)
-        self._ahead = before
+        self.ahead = before
         return masked
 
     monkeypatch.setattr(Masker, "mask", mask)
@@ -212,8 +212,8 @@ def a_name_that_comes_back_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Pseudonyms.name
 
     def name(self: Pseudonyms, found: Detection) -> str:
-        if found.text in self._values:
-            self._values.setdefault(found.text + "2", found.text)
+        if found.text in self.values:
+            self.values.setdefault(found.text + "2", found.text)
             return found.text + "2"
         return honest(self, found)
 

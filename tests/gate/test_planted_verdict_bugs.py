@@ -44,7 +44,7 @@ def _plant_in_verdicts(patch: pytest.MonkeyPatch, spoil: Callable[[Judge, str, V
 )
 def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(masker: Masker, _start: int, found: Found) -> Found:
-        masker._ahead = []
+        masker.ahead = []
         return found
 
     _plant_in_masks(monkeypatch, forget)
@@ -53,7 +53,7 @@ def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
 @BUGS.caught_by(test_verdicts.test_what_no_finding_covers_is_unchanged)
 def a_finding_that_came_early_masks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def hurry(masker: Masker, start: int, found: Found) -> Found:
-        masker._ahead = [one._replace(start=start) for one in masker._ahead]
+        masker.ahead = [one._replace(start=start) for one in masker.ahead]
         return found
 
     _plant_in_masks(monkeypatch, hurry)

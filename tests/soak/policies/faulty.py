@@ -55,7 +55,7 @@ def forget_what_is_ahead() -> Change:
 
     def mask(self: masks.Masker, start: int, length: int, found: Sequence[Any]) -> list[masks.Mask]:
         written = honest(self, start, length, found)
-        self._ahead = []
+        self.ahead = []
         return written
 
     return masks.Masker, "mask", mask
