@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def find_rules(settings: Settings) -> EndpointRules:
     """The endpoint rules of the variant."""
     if settings.compat == "fms":
-        from lockgate.compat.fms.rules import RULES
+        from lockgate.compat.fms import RULES
 
         return RULES
     return OWN_RULES

@@ -1,2 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`compat: fms`: what exists only to match the Rust orchestrator (fms-guardrails-orchestr8) to the letter."""
+
+from lockgate.config.endpoint_rules import EndpointRules
+from lockgate.gate.release import Strategy
+
+RULES = EndpointRules(
+    has_extensions=False,
+    unsuitable_status=422,
+    checks_thresholds_first=False,
+    allows_whole_text=False,
+    trusts_chunks=True,
+    strategy=Strategy.MAX_PROCESSED_INDEX,
+    max_open=1,
+    batch_contents=1,
+    line_headers=(),
+    joins_traces=False,
+    stop_timeout_s=None,
+)

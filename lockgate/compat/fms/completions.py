@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions as the Rust orchestrator writes them: its order of keys, its nulls, its events.
 
-An event is made of the messages that the chunker names for its chunk (G-145), spans count from the text of the event,
-and reasoning is dropped. Policies do not exist here, so no text is hidden and no receipt is written.
+An event is made of the messages that the chunker names for its chunk (G-145). There are no policies and no receipts.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +15,7 @@ from lockgate.api.openai.format import Asked, to_results
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import Dialect, WholeAnswer
-from lockgate.compat.fms.ledger import Ledger
+from lockgate.errors import HeldTooMuch
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame
 from lockgate.gate.verdicts import Verdict
@@ -23,6 +23,29 @@ from lockgate.gate.verdicts import Verdict
 _USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
 _SPOKEN_KEYS = ("index", "delta", "text")
 _NULL_KEYS = ("logprobs", "finish_reason", "stop_reason")  # written as null where a message has none
+MAX_MESSAGES = 65_536
+
+
+class Ledger:
+    """The messages of a stream by number, until no later event is made of them."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, dict[str, Any]]] = deque()
+
+    def add(self, number: int, message: dict[str, Any]) -> None:
+        """Keep a message."""
+        self._messages.append((number, message))
+        if len(self._messages) > MAX_MESSAGES:
+            raise HeldTooMuch(f"more than {MAX_MESSAGES} messages wait for a chunk")
+
+    def take(self, first: int, last: int) -> list[dict[str, Any]]:
+        """The messages from `first` to `last`; earlier ones are dropped."""
+        messages = self._messages
+        while messages and messages[0][0] < first:
+            messages.popleft()
+        return [message for number, message in messages if first <= number <= last]
 
 
 class FmsWholeAnswer(WholeAnswer):

@@ -1,12 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readers and writers of the Rust orchestrator's API."""
+"""The readers and writers of the Rust orchestrator's API: lenient requests, and events made of whole messages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from lockgate.api.formats import Formats
-from lockgate.api.guardrails.format import encode_line
-from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, build_blocked
-from lockgate.compat.fms.generation import PLAIN_CLASSIFICATION, FmsTextEvents
-from lockgate.compat.fms.requests import read_plain_chat, read_plain_text
+from lockgate.api.guardrails.format import DetectorMap, MaskList, encode_line
+from lockgate.api.guardrails.generation_format import Parameters, TextEvents, to_words
+from lockgate.api.openai.format import ChatFields, TextFields, read_request
+from lockgate.api.shapes import Shape
+from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, Ledger, build_blocked
 from lockgate.gate.release import Release
+from lockgate.gate.values import Frame
+
+
+class Detectors(msgspec.Struct, forbid_unknown_fields=True):
+    """The detectors of a request."""
+
+    input: DetectorMap = {}
+    output: DetectorMap = {}
+
+
+class PlainChat(ChatFields):
+    """Body of chat completions."""
+
+    detectors: Detectors = msgspec.field(default_factory=Detectors)
+
+
+class PlainText(TextFields):
+    """Body of text completions."""
+
+    detectors: Detectors = msgspec.field(default_factory=Detectors)
+
+
+class InputGuards(msgspec.Struct):
+    """The detectors of the prompt; unknown fields are ignored."""
+
+    models: DetectorMap
+    masks: MaskList | None = None
+
+
+class OutputGuards(msgspec.Struct):
+    """The detectors of the answer; unknown fields are ignored."""
+
+    models: DetectorMap
+
+
+class GuardrailConfig(msgspec.Struct):
+    """The detectors of a request; unknown fields are ignored."""
+
+    input: InputGuards | None = None
+    output: OutputGuards | None = None
+
+
+class PlainClassification(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of both classification endpoints."""
+
+    model_id: str
+    inputs: str
+    guardrail_config: GuardrailConfig | None = None
+    text_gen_parameters: Parameters | None = None
+
+
+class FmsTextEvents(TextEvents):
+    """Each event carries the fields of the messages that the chunker names for its chunk; spans count from its text."""
+
+    def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
+        super().__init__(is_guarded=is_guarded, hides=hides)
+        self._ledger = Ledger()
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """One frame for each message, which is kept for the events that are made of it."""
+        if self._is_guarded:
+            self._ledger.add(self._count, message)
+        return super().to_frames(message)
+
+    def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
+        """No event: messages without text leave only with a chunk."""
+        return []
+
+    def _words_of(self, release: Release) -> list[dict[str, Any]]:
+        return to_words(release.detections, -release.start)
+
+    def _fields_of(self, release: Release) -> dict[str, Any]:
+        """The fields of the messages that the chunker names for its chunk (G-145)."""
+        first, last = release.inputs
+        messages = self._ledger.take(first, last)
+        if not messages:
+            return {"input_token_count": 0, "tokens": []}
+        counted = messages[0] if first == 0 else messages[-1]
+        event: dict[str, Any] = {}
+        for key in ("finish_reason", "generated_token_count"):
+            if key in messages[-1]:
+                event[key] = messages[-1][key]
+        event |= {"seed": counted["seed"]} if "seed" in counted else {}
+        event["input_token_count"] = counted.get("input_token_count", 0)
+        event["tokens"] = [token for message in messages for token in message.get("tokens", ())]
+        inputs = _input_tokens(messages) if first == 0 else messages[-1].get("input_tokens")
+        return event | ({} if inputs is None else {"input_tokens": inputs})
+
+
+def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
+    """Those of the second message, else of the first; a single message has none of its own."""
+    if len(messages) < 2:
+        return list(messages[0].get("input_tokens", ()))
+    return messages[1].get("input_tokens") or messages[0].get("input_tokens")
 
 
 def encode_relative_line(release: Release) -> bytes:
@@ -15,11 +116,11 @@ def encode_relative_line(release: Release) -> bytes:
 
 
 FORMATS = Formats(
-    classification=PLAIN_CLASSIFICATION,
+    classification=Shape(PlainClassification),
     text_events=FmsTextEvents,
     encode_line=encode_relative_line,
-    read_chat=read_plain_chat,
-    read_text=read_plain_text,
+    read_chat=partial(read_request, Shape(PlainChat), refuses_typos=False),
+    read_text=partial(read_request, Shape(PlainText), refuses_typos=False),
     whole_answer=FmsWholeAnswer,
     event_writer=FmsEventWriter,
     build_blocked=build_blocked,
