@@ -9,11 +9,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
-from lockgate.api.bodies import build_passthrough
-from lockgate.api.bodies import prepare as accept_params
 from lockgate.api.guardrails.format import DetectorMap, Masks
 from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
 from lockgate.config.policies import PolicySettings
+from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
@@ -22,7 +21,7 @@ from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.account import Meter
 from lockgate.guard.detect import Slice
-from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers
+from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers, prepare
 from lockgate.guard.model_source import WithPrompt, read_stream, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
@@ -160,7 +159,7 @@ class Answering:
         """The detectors of a request."""
         if not requested:
             return Chosen()
-        return await accept_params(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
+        return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
     def lanes(
         self,
@@ -262,6 +261,12 @@ def _apply(released: Released) -> tuple[Release, Verdict | None]:
     if verdict is None or (verdict.text is release.text and verdict.detections is release.detections):
         return released
     return release._replace(text=verdict.text, detections=verdict.detections), verdict
+
+
+def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
+    """A function that gives the headers of a request that upstream services get."""
+    names, rewrites = frozenset(settings.passthrough_headers), settings.rewrite_forwarded_access_header
+    return lambda exchange: exchange.request.passthrough(names, rewrites) if names else ()
 
 
 def wants(exchange: Exchange, header: bytes) -> bool:

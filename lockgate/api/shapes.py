@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes JSON bodies into message types, and refuses the others in the words of the reference.
 
-It decides whether a body is taken, which is never when the reference's parser would refuse it. It refuses to know any
-particular message, and the rules that a message of the right shape may still break.
-
-A good body costs one decoding and a few searches in its bytes. The decoder is more lenient than the reference in four
-ways (a field written twice, containers too deep, integers too long, bad text in parts that nobody reads). A body that
-might use one of them, and a body that the decoder refuses, is walked by `json_faults`, whose word is final.
+msgspec decodes; it is more lenient than the reference in four ways: a repeated field, containers too deep, integers too
+long, bad text in parts that are not read. `json_faults` decides about a body that might use one of them.
 """
 
+import asyncio
 import itertools
 import re
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
 
 from lockgate.api.json_faults import MAX_DEPTH, Fault, find_fault
 from lockgate.api.json_places import PlaceReader
-from lockgate.errors import InvalidRequest, UnreadableBody
+from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
 
 T = TypeVar("T")
 
@@ -48,49 +46,31 @@ class Shape(Generic[T]):
 
     def decode(self, body: bytes) -> T:
         """The message in `body`; raises UnreadableBody when it is not JSON and InvalidRequest when it does not fit."""
-        try:
-            return self._read(body)
-        except _Misfit as misfit:
-            raise _refusal(misfit.fault) from None
+        return self._read(body, _refuse)
 
     def decode_line(self, line: bytes) -> T:
         """The message in one line of a stream; every fault is InvalidRequest, and its text names no path."""
-        try:
-            return self._read(line)
-        except _Misfit as misfit:
-            raise InvalidRequest(misfit.fault.text) from None
+        return self._read(line, lambda fault: InvalidRequest(fault.text))
 
-    @staticmethod
-    def is_cheap(body: bytes) -> bool:
-        """Whether even explaining a fault takes too little time to be worth a thread."""
-        return len(body) <= CHEAP_BYTES
-
-    def _read(self, body: bytes) -> T:
+    def _read(self, body: bytes, refuse: Callable[[Fault], RequestError]) -> T:
         try:
             value = self._decoder.decode(body)
         except (ValueError, RecursionError):
-            raise _Misfit(find_fault(body, self._place) or self._unexplained()) from None
+            unexplained = Fault(f"invalid value, expected {self._place.words}", "", is_syntax=False)
+            raise refuse(find_fault(body, self._place) or unexplained) from None
         if self._is_doubtful(body) and (fault := find_fault(body, self._place)):
-            raise _Misfit(fault)
+            raise refuse(fault)
         return value
 
     def _is_doubtful(self, body: bytes) -> bool:
-        """Whether the body might use a freedom that the decoder has and the reference has not."""
-        if self._may_repeat_a_field(body):
-            if not _has_distinct_keys(body):
-                return True
-        elif self._leaves_unread and not _is_sound(body):
+        """Whether the decoder may have accepted something that the reference refuses."""
+        may_repeat = max(map(body.count, self._field_keys), default=0) > 1 or bool(self._written_by_code.search(body))
+        if (may_repeat or self._leaves_unread) and not _is_sound(body, may_repeat=may_repeat):
             return True
-        return _may_be_deep(body) or self._has_long_number(body)
-
-    def _may_repeat_a_field(self, body: bytes) -> bool:
-        for key in self._field_keys:
-            if body.count(key) > 1:
-                return True
-        return self._written_by_code.search(body) is not None
-
-    def _has_long_number(self, body: bytes) -> bool:
-        """A run of n digits covers an index that is a multiple of n, so only the surroundings of those need a look."""
+        openings = body.count(b"{") + (body.count(b"[") if b"[" in body else 0)  # asking first is cheaper
+        if openings > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+            return True
+        # A run of n digits covers an index that is a multiple of n: only the surroundings of those need a look.
         size = self._long
         for hit in _DIGIT.finditer(body[::size]):
             middle = hit.start() * size
@@ -99,23 +79,15 @@ class Shape(Generic[T]):
                 return True
         return False
 
-    def _unexplained(self) -> Fault:
-        return Fault(f"invalid value, expected {self._place.words}", "", is_syntax=False)
+
+async def decode(raw: bytes, read: Callable[[bytes], T]) -> T:
+    """The value that `read` makes of the bytes; large bodies are read in a thread."""
+    return read(raw) if len(raw) <= CHEAP_BYTES else await asyncio.to_thread(read, raw)
 
 
-class _Misfit(Exception):
-    """Carries a fault to the method that knows how it must be reported."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.text)
-        self.fault = fault
-
-
-def _refusal(fault: Fault) -> UnreadableBody | InvalidRequest:
+def _refuse(fault: Fault) -> RequestError:
     text = f"{fault.path}: {fault.text}" if fault.path else fault.text
-    if fault.is_syntax:
-        return UnreadableBody(_NOT_JSON + text, status=400)
-    return InvalidRequest(text)
+    return UnreadableBody(_NOT_JSON + text, status=400) if fault.is_syntax else InvalidRequest(text)
 
 
 def _letters_by_code(letters: str) -> re.Pattern[bytes]:
@@ -127,23 +99,19 @@ def _letters_by_code(letters: str) -> re.Pattern[bytes]:
     return re.compile(rf"\\u00(?:{codes or '$.'})".encode())
 
 
-def _has_distinct_keys(body: bytes) -> bool:
-    """Whether no object has a key twice: reading and writing the body again loses no key.
+def _is_sound(body: bytes, *, may_repeat: bool) -> bool:
+    """Whether all of the body is valid JSON and, if keys may repeat, writing it again loses no key.
 
     What looks like a key inside a string looks the same afterwards, unless its quote or colon is written by its code.
     """
-    if _HIDDEN_KEY.search(body):
+    if may_repeat and _HIDDEN_KEY.search(body):
         return False
     try:
-        again = msgspec.json.encode(msgspec.json.decode(body))
+        value = msgspec.json.decode(body)
+        again = msgspec.json.encode(value) if may_repeat else body
     except (ValueError, OverflowError, RecursionError):
         return False
-    return len(_KEY.findall(body)) == len(_KEY.findall(again))
-
-
-def _may_be_deep(body: bytes) -> bool:
-    openings = body.count(b"{") + (body.count(b"[") if b"[" in body else 0)  # asking first is cheaper
-    return openings > MAX_DEPTH and _depth(body) > MAX_DEPTH
+    return again is body or len(_KEY.findall(body)) == len(_KEY.findall(again))
 
 
 def _depth(body: bytes) -> int:
@@ -151,12 +119,3 @@ def _depth(body: bytes) -> int:
     without_escapes = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(without_escapes.translate(None, _NOT_BRACKETS).split(b'"')[::2])
     return max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0)
-
-
-def _is_sound(body: bytes) -> bool:
-    """Whether the parts that the decoder passed over hold valid text and numbers too."""
-    try:
-        msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return False
-    return True

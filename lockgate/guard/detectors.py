@@ -5,9 +5,10 @@ A request may ask for known detectors, of a type that the endpoint serves, with 
 parameters that the detector accepts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.gate.batching import Reader
@@ -24,7 +25,9 @@ from lockgate.interfaces import (
     Reviewer,
 )
 
+T = TypeVar("T")
 Excuse = Callable[[LockgateError], bool]
+_FEW_VALUES = 4  # more of them may take long to prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,14 @@ class _ReadReview(NamedTuple):
     async def review(self, subject: Subject) -> Sequence[Detection]:
         found = await self.reading.read([Excerpt(last_text(subject))])
         return [one for part in found for one in part]
+
+
+async def prepare(requested: Iterable[Mapping[str, Any]], accept: Callable[[], T]) -> T:
+    """The result of `accept`, called in a thread where these parameters bring many patterns to prepare."""
+    lists = (value for params in requested for value in params.values() if isinstance(value, list))
+    if any(len(one) > _FEW_VALUES for one in lists):
+        return await asyncio.to_thread(accept)
+    return accept()
 
 
 def last_text(subject: Subject) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lockgate._version import __version__
-from lockgate.api.bodies import build_passthrough
+from lockgate.api.guarded_answer import build_passthrough
 from lockgate.gate.values import Health
 from lockgate.gateway import Gateway
 from lockgate.interfaces import Probe

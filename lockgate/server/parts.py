@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 
 from lockgate._version import __version__
-from lockgate.api.bodies import build_passthrough, decode_body, prepare
 from lockgate.api.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
 from lockgate.api.grpc.port import Calls, GrpcPort, Line, Method
-from lockgate.api.shapes import Shape
+from lockgate.api.guarded_answer import build_passthrough
+from lockgate.api.shapes import Shape, decode
 from lockgate.backends.detector_format import (
     HEALTH_PATH,
     PATHS,
@@ -34,7 +34,7 @@ from lockgate.errors import CannotListen, InvalidRequest, UnknownDetector, Unsui
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, Detection, Excerpt
 from lockgate.gate.verdicts import keep
 from lockgate.gateway import Parts, open_parts
-from lockgate.guard.detectors import Guard, check_thresholds
+from lockgate.guard.detectors import Guard, check_thresholds, prepare
 from lockgate.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
     ChunkerTokenizationTaskRequest,
@@ -190,7 +190,7 @@ class DetectorRoutes:
     async def detect_contents(self, exchange: Exchange) -> None:
         """POST text/contents."""
         guard = self._find(exchange, TEXT_CONTENTS)
-        request = await decode_body(_CONTENTS, await exchange.request.read_json(self._body_bytes))
+        request = await decode(await exchange.request.read_json(self._body_bytes), _CONTENTS.decode)
         reading, threshold = await self._accept(guard, request.detector_params, exchange)
         lists = await reading.read([Excerpt(text) for text in request.contents])
         found = [_choose(guard, one, threshold) for one in lists]
@@ -201,7 +201,7 @@ class DetectorRoutes:
 
         async def review(exchange: Exchange) -> None:
             guard = self._find(exchange, kind)
-            request = await decode_body(_SUBJECTS[kind], await exchange.request.read_json(self._body_bytes))
+            request = await decode(await exchange.request.read_json(self._body_bytes), _SUBJECTS[kind].decode)
             if isinstance(request, ChatRequest) and not request.messages:
                 raise InvalidRequest("`messages` is required")
             accepted, threshold = await self._accept(guard, request.detector_params, exchange)

@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from lockgate.api.aggregator import format as wire
-from lockgate.api.bodies import decode
 from lockgate.api.guarded_answer import MAPPING_HEADER, Answering, wants
+from lockgate.api.shapes import decode
 from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
 from lockgate.config.refs import HERE, check_slug
 from lockgate.errors import (

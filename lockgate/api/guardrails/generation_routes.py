@@ -3,12 +3,12 @@
 
 from functools import partial
 
-from lockgate.api.bodies import decode_body
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, Job, Plan
 from lockgate.api.guardrails import generation_format as wire
 from lockgate.api.openai.events import encode_event
 from lockgate.api.openai.format import encode
+from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_GENERATION, Generation
@@ -43,7 +43,7 @@ class GenerationRoutes:
         """POST generation-detection."""
         answering = self._answering
         raw = await exchange.request.read_json(answering.limits.body_bytes)
-        request = await decode_body(wire.GENERATION_DETECTION, raw)
+        request = await decode(raw, wire.GENERATION_DETECTION.decode)
         for name in ("model_id", "prompt", "detectors"):
             if not getattr(request, name):
                 raise InvalidRequest(f"`{name}` is required")
@@ -56,7 +56,7 @@ class GenerationRoutes:
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
         raw = await exchange.request.read_json(self._answering.limits.body_bytes)
-        return wire.read_classification(await decode_body(self._formats.classification, raw))
+        return wire.read_classification(await decode(raw, self._formats.classification.decode))
 
     async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
         self._check(wanted)

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from itertools import takewhile
 
-from lockgate.api.bodies import decode, decode_body
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering
 from lockgate.api.guardrails.format import (
@@ -20,6 +19,7 @@ from lockgate.api.guardrails.format import (
     encode_reviews,
 )
 from lockgate.api.openai.format import read_chat
+from lockgate.api.shapes import decode
 from lockgate.config.endpoint_rules import NDJSON
 from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
 from lockgate.gate.messages import check_reviewable
@@ -61,7 +61,7 @@ class GuardrailsRoutes:
     async def detect_content(self, exchange: Exchange) -> None:
         """POST detection/content."""
         body = await exchange.request.read_json(self._limits.body_bytes)
-        request = await decode_body(CONTENT_REQUEST, body)
+        request = await decode(body, CONTENT_REQUEST.decode)
         _require(content=request.content, detectors=request.detectors)
         answering = self._answering
         answering.check_thresholds(request.detectors)
@@ -83,14 +83,14 @@ class GuardrailsRoutes:
 
     async def detect_context(self, exchange: Exchange) -> None:
         """POST detection/context."""
-        request = await decode_body(CONTEXT_REQUEST, await exchange.request.read_json(self._limits.body_bytes))
+        request = await decode(await exchange.request.read_json(self._limits.body_bytes), CONTEXT_REQUEST.decode)
         _require(detectors=request.detectors, content=request.content, context=request.context)
         claim = Claim(request.content, request.context_type.value, request.context)
         await self._review(exchange, request.detectors, TEXT_CONTEXT_DOC, claim)
 
     async def detect_generated(self, exchange: Exchange) -> None:
         """POST detection/generated."""
-        request = await decode_body(GENERATED_REQUEST, await exchange.request.read_json(self._limits.body_bytes))
+        request = await decode(await exchange.request.read_json(self._limits.body_bytes), GENERATED_REQUEST.decode)
         _require(prompt=request.prompt, generated_text=request.generated_text, detectors=request.detectors)
         generated = Generated(request.prompt, request.generated_text)
         await self._review(exchange, request.detectors, TEXT_GENERATION, generated)

@@ -11,7 +11,6 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
-from lockgate.api.bodies import decode
 from lockgate.api.guarded_answer import Answering
 from lockgate.api.openai.format import warn
 from lockgate.api.openai.moderation_format import (
@@ -24,6 +23,7 @@ from lockgate.api.openai.moderation_format import (
     read_moderation,
 )
 from lockgate.api.receipts import describe_failure
+from lockgate.api.shapes import decode
 from lockgate.config.policies import PolicySettings
 from lockgate.errors import InvalidRequest
 from lockgate.gate.receipts import Part

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from lockgate.api.bodies import decode
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, Job, Plan
 from lockgate.api.openai import format as wire
@@ -14,6 +13,7 @@ from lockgate.api.openai.configured_model import ConfiguredModel
 from lockgate.api.openai.events import DONE, EventWriter, encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
+from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.masks import Mask, mask_part

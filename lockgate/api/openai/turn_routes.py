@@ -13,7 +13,6 @@ from lockgate._version import __version__
 from lockgate.agent.answer import ANSWERED, Facts
 from lockgate.agent.turn_types import Ask, Speaker
 from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
-from lockgate.api.bodies import decode
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER, wants
 from lockgate.api.ollama import format as agent_ollama
@@ -24,6 +23,7 @@ from lockgate.api.openai.routes import UNBUFFERED, OpenAIRoutes, Target, refusin
 from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
+from lockgate.api.shapes import decode
 from lockgate.api.turn_values import read_request_id
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest, UnreadableBody
