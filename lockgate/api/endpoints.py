@@ -29,7 +29,7 @@ from lockgate.api.guardrails.format import (
 from lockgate.api.guardrails.generation_format import Classification, GenerationDetection
 from lockgate.api.ollama.format import OllamaChat, OllamaText
 from lockgate.api.openai.format import Chat, ChatDetection, Text
-from lockgate.api.openai.moderation_format import ModerationAnswer, ModerationRequest
+from lockgate.api.openai.moderations import ModerationAnswer, ModerationRequest
 from lockgate.api.openai.turn_format import AgentChat, AgentText
 from lockgate.api.responses import ANSWER_EVENTS, Answer
 from lockgate.compat import find_rules

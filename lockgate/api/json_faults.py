@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the first fault of a JSON body in the words of the reference (serde_json and serde_path_to_error).
 
-Every endpoint reports bad bodies in these words, whichever `compat` is set. This module finds where a body stops being
-JSON, or stops fitting the expected places, and names the fault; the caller chooses the HTTP status.
-
-The walk goes through the bytes in document order with a stack of its own, so depth costs nothing and the time is
-linear. Whatever is allowed to hold any JSON is passed in long runs by one regular expression. The reference's column is
-the number of bytes it has consumed in the line, which every `end` below means.
+The walk goes through the bytes in document order with a stack, in linear time. A regular expression passes long runs of
+values where any JSON is allowed. `end` is the number of bytes that the reference has consumed, which gives its column.
 """
 
 import json
@@ -16,14 +12,13 @@ from dataclasses import dataclass
 
 from lockgate.api.json_places import (
     FREE,
-    Free,
+    TEXT,
     Listing,
     Mapping,
     Nullable,
     Place,
     Record,
     Scalar,
-    Text,
     Untagged,
     Variant,
     one_of,
@@ -50,14 +45,11 @@ def find_fault(body: bytes, place: Place) -> Fault | None:
     try:
         walker.run(place)
     except _Stop as stop:
-        return Fault(f"{stop.text} at {_position(body, stop.end)}", walker.path(), not stop.is_data)
+        line_start = body.rfind(b"\n", 0, stop.end) + 1
+        line = body.count(b"\n", 0, line_start) + 1
+        text = f"{stop.text} at line {line} column {stop.end - line_start}"
+        return Fault(text, walker.path(), not stop.is_data)
     return None
-
-
-def _position(body: bytes, end: int) -> str:
-    line_start = body.rfind(b"\n", 0, end) + 1
-    line = body.count(b"\n", 0, line_start) + 1
-    return f"line {line} column {end - line_start}"
 
 
 class _Stop(Exception):
@@ -111,11 +103,11 @@ _ANYTHING, _STRINGS, _MAPS = _Run(_SIMPLE), _Run(_QUOTED), _Run(_FLAT_MAP)
 
 
 def _run_of(item: Place) -> _Run | None:
-    if isinstance(item, Free):
+    if item is FREE:
         return _ANYTHING
-    if isinstance(item, Text):
+    if item is TEXT:
         return _STRINGS
-    return _MAPS if isinstance(item, Mapping) and isinstance(item.item, Free) else None
+    return _MAPS if isinstance(item, Mapping) and item.item is FREE else None
 
 
 _BLANK = b" \t\n\r"
@@ -190,7 +182,14 @@ class _Scanner:
         if self.peek(end) in ("e", "E"):
             end = self._digits(end + 1 + (self.peek(end + 1) in ("+", "-")))
         self.pos = end
-        return self._measured(self.body[start:end])
+        digits = self.body[start:end]
+        # An integer while it fits 64 bits, else a double, as the reference keeps them.
+        if len(digits) <= 20 and digits.lstrip(b"-").isdigit() and -(2**63) <= int(digits) < 2**64:
+            return int(digits)
+        real = float(digits)
+        if math.isinf(real):
+            raise _Stop("number out of range", self.pos)
+        return real
 
     def _digits(self, at: int) -> int:
         if found := _DIGITS.match(self.body, at):
@@ -198,17 +197,6 @@ class _Scanner:
         if at >= self.size:
             raise _Stop("EOF while parsing a value", self.size)
         raise _Stop("invalid number", at + 1)
-
-    def _measured(self, digits: bytes) -> int | float:
-        """An integer while it fits 64 bits, else a double, as the reference keeps them."""
-        if len(digits) <= 20 and digits.lstrip(b"-").isdigit():
-            whole = int(digits)
-            if -(2**63) <= whole < 2**64:
-                return whole
-        real = float(digits)
-        if math.isinf(real):
-            raise _Stop("number out of range", self.pos)
-        return real
 
     def string(self) -> str:
         found = _STRING.match(self.body, self.pos)
@@ -257,7 +245,11 @@ class _Walker(_Scanner):
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
         self.stack: list[_Frame] = []
-        self.clean = _clean_size(body)
+        self.clean = len(body)  # the number of bytes before the first that is not UTF-8
+        try:
+            body.decode()
+        except UnicodeDecodeError as fault:
+            self.clean = fault.start
 
     def run(self, place: Place) -> None:
         self._value(place)
@@ -300,7 +292,12 @@ class _Walker(_Scanner):
         key = self.string()
         place = frame.item or self._field(frame, key)
         frame.at = None
-        self._colon()
+        first = self.skip()
+        if first < 0:
+            raise _Stop("EOF while parsing an object", self.size)
+        if first != ord(":"):
+            raise _Stop("expected `:`", self.pos + 1)
+        self.pos += 1
         frame.at = key
         return self._value(place)
 
@@ -324,24 +321,13 @@ class _Walker(_Scanner):
             if first != ord(","):
                 raise _Stop(f"expected `,` or `{closing}`", self.pos + 1)
             self.pos += 1
-            self._after_comma(closing)
+            first = self.skip()
+            if first < 0:
+                raise _Stop("EOF while parsing a value", self.size)
+            if chr(first) == closing:
+                raise _Stop("trailing comma", self.pos + 1)
         frame.count += 1
         return True
-
-    def _after_comma(self, closing: str) -> None:
-        first = self.skip()
-        if first < 0:
-            raise _Stop("EOF while parsing a value", self.size)
-        if chr(first) == closing:
-            raise _Stop("trailing comma", self.pos + 1)
-
-    def _colon(self) -> None:
-        first = self.skip()
-        if first < 0:
-            raise _Stop("EOF while parsing an object", self.size)
-        if first != ord(":"):
-            raise _Stop("expected `:`", self.pos + 1)
-        self.pos += 1
 
     def _field(self, frame: _Frame, key: str) -> Place:
         record = frame.place
@@ -406,7 +392,7 @@ class _Walker(_Scanner):
         raise _Stop("expected value", self.pos + 1)
 
     def _open(self, bracket: str, place: Place) -> None:
-        if isinstance(place, Free):
+        if place is FREE:
             place = _FREE_CONTAINERS[bracket]
         if place.opens != bracket or not isinstance(place, Listing | Mapping | Record):
             kind = "map" if bracket == "{" else "sequence"
@@ -425,12 +411,3 @@ class _Walker(_Scanner):
         if all(find_fault(piece, option) for option in place.options):
             text = f"data did not match any variant of untagged enum {place.name}"
             raise _Stop(text, self._settled() if self.stack else self.pos, is_data=True)
-
-
-def _clean_size(body: bytes) -> int:
-    """The number of bytes before the first that is not UTF-8."""
-    try:
-        body.decode()
-    except UnicodeDecodeError as fault:
-        return fault.start
-    return len(body)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand where in a JSON document, in the words of the reference (serde).
+"""The values that a message type allows at each place of a JSON document, in the words of the reference (serde).
 
-It decides how a value that does not belong is named, and reads the places from a message type, so that each shape is
-written once. It refuses to know the text of a document: positions and syntax belong to `json_faults`.
-
-A struct is called by its class name, a union of several kinds of values by its title; `Annotated[..., Meta(title=...)]`
-gives either, or an integer, another name. The variants of an enum keep their order, those of a Literal come sorted.
-Limits other than integer bounds are refused here: they are rules, not shapes.
+A struct is called by its class name, a union by its title; `Annotated[..., Meta(title=...)]` gives either, or an
+integer, another name. Limits other than integer bounds are refused: they are rules, not shapes.
 """
 
 import unicodedata
@@ -30,35 +26,19 @@ class Place:
         return f"invalid type: {describe(found)}, expected {self.words}"
 
 
-class Free(Place):
-    """Any JSON."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Simple(Place):
+    """Scalars of some types."""
 
-    words = "any value"
-
-    def objection(self, found: Scalar) -> str | None:
-        return None
-
-
-class Text(Place):
-    words = "a string"
+    words: str
+    types: tuple[type, ...]
 
     def objection(self, found: Scalar) -> str | None:
-        return None if isinstance(found, str) else super().objection(found)
+        return None if type(found) in self.types else f"invalid type: {describe(found)}, expected {self.words}"
 
 
-class Flag(Place):
-    words = "a boolean"
-
-    def objection(self, found: Scalar) -> str | None:
-        return None if isinstance(found, bool) else super().objection(found)
-
-
-class Real(Place):
-    words = "f64"
-
-    def objection(self, found: Scalar) -> str | None:
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        return None if is_number else super().objection(found)
+FREE = Simple("any value", (str, bool, int, float, type(None)))  # any JSON
+TEXT = Simple("a string", (str,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,22 +140,19 @@ def _escaped(text: str) -> str:
     """Rust's debug form of a string."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return text
-    return "".join(_ESCAPES.get(char) or _shown(char) for char in text)
+    shown = []
+    for char in text:
+        is_plain = char.isprintable() and unicodedata.category(char) not in ("Mn", "Me")
+        shown.append(_ESCAPES.get(char) or (char if is_plain else f"\\u{{{ord(char):x}}}"))
+    return "".join(shown)
 
-
-def _shown(char: str) -> str:
-    is_plain = char.isprintable() and unicodedata.category(char) not in ("Mn", "Me")
-    return char if is_plain else f"\\u{{{ord(char):x}}}"
-
-
-FREE = Free()
 
 _PLAIN: dict[type[inspect.Type], Place] = {
     inspect.AnyType: FREE,
     inspect.RawType: FREE,
-    inspect.StrType: Text(),
-    inspect.BoolType: Flag(),
-    inspect.FloatType: Real(),
+    inspect.StrType: TEXT,
+    inspect.BoolType: Simple("a boolean", (bool,)),
+    inspect.FloatType: Simple("f64", (int, float)),
 }
 
 

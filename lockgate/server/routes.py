@@ -11,7 +11,7 @@ from lockgate.api.endpoint import ANY_VALUE, ApiEndpoint, Port
 from lockgate.api.endpoints import ENDPOINTS, put_under
 from lockgate.api.guardrails import generation_routes as generation
 from lockgate.api.guardrails import routes as guardrails
-from lockgate.api.openai import moderation_routes as moderations
+from lockgate.api.openai import moderations
 from lockgate.api.openai import routes as openai
 from lockgate.api.openai import turn_routes as agent
 from lockgate.api.openapi import build_document, render_page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.api.openai.moderation_format import (
+from lockgate.api.openai.moderations import (
     CATEGORIES,
     MAX_INPUTS,
     TOXICITY_LABELS,
