@@ -2,6 +2,7 @@
 """The table of endpoints, and finding the endpoint of a path. Routing, OpenAPI, CORS and `lockgate check` use it."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
 
 from lockgate.api.aggregator.format import ChatRequest
@@ -35,7 +36,7 @@ from lockgate.api.responses import ANSWER_EVENTS, Answer
 from lockgate.compat import find_rules
 from lockgate.config.refs import CHAT_PATH, CHAT_STREAM_PATH
 from lockgate.config.settings import Settings
-from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION
+from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
 CONTENT_PATH = "/api/v2/text/detection/content"
 STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
@@ -62,6 +63,7 @@ _get = partial(ApiEndpoint, method="GET")
 _probe = partial(_get, scope=Scope.PROBE)
 OTHER = ApiEndpoint(name="", path="")  # stands for a path that is not in the table
 _POLICY_PATH = re.compile(r"/(?!api/)([^/]+)(/v1/.*)", re.DOTALL)
+Row = tuple[str, ...]
 _AGGREGATOR_PREFIX = "/api/v1/"  # paths below it that have no endpoint have the CORS of the aggregator
 
 
@@ -365,3 +367,32 @@ def _find(path: str) -> ApiEndpoint:
     if found is not None:
         return found
     return next((one for one in _TEMPLATES if path.startswith(one.prefix) and path != one.prefix), OTHER)
+
+
+def list_endpoints(settings: Settings) -> list[Row]:
+    """One row for each endpoint of the API that this configuration has, below a row of titles."""
+    rows = [_describe_row(settings, one) for one in ENDPOINTS if _is_listed(one) and one.exists(settings)]
+    return [("path", "served", "input detectors", "output detectors"), *rows]
+
+
+def _is_listed(one: ApiEndpoint) -> bool:
+    """Whether this is an endpoint of the API, described in its document, and not one about the process."""
+    return bool(one.summary) and one.port is Port.API and one.scope is not Scope.PROBE
+
+
+def _describe_row(settings: Settings, one: ApiEndpoint) -> Row:
+    lacking = one.lacks(settings)
+    inputs = _name_detectors(settings, one.input, is_held_stream=one.path == STREAM_CONTENT_PATH)
+    outputs = _name_detectors(settings, one.output, is_held_stream=one.path == V1_STREAM_PATH)
+    return (one.path, f"needs {lacking}" if lacking else "yes", inputs, outputs)
+
+
+def _name_detectors(settings: Settings, types: Sequence[str], *, is_held_stream: bool) -> str:
+    """The detectors of these types, but for those that `compat: fms` refuses on a stream that holds its text."""
+    refuses = is_held_stream and not find_rules(settings).allows_whole_text
+    names = [
+        name
+        for name, part in settings.detectors.items()
+        if part.type in types and not (refuses and part.chunker_id == WHOLE_TEXT_CHUNKER)
+    ]
+    return ", ".join(names) or "-"

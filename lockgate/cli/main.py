@@ -245,7 +245,7 @@ def _run_parts(options: argparse.Namespace) -> int:
 
 
 def _run_check(options: argparse.Namespace) -> int:
-    from lockgate.api.report import list_endpoints
+    from lockgate.api.endpoints import list_endpoints
     from lockgate.cli.main import list_missing
     from lockgate.compat import find_rules
     from lockgate.config.report import render_check

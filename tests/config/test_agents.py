@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from lockgate.api.report import list_endpoints
+from lockgate.api.endpoints import list_endpoints
 from lockgate.config.agent_sections import AGENT_SECTIONS
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check, render_yaml

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.api.report import list_endpoints
+from lockgate.api.endpoints import list_endpoints
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check, render_yaml
 from lockgate.config.settings import (

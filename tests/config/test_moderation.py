@@ -3,7 +3,7 @@
 
 import yaml
 
-from lockgate.api.report import list_endpoints
+from lockgate.api.endpoints import list_endpoints
 from lockgate.config.report import render_yaml
 from lockgate.config.settings import ModerationSettings
 from tests.config.config_cases import PII, Loader

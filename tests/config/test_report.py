@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.api.report import list_endpoints
+from lockgate.api.endpoints import list_endpoints
 from lockgate.compat import find_rules
 from lockgate.config.load import load_settings
 from lockgate.config.report import describe_streams, render_check, render_yaml, without_effect

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lockgate.api.endpoint import GUARDRAILS, CorsRule, Port, Scope
-from lockgate.api.endpoints import ENDPOINTS, OTHER, find_cors, find_endpoint, put_under, split_policy
-from lockgate.api.report import list_endpoints
+from lockgate.api.endpoints import ENDPOINTS, OTHER, find_cors, find_endpoint, list_endpoints, put_under, split_policy
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import ServerSettings, Settings
 from lockgate.gateway import open_gateway
