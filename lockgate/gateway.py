@@ -35,7 +35,6 @@ from lockgate.opened_agents import (
     OpenedAgents,
     SharedContext,
     build_evaluation,
-    guard_model,
 )
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.sessions.turns import DEFAULT_AGENT
@@ -85,12 +84,6 @@ class Gateway:
     def default_agent(self) -> str:
         """The agent of requests that name none: the one called `default`, else the first."""
         return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
-
-    def find_model(self, name: str, policy: str | None) -> Speaker:
-        """A configured model, under the policy that is named, else its own; raises KeyError for what there is not."""
-        policy = policy if policy is not None else self.settings.models[name].policy
-        chosen = self.settings.policies[policy] if policy is not None else None
-        return guard_model(self.opened.models[name], self.guarding, chosen)
 
     def find_agent(self, name: str, policy: str | None) -> Speaker:
         """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""

@@ -13,7 +13,6 @@ from lockgate.agent.answer import Gate, Pace
 from lockgate.agent.evaluate import EvaluationSetup, Judge
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.labels import Guess
-from lockgate.agent.plain_model import ModelSpeaker
 from lockgate.agent.retrieval import Library
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turn_types import Speaker
@@ -403,11 +402,6 @@ def open_index_of(
     assert source.postgres.dsn is not None
     open_table = open_postgres_index_quietly if is_quiet else open_postgres_index
     return open_table(source.postgres.dsn.reveal(), source.postgres.table, embedder, source.id)
-
-
-def guard_model(model: Model, guards: Guards, policy: PolicySettings | None) -> Speaker:
-    """A model alone, behind the gate if there is a policy."""
-    return ModelSpeaker(model, partial(guards.guarding, policy), guards.gate)
 
 
 def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What whoever answers is asked, and how an answer is listened to: the same for agents and for models alone.
-
-Refuses to know who answers.
-"""
+"""What an agent is asked, and how its answer is read."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -43,7 +40,7 @@ class Speech(Protocol):
 
 
 class Speaker(Protocol):
-    """Answers: an agent, or a model alone."""
+    """Answers questions: an agent."""
 
     @property
     def takes(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from lockgate.agent.answer import (
     listen,
 )
 from lockgate.agent.graph import Graphs, Tools
+from lockgate.agent.input_texts import InputTexts
 from lockgate.agent.labels import Guess
 from lockgate.agent.retrieval import Library, PendingVector, find_documents
 from lockgate.agent.routes import (
@@ -44,7 +45,6 @@ from lockgate.agent.turn_types import Ask, Speech, attend
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.guard.account import Meter
-from lockgate.guard.input import InputTexts
 from lockgate.guard.model_stream import blaming_model, next_burst
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.plain_model import ModelSpeaker
 from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, Unavailable
@@ -26,15 +25,11 @@ TALK = Ask("How long?", KEY, label="CONVERSATIONAL")
 Make = Callable[[Talker, Policy], Any]
 
 
-def make_alone(model: Talker, guards: Policy) -> ModelSpeaker:
-    return ModelSpeaker(model, lambda: guards, build_agent().gate)
-
-
 def make_agent(model: Talker, guards: Policy) -> Any:
     return build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guards)
 
 
-SPEAKERS = pytest.mark.parametrize("make", [make_alone, make_agent])
+SPEAKERS = pytest.mark.parametrize("make", [make_agent])
 
 
 @SPEAKERS

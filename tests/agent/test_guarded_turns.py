@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.plain_model import ModelSpeaker
 from lockgate.agent.retrieval import Library
 from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turn_types import Ask
@@ -123,21 +122,6 @@ async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-
-
-async def test_a_model_alone_speaks_through_the_same_gate() -> None:
-    agent = build_agent()
-    guarding = build_guarding(
-        input=[guard(ScriptedDetector(find_word("bad")))],
-        output=[guard(ScriptedDetector(find_word("secret")))],
-        for_input=Measures(Action.BLOCK),
-        on_output=Action.MASK,
-    )
-    speaker = ModelSpeaker(ScriptedModel(["The sec", "ret. "]), lambda: guarding, agent.gate)
-    pieces, facts = await converse(speaker, Ask("hello"))
-    assert "".join(pieces) == "The ██████. "
-    pieces, facts = await converse(speaker, Ask("bad", sent=(Message("system", "be bad"), Message("user", "hi"))))
-    assert (pieces, facts.outcome) == (["Withheld."], "prompt_blocked")
 
 
 async def test_what_is_said_about_the_user_is_read_too() -> None:

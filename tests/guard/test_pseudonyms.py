@@ -3,7 +3,6 @@
 
 import pytest
 
-from lockgate.agent.plain_model import ModelSpeaker
 from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.gate.masks import MaskWith
@@ -86,11 +85,9 @@ async def test_a_turn_is_remembered_with_names_and_its_mapping_is_only_told(*, i
     said = ["Ask an", "a@x.org or bo@x.org."]
     agent = build_agent(conversational=ScriptedModel(said), memory=Memory(store), guarding=lambda: guarding)
     asked = Ask("I am ana@x.org", KEY, label="CONVERSATIONAL", is_stream=is_stream)
-    alone = ModelSpeaker(ScriptedModel(said), lambda: guarding, agent.gate)
-    for speaker in (alone, agent):
-        pieces, facts = await converse(speaker, asked)
-        assert "".join(pieces) == "Ask heron@masked.invalid or maple@masked.invalid."
-        assert facts.pseudonyms == {"heron@masked.invalid": "ana@x.org", "maple@masked.invalid": "bo@x.org"}
+    pieces, facts = await converse(agent, asked)
+    assert "".join(pieces) == "Ask heron@masked.invalid or maple@masked.invalid."
+    assert facts.pseudonyms == {"heron@masked.invalid": "ana@x.org", "maple@masked.invalid": "bo@x.org"}
     assert await turns_of(store) == [("I am heron@masked.invalid", "Ask heron@masked.invalid or maple@masked.invalid.")]
     assert "x.org" not in str(await store.read_session(KEY))
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.plain_model import ModelSpeaker
 from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.chunkers.machines import open_sentence_chunker
@@ -129,12 +128,11 @@ async def test_a_reviewer_reads_beside_in_shadow() -> None:
     assert (outcome.found_in_answer, outcome.receipt.outcome) == ([], Outcome.MASKED)
 
 
-# Models alone, and agents.
+# Agents.
 
 
-def speakers(guarding: Policy, store: MemorySessionStore) -> list[Any]:
-    agent = build_agent(conversational=ScriptedModel(SAID), memory=Memory(store), guarding=lambda: guarding)
-    return [ModelSpeaker(ScriptedModel(SAID), lambda: guarding, agent.gate), agent]
+def make_agent(guarding: Policy, store: MemorySessionStore) -> Any:
+    return build_agent(conversational=ScriptedModel(SAID), memory=Memory(store), guarding=lambda: guarding)
 
 
 @ACTIONS
@@ -144,15 +142,15 @@ async def test_a_turn_in_shadow_is_said_and_remembered_as_it_is(
     action: Action, *, is_stream: bool, is_speculative: bool
 ) -> None:
     store = MemorySessionStore()
-    for speaker in speakers(shadow(action, is_speculative=is_speculative), store):
-        pieces, facts = await converse(speaker, TALK._replace(is_stream=is_stream))
-        assert pieces == (SAID if is_stream else ["".join(SAID)])
-        assert facts.outcome == "answered"
-        assert facts.receipt is not None
-        assert facts.receipt.is_shadow
-        assert facts.receipt.is_covered
-        assert facts.receipt.released[Part.ANSWER] == len("".join(SAID))
-        assert (facts.receipt.outcome is Outcome.RELEASED) == (action is Action.ANNOTATE)
+    speaker = make_agent(shadow(action, is_speculative=is_speculative), store)
+    pieces, facts = await converse(speaker, TALK._replace(is_stream=is_stream))
+    assert pieces == (SAID if is_stream else ["".join(SAID)])
+    assert facts.outcome == "answered"
+    assert facts.receipt is not None
+    assert facts.receipt.is_shadow
+    assert facts.receipt.is_covered
+    assert facts.receipt.released[Part.ANSWER] == len("".join(SAID))
+    assert (facts.receipt.outcome is Outcome.RELEASED) == (action is Action.ANNOTATE)
     assert await turns_of(store) == [("my secret", "".join(SAID))]
 
 
@@ -169,31 +167,31 @@ async def test_documents_reach_an_agents_model_in_shadow_as_they_are() -> None:
 async def test_no_word_of_a_turn_in_shadow_waits_for_a_detector() -> None:
     detector, store = Gated("secret"), MemorySessionStore()
     guarding = shadow(Action.STOP, input=(), documents=(), output=[guard("out", detector, 3)])
-    for speaker in speakers(guarding, store):
-        detector.may_read.clear()
-        async with speaker.open(TALK) as speech:
-            pieces = speech.__aiter__()
-            assert [await anext(pieces) for _ in SAID] == SAID
-            detector.may_read.set()
-            assert [piece async for piece in pieces] == []
+    speaker = make_agent(guarding, store)
+    detector.may_read.clear()
+    async with speaker.open(TALK) as speech:
+        pieces = speech.__aiter__()
+        assert [await anext(pieces) for _ in SAID] == SAID
+        detector.may_read.set()
+        assert [piece async for piece in pieces] == []
     assert_nothing_runs()
 
 
 async def test_a_detector_that_fails_in_shadow_does_not_fail_a_turn() -> None:
     broken = guard("w", ScriptedDetector(error=Unavailable("w", "gone")))
     store = MemorySessionStore()
-    for speaker in speakers(shadow(Action.BLOCK, input=[broken], output=[broken]), store):
-        pieces, facts = await converse(speaker, TALK)
-        assert pieces == SAID
-        assert facts.excused == {"w": True}
-        assert facts.receipt is not None
-        assert facts.receipt.outcome is Outcome.FAILED
+    speaker = make_agent(shadow(Action.BLOCK, input=[broken], output=[broken]), store)
+    pieces, facts = await converse(speaker, TALK)
+    assert pieces == SAID
+    assert facts.excused == {"w": True}
+    assert facts.receipt is not None
+    assert facts.receipt.outcome is Outcome.FAILED
 
 
 async def test_a_client_that_leaves_while_detectors_read_beside_leaves_nothing_behind() -> None:
     detector, model = Gated("secret"), Talker(SAID, ends=False)
     guarding = shadow(Action.STOP, input=(), documents=(), output=[guard("out", detector, 3)])
-    speaker = ModelSpeaker(model, lambda: guarding, build_agent().gate)
+    speaker = build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guarding)
     async with speaker.open(TALK) as speech:
         pieces = speech.__aiter__()
         assert await anext(pieces) == SAID[0]

@@ -67,18 +67,13 @@ class ScriptedSpeaker:
 
 @dataclass
 class Cast:
-    """Who can be named: agents by name, and one speaker for all configured models."""
+    """Who can be named: agents by name; `model` is the default one."""
 
     settings: Settings
     agents: Mapping[str, Speaker]
     model: ScriptedSpeaker = field(default_factory=ScriptedSpeaker)
     found: list[tuple[str, str | None]] = field(default_factory=list)
     openai: Backend | None = None
-
-    def find_model(self, name: str, policy: str | None) -> Speaker:
-        """The one."""
-        self.found.append((name, policy))
-        return self.model
 
     def find_agent(self, name: str, policy: str | None) -> Speaker:
         """The agent of that name, whatever the policy."""

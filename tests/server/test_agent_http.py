@@ -36,7 +36,7 @@ from tests.waits import is_pending, settled, until
 POSTS = (CHAT, TEXT, OLLAMA_CHAT, OLLAMA_TEXT)
 WORDS = ["Hello", " there", "!"]
 SETTINGS = Settings(
-    models={"tiny": ModelSettings("tiny"), "a@b": ModelSettings("a@b")},
+    models={"tiny": ModelSettings("tiny")},
     policies={"strict": PolicySettings("strict")},
     limits=LimitSettings(agent_request_bytes=5000),
 )
@@ -44,7 +44,7 @@ SETTINGS = Settings(
 
 @asynccontextmanager
 async def playing(speaker: ScriptedSpeaker | None = None, **options: Any) -> AsyncIterator[tuple[int, Cast]]:
-    """The port, and who answers: the agents `default` and `docs`, and two models."""
+    """The port, and who answers: the agents `default` and `docs`."""
     default = speaker or ScriptedSpeaker()
     cast = Cast(SETTINGS, {"default": default, "docs": ScriptedSpeaker(("docs",))}, default)
     async with served(build_app(cast, **options)) as port:
@@ -172,15 +172,14 @@ async def test_the_end_is_told_when_the_turn_has_been_stored(path: str) -> None:
 
 async def test_the_model_chooses_who_answers() -> None:
     async with playing() as (port, cast):
-        for name in ("tiny", "tiny@strict", "a@b", "a@b@strict"):
-            answer = await ask(port, CHAT, body(CHAT, model=name))
-            assert (answer.status, answer.json()["model"]) == (200, name)
+        answer = await ask(port, CHAT, body(CHAT, model="agent/docs@strict"))
+        assert (answer.status, answer.json()["model"]) == (200, "agent/docs@strict")
         assert said_in(CHAT, await ask(port, CHAT, body(CHAT, model="agent/docs"))) == "docs"
         assert said_in(CHAT, await ask(port, CHAT, body(CHAT, model="agent/default"))) == "Hello there!"
         assert (
             said_in(OLLAMA_CHAT, await ask(port, OLLAMA_CHAT, body(OLLAMA_CHAT, model="agent/docs:latest"))) == "docs"
         )
-    assert cast.found == [("tiny", None), ("tiny", "strict"), ("a@b", None), ("a@b", "strict")]
+    assert cast.found == [("docs", "strict")]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +204,7 @@ async def test_a_model_that_nobody_is_gets_404(path: str, name: str) -> None:
 
 
 async def test_the_lists_name_agents_and_models() -> None:
-    names = ["brunix", "agent/default", "agent/docs", "tiny", "a@b"]
+    names = ["brunix", "agent/default", "agent/docs", "tiny"]
     async with playing() as (port, _):
         listed = (await call(port, MODELS, method="GET")).json()
         tags = (await call(port, TAGS, method="GET")).json()
@@ -234,14 +233,6 @@ async def test_a_session_is_the_callers_with_this_agent() -> None:
     assert {one.session for one in cast.model.asked[:4]} == {SessionKey("anonymous", "default", "s")}
     assert {(one.request_id, one.label) for one in cast.model.asked[:4]} == {("r-1", "RETRIEVAL")}
     assert (cast.model.asked[4].session, cast.model.asked[4].request_id) == (None, "")
-
-
-@pytest.mark.parametrize("field", ["session_id", "query_type"])
-async def test_a_model_alone_has_no_session(field: str) -> None:
-    async with playing() as (port, cast):
-        answer = await ask(port, CHAT, {**body(CHAT, model="tiny"), field: "s"})
-    assert (answer.status, cast.model.asked) == (400, [])
-    assert error_in(CHAT, answer) == f"`{field}` needs an agent: a model alone knows only what `messages` tell"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -13,7 +13,7 @@ from tests.contracts.http_peers import Exchange, Peer, Script, open_peer, reply_
 from tests.server.gateways import ask, events_of, gateway
 from tests.server.http_client import build_request, connect
 
-CHAT = "/v1/chat/completions"
+CHAT, OLLAMA_CHAT = "/v1/chat/completions", "/api/chat"
 CONFIG = """
 models:
   wise: {{openai: {{url: "http://127.0.0.1:{port}/v1", model: m}}}}
@@ -133,3 +133,57 @@ async def test_a_client_that_leaves_closes_the_connection_of_the_model() -> None
             assert b"One is " in await client.read_chunk()
         async with asyncio.timeout(60):
             await left.wait()
+
+
+@pytest.mark.parametrize("field", ["session_id", "query_type"])
+@pytest.mark.parametrize("model", ["wise", "lama"])
+async def test_a_model_alone_has_no_session(model: str, field: str) -> None:
+    async with open_house() as (port, peer):
+        for path in (CHAT, OLLAMA_CHAT):
+            answer = await ask(port, path, {**body(model), field: "s"})
+            words = answer.json()["error"]["message"] if path == CHAT else answer.json()["error"]
+            assert answer.status == 400
+            assert words == f"`{field}` needs an agent: a model alone knows only what `messages` tell"
+            assert (await ask(port, path, {**body(model), field: ""})).status == 200
+    assert len(peer.received) == 2
+
+
+@pytest.mark.parametrize("model", ["wise", "lama"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_clients_of_ollama_get_the_same_answer_as_lines(model: str, is_stream: bool) -> None:
+    async with open_house() as (port, peer):
+        plain = await ask(port, OLLAMA_CHAT, body(model, is_stream=is_stream))
+        masked = await ask(port, OLLAMA_CHAT, body(f"{model}@masked:latest", is_stream=is_stream))
+        asked = len(peer.received)
+        blocked = await ask(port, OLLAMA_CHAT, body(f"{model}@strict", is_stream=is_stream))
+        refused = await ask(port, OLLAMA_CHAT, body(model, detectors={"policy": "masked"}))
+        assert len(peer.received) == asked
+    for answer, said, reason in (
+        (plain, SAID, "stop"),
+        (masked, "One is ████.", "stop"),
+        (blocked, "No.", "content_filter"),
+    ):
+        lines = answer.lines() if is_stream else [answer.json()]
+        assert "".join(one["message"]["content"] for one in lines) == said
+        assert [one["done"] for one in lines] == [False] * (len(lines) - 1) + [True]
+        assert lines[-1]["done_reason"] == reason
+    last = masked.lines()[-1] if is_stream else masked.json()
+    assert (list_results([last], "output"), last["receipt"]["outcome"]) == ([FINDING], "masked")
+    assert last["receipt"]["lanes"] == ["content"]
+    last = blocked.lines()[-1] if is_stream else blocked.json()
+    assert [one["text"] for one in last["detections"]["input"][0]["results"]] == ["█████"]
+    assert refused.status == 400
+
+
+async def test_a_failure_is_the_status_or_the_last_line_for_clients_of_ollama() -> None:
+    async def break_off(exchange: Exchange) -> None:
+        await exchange.start("text/event-stream")
+        await exchange.chunk(build_chunk("One is "))
+        await exchange.end()
+
+    async with open_house(reply_json({}, 500)) as (port, _):
+        answer = await ask(port, OLLAMA_CHAT, body("wise", is_stream=True))
+        assert (answer.status, answer.json()) == (503, {"error": "the model is not available"})
+    async with open_house(break_off) as (port, _):
+        first, last = (await ask(port, OLLAMA_CHAT, body("wise", is_stream=True))).lines()
+    assert (first["message"]["content"], last) == ("One is ", {"error": "the model is not available"})

@@ -45,22 +45,22 @@ class ConfiguredModel:
     """A configured model, as a Backend. Its answers have the name under which it was asked."""
 
     def __init__(self, model: Model, pace: Pace = PACE) -> None:
+        self.takes = list_params(model)
+        self._gets_all = isinstance(model, ChatModel)
         self._chat: Backend
         if isinstance(model, ChatModel):
-            self._takes = None  # everything
             self._chat = _PacedChat(model, model.chat, pace)
         else:
-            self._takes = list_params(model)
             self._chat = _FrameChat(model, pace)
 
     def read(self, dialect: Dialect, raw: bytes) -> Asked:
         """A request to the model; raises InvalidRequest for what the model cannot do."""
         is_text = dialect is TEXTS
         asked = read_request(_TEXT if is_text else CHAT, raw)
-        _refuse_session(asked.body)
-        if self._takes is not None:
+        refuse_session(asked.body)
+        if not self._gets_all:
             read = turn_format.read_text if is_text else turn_format.read_chat
-            params = read(raw, self._takes | _GUARDS).params
+            params = read(raw, self.takes | _GUARDS).params
             kept = {name: value for name, value in asked.body.items() if name in _BODY}
             asked = asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
         if is_text:
@@ -145,7 +145,8 @@ class _FrameChat:
         return listen(ModelCall(self._model, messages, params, self._pace), facts)
 
 
-def _refuse_session(body: dict[str, Any]) -> None:
+def refuse_session(body: dict[str, Any]) -> None:
+    """Raises InvalidRequest for what only agents know; empty values are taken out."""
     for name in _SESSION_FIELDS:
         if body.pop(name, None):
             raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")

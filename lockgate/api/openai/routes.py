@@ -4,14 +4,17 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, Job, Plan
+from lockgate.api.ollama.format import encode_error_line
+from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai import format as wire
 from lockgate.api.openai.configured_model import ConfiguredModel
 from lockgate.api.openai.events import DONE, EventWriter, encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
+from lockgate.api.openai.turn_fields import Scribe, Wanted
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
@@ -27,7 +30,8 @@ from lockgate.guard.request import InputBlocked
 from lockgate.interfaces import Backend
 from lockgate.server.exchange import Exchange
 
-UNBUFFERED = (b"x-accel-buffering", b"no")
+_UNBUFFERED = (b"x-accel-buffering", b"no")
+_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
@@ -70,12 +74,26 @@ class OpenAIRoutes:
         if target is None:
             read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
             asked = self._settle_policy(exchange, await decode(raw, read))
-            job = await self._prepare(exchange, dialect, asked, self._backend)
+            job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), self._backend)
         else:
             with refusing_plainly():
-                asked = await decode(raw, partial(target.backend.read, dialect))
-                job = await self._prepare(exchange, dialect, self._aim(exchange, asked, target), target.backend)
+                asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
+                job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), target.backend)
         await self._answering.carry_out(exchange, job)
+
+    async def answer_ollama(self, exchange: Exchange, wanted: Wanted, target: Target, scribe: Scribe) -> None:
+        """Answer a request of Ollama's routes to a configured model."""
+        body: dict[str, Any] = {"stream": wanted.is_stream, **wanted.params}
+        body["messages"] = [{"role": one.role, "content": one.text} for one in wanted.sent]
+        if wanted.is_stream:
+            body["stream_options"] = {"include_usage": True}
+        with refusing_plainly():
+            asked = self._aim(exchange, wire.Asked(wanted.model, body, wanted.is_stream, {}, {}), target)
+            asked, text = self._find_input(CHATS, asked)
+            job = await self._prepare(exchange, CHATS, (asked, text), target.backend, is_text_only=True)
+        writer = OllamaWriter(scribe, asked, job.plan.policy.fallback)
+        start = partial(start_lines, exchange) if asked.is_stream else None
+        await self._answering.carry_out(exchange, job._replace(border=writer, block=writer.block, start=start))
 
     def _aim(self, exchange: Exchange, asked: wire.Asked, target: Target) -> wire.Asked:
         """The request under the policy that it names, else that of its model."""
@@ -125,15 +143,26 @@ class OpenAIRoutes:
             raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
         return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
 
-    async def _prepare(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, backend: Backend) -> Job:
-        """The request, ready to be carried out. A stream of the proxied server begins at once."""
+    async def _prepare(
+        self,
+        exchange: Exchange,
+        dialect: Dialect,
+        read: tuple[wire.Asked, str],
+        backend: Backend,
+        *,
+        is_text_only: bool = False,
+    ) -> Job:
+        """The request, ready to be carried out. A stream of the proxied server begins at once.
+
+        `is_text_only`: of an answer nothing but its content leaves.
+        """
         answering, is_proxied = self._answering, backend is self._backend
-        asked, text = self._find_input(dialect, asked)
+        asked, text = read
         if self._rules.checks_thresholds_first:
             answering.check_thresholds(asked.input, asked.output)
         if asked.is_stream and is_proxied:
             await exchange.reply.start_events(done=DONE)
-        plan = await self._plan(exchange, dialect, asked)
+        plan = await self._plan(exchange, dialect, asked, is_text_only=is_text_only)
         if plan.policy.input and dialect is CHATS:
             check_last_role(asked.messages)
         generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
@@ -153,14 +182,15 @@ class OpenAIRoutes:
             start=None if is_proxied or not asked.is_stream else partial(start_events, exchange),
         )
 
-    async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Plan:
+    async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, *, is_text_only: bool) -> Plan:
         answering = self._answering
         policy = answering.find_policy(asked.policy)
         reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
         changes = policy.measures("output").changes_text([*asked.output, *policy.output])
-        rules = answering.rules(TEXT_CONTENTS, reviewer, whole_text_holds=self._whole_text_holds or changes)
+        types = (TEXT_CONTENTS,) if is_text_only else (TEXT_CONTENTS, reviewer)
+        rules = answering.rules(*types, whole_text_holds=self._whole_text_holds or changes)
         inputs, outputs = (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
-        if dialect is TEXTS or not policy.name:
+        if dialect is TEXTS or is_text_only or not policy.name:
             return await answering.plan(exchange, policy, inputs, outputs)
         return await answering.plan(exchange, policy, inputs, outputs, lanes=policy.lanes)
 
@@ -220,7 +250,12 @@ class OpenAIRoutes:
 
 async def start_events(exchange: Exchange) -> None:
     """Begin the stream of an agent or a configured model: an error ends it without `[DONE]`."""
-    await exchange.reply.start_events([UNBUFFERED], error_event="")
+    await exchange.reply.start_events([_UNBUFFERED], error_event="")
+
+
+async def start_lines(exchange: Exchange) -> None:
+    """Begin the stream of an answer for Ollama's clients: an error is its last line."""
+    await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
 @contextmanager

@@ -6,12 +6,13 @@ Every parameter is taken by the model or refused by name. Nothing is left out in
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 
 from lockgate.agent.routes import Editor
 from lockgate.api.openai.format import ContentPart
+from lockgate.api.receipts import Account
 from lockgate.api.shapes import Shape
 from lockgate.api.turn_values import check_session_id, decode_text, refuse
 from lockgate.errors import InvalidRequest
@@ -112,6 +113,25 @@ class Wanted(NamedTuple):
     def question(self) -> str:
         """What is asked."""
         return self.sent[-1].text
+
+
+class Scribe(Protocol):
+    """Writes one answer in one format. `account` and `warnings` are reported at its end."""
+
+    account: Account
+    warnings: Sequence[Mapping[str, str]]
+
+    def begin(self) -> bytes:
+        """What comes before the first piece of a stream."""
+
+    def add(self, piece: str) -> bytes:
+        """A piece of a stream."""
+
+    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """The end of a stream that is complete."""
+
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+        """A whole answer."""
 
 
 class _Named(msgspec.Struct):

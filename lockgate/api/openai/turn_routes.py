@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents and configured models for clients of OpenAI's and Ollama's: from a request to its turn, and its words back.
+"""The routes of OpenAI's and Ollama's clients: finds what `model` names, and answers for agents.
 
-Decides who a request's `model` is: an agent, a configured model, one under a policy, or none of ours, which then goes
-to the server behind us, if there is one. All dialects go the same way. Knows no rule of a conversation.
+Configured models, and the server behind us, answer by `routes`.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
@@ -17,10 +16,11 @@ from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER, wants
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
+from lockgate.api.openai.configured_model import refuse_session
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
-from lockgate.api.openai.routes import UNBUFFERED, OpenAIRoutes, Target, refusing_plainly, start_events
-from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model
+from lockgate.api.openai.routes import OpenAIRoutes, Target, refusing_plainly, start_events, start_lines
+from lockgate.api.openai.turn_fields import Scribe, Wanted, peek_model, read_model
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
 from lockgate.api.shapes import decode
@@ -34,26 +34,6 @@ from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
-_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
-
-
-class Scribe(Protocol):
-    """Writes one answer in the words of its dialect. `account` is what it tells at its end of who read it."""
-
-    account: Account
-    warnings: Sequence[Mapping[str, str]]
-
-    def begin(self) -> bytes:
-        """What comes before the first piece of a stream."""
-
-    def add(self, piece: str) -> bytes:
-        """A piece of a stream."""
-
-    def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
-        """The end of a stream that is complete."""
-
-    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
-        """A whole answer."""
 
 
 class Manners(NamedTuple):
@@ -73,12 +53,8 @@ class TurnFormat(NamedTuple):
     manners: Manners
 
 
-async def _start_lines(exchange: Exchange) -> None:
-    await exchange.reply.start_stream(_LINES, lambda reply: agent_ollama.encode_error_line(reply.details))
-
-
 _OPENAI = Manners(HttpRequest.read_json, start_events, encode_unknown_model)
-_OLLAMA = Manners(HttpRequest.read_body, _start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
+_OLLAMA = Manners(HttpRequest.read_body, start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
 OPENAI_CHAT = TurnFormat(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
 OPENAI_TEXT = TurnFormat(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
 OLLAMA_CHAT = TurnFormat(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
@@ -99,19 +75,15 @@ class Speakers(Protocol):
     def agents(self) -> Mapping[str, Speaker]:
         """The agents by name."""
 
-    def find_model(self, name: str, policy: str | None) -> Speaker:
-        """A configured model alone, under a policy if one is named."""
-
     def find_agent(self, name: str, policy: str | None) -> Speaker:
         """An agent, under another policy than its own if one is named."""
 
 
-class Found(NamedTuple):
-    """Who answers; `agent` is empty where it is a model alone."""
+class FoundAgent(NamedTuple):
+    """The agent that answers, and its name."""
 
     speaker: Speaker
-    agent: str = ""
-    target: Target | None = None
+    name: str
 
 
 class AgentRoutes:
@@ -172,33 +144,37 @@ class AgentRoutes:
 
     async def _take(self, exchange: Exchange, dialect: TurnFormat, kind: Dialect | None = None) -> None:
         """Answer, or pass on what is for a model."""
-        completions = self._completions if kind is not None else None
-        is_proxied = completions is not None and self._gateway.openai is not None
+        completions = self._completions
+        is_proxied = kind is not None and self._gateway.openai is not None
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
         raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
         found = self._find(await decode(raw, peek_model), dialect, exchange.request.policy)
         if len(raw) > (theirs if found is None and is_proxied else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
-        if completions is not None and kind is not None and (is_proxied if found is None else found.target is not None):
-            await completions.complete(exchange, kind, raw, found and found.target)
-            return
-        with refusing_plainly():
-            if found is None:
+        if isinstance(found, FoundAgent):
+            with refusing_plainly():
+                wanted = await decode(raw, lambda body: dialect.read(body, found.speaker.takes))
+                ask = _build_ask(exchange, wanted, found)
+            await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
+        elif completions is not None and kind is not None and (found is not None or is_proxied):
+            await completions.complete(exchange, kind, raw, found)
+        elif completions is not None and found is not None:
+            with refusing_plainly():
+                wanted = await decode(raw, lambda body: dialect.read(body, found.backend.takes))
+                refuse_session({"session_id": wanted.session_id, "query_type": wanted.label})
+            await completions.answer_ollama(exchange, wanted, found, dialect.scribe(wanted))
+        else:
+            with refusing_plainly():
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
-                return
-            takes = found.speaker.takes
-            wanted = await decode(raw, lambda body: dialect.read(body, takes))
-            ask = _build_ask(exchange, wanted, found)
-        await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
 
-    def _find(self, name: str, dialect: TurnFormat, under: str | None) -> Found | None:
+    def _find(self, name: str, dialect: TurnFormat, under: str | None) -> FoundAgent | Target | None:
         """Who has that name; `under`: the policy that the path names."""
         found, suffix = self._find_named(name, under), dialect.manners.suffix
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
         return found
 
-    def _find_named(self, name: str, under: str | None) -> Found | None:
+    def _find_named(self, name: str, under: str | None) -> FoundAgent | Target | None:
         found = self._find_exactly(name, under)
         who, _, policy = name.rpartition("@")
         if found is not None or policy not in self._gateway.settings.policies:
@@ -208,14 +184,13 @@ class AgentRoutes:
             raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
         return found
 
-    def _find_exactly(self, name: str, policy: str | None) -> Found | None:
+    def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | Target | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
-            return Found(self._gateway.find_agent(agent, policy), agent)
-        if name not in self._models:
+            return FoundAgent(self._gateway.find_agent(agent, policy), agent)
+        if self._completions is None or name not in self._models:
             return None
-        target = self._completions.find_target(name, policy) if self._completions is not None else None
-        return Found(self._gateway.find_model(name, policy), target=target)
+        return self._completions.find_target(name, policy)
 
 
 async def tell_version(exchange: Exchange) -> None:
@@ -223,11 +198,8 @@ async def tell_version(exchange: Exchange) -> None:
     await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
 
 
-def _build_ask(exchange: Exchange, wanted: Wanted, found: Found) -> Ask:
-    if not found.agent and (wanted.session_id or wanted.label):
-        name = "session_id" if wanted.session_id else "query_type"
-        raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
-    session = SessionKey(exchange.request.caller, found.agent, wanted.session_id) if wanted.session_id else None
+def _build_ask(exchange: Exchange, wanted: Wanted, found: FoundAgent) -> Ask:
+    session = SessionKey(exchange.request.caller, found.name, wanted.session_id) if wanted.session_id else None
     return Ask(
         question=wanted.question,
         session=session,

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of configured models for Ollama's clients: messages in OpenAI's format become lines, or one object."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
+from lockgate.api.openai.turn_fields import Scribe
+from lockgate.api.openai.whole_answer import FILTERED, input_entries
+from lockgate.api.receipts import NO_ACCOUNT
+from lockgate.errors import BrokeProtocol
+from lockgate.gate.release import Release
+from lockgate.gate.values import Detection, Frame, Subject
+from lockgate.gate.verdicts import Verdict
+from lockgate.guard.request import InputBlocked
+
+
+class OllamaWriter:
+    """Writes the first choice of an answer: its text as it is released, and at its end what was found."""
+
+    def __init__(self, scribe: Scribe, asked: Asked, fallback: str) -> None:
+        self._scribe = scribe
+        self._asked = asked
+        self._fallback = fallback
+        self._count = 0
+        self._pieces: list[str] = []  # of a whole answer
+        self._found: list[Detection] = []
+        self._end = "stop"
+        self._usage: dict[str, int] | None = None
+        self._has_begun = False
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False
+        self.account = NO_ACCOUNT
+
+    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
+        """The text of the first choice."""
+        number, self._count = self._count, self._count + 1
+        self._usage = message.get("usage") or self._usage
+        for choice in message["choices"][:1]:
+            said = choice.get("delta") or choice.get("message") if isinstance(choice, dict) else None
+            text = said.get("content") if isinstance(said, dict) else ""
+            if not isinstance(text, str | None):
+                raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
+            self._end = choice.get("finish_reason") or self._end if isinstance(choice, dict) else self._end
+            if text:
+                return [Frame(number, text)]
+        return []
+
+    def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
+        """A piece of the answer."""
+        self._found += release.detections
+        if verdict is not None and verdict.is_blocked:
+            self.is_blocked, self._end = True, FILTERED
+        return self._say(release.text)
+
+    def subjects(self) -> Iterable[tuple[int, Subject]]:
+        """Nothing: reviewers are not chosen for these routes."""
+        return ()
+
+    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
+        """There are no reviews."""
+
+    def finish(self) -> bytes:
+        """The end of a stream, or the whole answer."""
+        scribe = self._scribe
+        outputs = [{"choice_index": 0, "results": to_results(self._found)}] if self._found else []
+        told = {"input": input_entries(self._asked, self.found_in_prompt), "output": outputs}
+        scribe.account = self.account._replace(detections={key: value for key, value in told.items() if value})
+        scribe.warnings = [
+            *([UNSUITABLE_INPUT] if self.found_in_prompt else []),
+            *([UNSUITABLE_OUTPUT] if self._found else []),
+            *self.warnings,
+        ]
+        if self._asked.is_stream:
+            return scribe.finish(end=self._end, usage=self._usage)
+        return scribe.write_whole("".join(self._pieces), end=self._end, usage=self._usage)
+
+    def block(self, blocked: InputBlocked, warnings: list[dict[str, str]]) -> bytes:
+        """The answer to a prompt that is blocked: the fallback."""
+        self.found_in_prompt, self._end = blocked.input.found, FILTERED
+        return self._say(self._fallback) + self.finish()
+
+    def _say(self, text: str) -> bytes:
+        if not self._asked.is_stream:
+            self._pieces.append(text)
+            return b""
+        if not self._has_begun:
+            self._scribe.begin()
+            self._scribe.account, self._has_begun = self.account, True
+        return self._scribe.add(text) if text else b""
