@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces, metrics and the log; nothing else knows where they go."""
 
-from lockgate.telemetry.incoming import (
-    IncomingRequest,
-    agent_step,
-    answer_started,
-    count_unreadable_label,
-    frame_sent,
-    observe_policy,
-    observe_request,
-    observe_turn,
-    start_request,
-)
+from lockgate.telemetry.agent_steps import agent_step, count_unreadable_label, observe_turn
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
 from lockgate.telemetry.names import Event
-from lockgate.telemetry.observing import count_detections, observe_held, render_metrics
 from lockgate.telemetry.opening import open_telemetry
-from lockgate.telemetry.outgoing import (
+from lockgate.telemetry.requests import (
     Call,
+    IncomingRequest,
+    answer_started,
     calling_aside,
     client_call,
+    count_detections,
+    frame_sent,
     limit_calls,
     note_generation,
     note_stream_ended,
     note_usage,
+    observe_held,
+    observe_policy,
+    observe_request,
+    render_metrics,
+    start_request,
     trace_headers,
 )
 

@@ -10,10 +10,13 @@ import logging
 import sys
 import time
 import traceback
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from lockgate.telemetry.names import SERVICE, Event
-from lockgate.telemetry.observing import CURRENT
+
+if TYPE_CHECKING:
+    from lockgate.telemetry.requests import IncomingRequest
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
@@ -22,6 +25,7 @@ _MAX_CAUSES = 10
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 logger = logging.getLogger(SERVICE)
+CURRENT: ContextVar["IncomingRequest | None"] = ContextVar("lockgate_request", default=None)
 
 
 def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:

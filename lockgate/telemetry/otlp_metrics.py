@@ -5,11 +5,9 @@ from opentelemetry.metrics import Counter as Instrument
 from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
-from lockgate.gate.receipts import Receipt
-from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn
+from lockgate.telemetry.agent_steps import AgentStep, EndedTurn
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
-from lockgate.telemetry.observing import Observer
-from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.requests import Call, IncomingRequest, Observer
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
@@ -20,8 +18,6 @@ _CALLS_BY_CLASS = {2: Counter.CALLS_SUCCEEDED, 4: Counter.CALLS_4XX, 5: Counter.
 
 class MetricObserver(Observer):
     """Counts under the existing orchestrator's names (G-190), and model calls under those of the conventions."""
-
-    __slots__ = ("_agent_names", "_counters", "_histograms", "_models", "_operations", "_tokens")
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SERVICE)
@@ -88,12 +84,10 @@ class MetricObserver(Observer):
         if not step.is_abandoned:
             self._measure(Duration.AGENT_STEP, step.seconds, {"step": self._agent_names.take(step.name)})
 
-    def policy_applied(self, receipt: Receipt) -> None:
-        mode = "shadow" if receipt.is_shadow else "enforce"
-        labels: dict[str, str | int] = {"policy": receipt.policy, "mode": mode, "outcome": receipt.outcome.name.lower()}
-        self._count(Counter.POLICY_REQUESTS, labels)
+    def policy_applied(self, policy: str, mode: str, outcome: str) -> None:
+        self._count(Counter.POLICY_REQUESTS, {"policy": policy, "mode": mode, "outcome": outcome})
 
-    def turn_ended(self, turn: SpokenTurn) -> None:
+    def turn_ended(self, turn: EndedTurn) -> None:
         take = self._agent_names.take
         label = take(turn.label)
         self._count(Counter.AGENT_TURNS, {"label": label, "layer": take(turn.layer), "outcome": take(turn.outcome)})

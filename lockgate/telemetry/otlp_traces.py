@@ -19,8 +19,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn, find_step
-from lockgate.telemetry.log import event_of, fields_of
+from lockgate.telemetry.agent_steps import CURRENT_STEP, AgentStep, EndedTurn
+from lockgate.telemetry.log import CURRENT, event_of, fields_of
 from lockgate.telemetry.names import (
     AGENT_STEP_SPAN,
     GENERATING_KINDS,
@@ -31,17 +31,13 @@ from lockgate.telemetry.names import (
     SERVICE,
     GenAi,
 )
-from lockgate.telemetry.observing import CURRENT, Observer
-from lockgate.telemetry.outgoing import Call
-from lockgate.telemetry.traces import Trace
+from lockgate.telemetry.requests import Call, IncomingRequest, Observer, Trace
 
 _MAX_MODEL_CHARS = 200
 
 
 class SpanObserver(Observer):
     """One span per request, one for its endpoint, one per step of an agent, one per call."""
-
-    __slots__ = ("_tracer",)
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer(SERVICE)
@@ -115,7 +111,7 @@ class SpanObserver(Observer):
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def turn_ended(self, turn: SpokenTurn) -> None:
+    def turn_ended(self, turn: EndedTurn) -> None:
         request = CURRENT.get()
         if request is not None and request.spans and request.spans[1].is_recording():
             request.spans[1].set_attributes(_turn_fields(turn))
@@ -142,7 +138,7 @@ def _generation_fields(call: Call) -> dict[str, Any]:
     return {name.value: value for name, value in fields.items() if value is not None}
 
 
-def _turn_fields(turn: SpokenTurn) -> dict[str, str | int]:
+def _turn_fields(turn: EndedTurn) -> dict[str, str | int]:
     fields: dict[str, str | int] = {
         "label": turn.label,
         "layer": turn.layer,
@@ -156,8 +152,8 @@ def _turn_fields(turn: SpokenTurn) -> dict[str, str | int]:
 
 def _find_context(request: IncomingRequest | None) -> Context:
     """Where a new span of this request belongs: below the step that is under way, else below its endpoint."""
-    step = find_step(request)
-    if step is not None and step.span is not None:
+    step = CURRENT_STEP.get()
+    if step is not None and step.request is request and not step.ended_at and step.span is not None:
         return set_span_in_context(step.span, Context())
     return set_span_in_context(request.spans[1], Context()) if request is not None and request.spans else Context()
 

@@ -19,12 +19,10 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection
-from lockgate.telemetry.incoming import AgentStep, IncomingRequest, SpokenTurn
+from lockgate.telemetry.agent_steps import AgentStep, EndedTurn
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
-from lockgate.telemetry.observing import Observer
-from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.requests import Call, IncomingRequest, Observer
 
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -35,8 +33,6 @@ Child = TypeVar("Child")
 
 class Family(dict[Any, Child], Generic[Child]):
     """The series of one metric, each looked up by its labels once: a dict is a tenth of the library's lookup."""
-
-    __slots__ = ("_metric",)
 
     def __init__(self, metric: Any) -> None:
         super().__init__()
@@ -50,13 +46,6 @@ class Family(dict[Any, Child], Generic[Child]):
 
 class PrometheusObserver(Observer):
     """Counts for Prometheus."""
-
-    __slots__ = (
-        "_agent_names", "_agent_tokens", "_agent_turns", "_backend_errors", "_backend_seconds", "_callers", "_close",
-        "_detections", "_first_frame_seconds", "_first_token_seconds", "_held_seconds", "_open", "_policies",
-        "_registry", "_request_seconds", "_requests", "_step_seconds", "_stream_errors", "_stream_events",
-        "_stream_seconds", "_types", "_unreadable_labels",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -129,15 +118,14 @@ class PrometheusObserver(Observer):
         for one in detections:
             self._detections[one.detector_id, types.take(one.detection_type)].inc()
 
-    def policy_applied(self, receipt: Receipt) -> None:
-        mode = "shadow" if receipt.is_shadow else "enforce"
-        self._policies[receipt.policy, mode, receipt.outcome.name.lower()].inc()
+    def policy_applied(self, policy: str, mode: str, outcome: str) -> None:
+        self._policies[policy, mode, outcome].inc()
 
     def step_ended(self, step: AgentStep) -> None:
         if not step.is_abandoned:
             self._step_seconds[self._agent_names.take(step.name)].observe(step.seconds)
 
-    def turn_ended(self, turn: SpokenTurn) -> None:
+    def turn_ended(self, turn: EndedTurn) -> None:
         take = self._agent_names.take
         label = take(turn.label)
         self._agent_turns[label, take(turn.layer), take(turn.outcome)].inc()

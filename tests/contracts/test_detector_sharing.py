@@ -20,8 +20,7 @@ from lockgate.errors import BrokeProtocol, LockgateError, Rejected, TimedOut, Un
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.gateway import open_gateway
 from lockgate.interfaces import Headers
-from lockgate.telemetry.observing import ACTIVE, Observer
-from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.requests import ACTIVE, Call, Observer
 from tests.contracts.http_peers import Exchange, Peer, open_peer
 from tests.waits import LoopClock, linger, until
 

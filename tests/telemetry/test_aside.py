@@ -15,8 +15,7 @@ from lockgate.telemetry import (
     observe_request,
     start_request,
 )
-from lockgate.telemetry.observing import ACTIVE, Observer
-from lockgate.telemetry.outgoing import Call
+from lockgate.telemetry.requests import ACTIVE, Call, Observer
 
 
 class _Notes(Observer):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.telemetry import client_call, start_request, trace_headers
-from lockgate.telemetry.traces import Trace, new_trace, read_trace
+from lockgate.telemetry.requests import Trace, read_trace
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -59,8 +59,10 @@ def test_any_header_is_read_or_ignored(parent: str, state: str) -> None:
 
 
 def test_what_is_written_can_be_read() -> None:
-    trace = new_trace()
-    written = dict(trace.headers())
+    def write() -> tuple[Trace, dict[str, str]]:
+        return start_request("POST", "/", "/", headers_of()).trace, dict(trace_headers())
+
+    trace, written = copy_context().run(write)
     assert written.keys() == {"traceparent", "tracestate"}
     assert read_trace(written["traceparent"]) == trace
 
