@@ -39,11 +39,6 @@ class Params:
         """The options of a factory."""
         return cls(values, known, option_fault)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was given."""
-        return not self._values
-
     def value(self, name: str) -> Any:
         """What was given; None where nothing was."""
         return self._values.get(name)

@@ -11,11 +11,11 @@ import http
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
@@ -82,8 +82,10 @@ class Answer(NamedTuple):
 class HttpCaller:
     """Calls over a pool, to addresses that come with each. `kind` and `name` are how telemetry and errors call them.
 
-    Without `timeout_s` whoever calls sets the limit of time.
+    Without `timeout_s` the caller sets the limit of time. One that `joins_trace` sends the headers of the trace.
     """
+
+    joins_trace = False
 
     def __init__(
         self, pooled: aiohttp.ClientSession, kind: str, name: str, timeout_s: float | None, max_bytes: int
@@ -168,7 +170,10 @@ class HttpCaller:
 
     async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
-        headers = self._complete(outgoing.headers)
+        headers, trace = outgoing.headers, trace_headers()  # to ask for them is part of every call
+        if self.joins_trace:
+            headers = headers.copy()
+            headers.update(trace)
         response = await self._pooled.post(
             outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
         )
@@ -178,11 +183,6 @@ class HttpCaller:
         _watch(response)
         return response
 
-    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        """The headers as they are sent. Others are not told of our traces, but asking for them is part of a call."""
-        trace_headers()
-        return headers
-
     def _detail(self, error: Exception) -> str:
         """What may be said of the reason to somebody who chose the address, and must not learn what is behind it."""
         return describe(error)
@@ -191,11 +191,7 @@ class HttpCaller:
 class JoinedCaller(HttpCaller):
     """Calls of a service that the settings name: it joins the trace."""
 
-    def _complete(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        headers = headers.copy()
-        for name, value in trace_headers():
-            headers[name] = value
-        return headers
+    joins_trace = True
 
 
 class HttpService(JoinedCaller):
@@ -320,24 +316,12 @@ class _TooLarge(Exception):
     """The body is longer than we take."""
 
 
-class _Body(aiohttp.payload.Payload):
-    """A JSON body in one piece. Unlike the library's own payload for bytes it does not warn above 1 MiB."""
-
-    _autoclose = True
+class _Body(aiohttp.payload.BytesPayload):
+    """A JSON body in one piece. Unlike its base it does not warn above 1 MiB."""
 
     def __init__(self, content: bytes) -> None:
-        super().__init__(content, content_type="application/json")
-        self.content = content
-
-    @property
-    def size(self) -> int:
-        return len(self.content)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return self.content.decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        await writer.write(self.content)
+        super(aiohttp.payload.BytesPayload, self).__init__(content, content_type="application/json")
+        self._size = len(content)
 
 
 class _HealthBody(msgspec.Struct):
@@ -380,18 +364,14 @@ def _watch(response: aiohttp.ClientResponse) -> None:
     if closed is None or content.is_eof():
         return
 
-    def end(closed: "asyncio.Future[None]") -> None:
-        _look_at(closed)
+    def end(_closed: "asyncio.Future[None]") -> None:
         if content.exception() is None and not content.is_eof():
             content.set_exception(aiohttp.ClientPayloadError("the body breaks the rules of HTTP"))
 
-    def let_go() -> None:  # the connection is kept, and may break before there is another answer
-        closed.remove_done_callback(end)
-        closed.remove_done_callback(_look_at)
-        closed.add_done_callback(_look_at)
-
+    closed.remove_done_callback(_look_at)  # once for a connection, also while it is kept and idle
+    closed.add_done_callback(_look_at)
     closed.add_done_callback(end)
-    content.on_eof(let_go)
+    content.on_eof(partial(closed.remove_done_callback, end))
 
 
 def _look_at(closed: "asyncio.Future[None]") -> None:

@@ -109,7 +109,8 @@ class CompletionClient(ABC):
         outgoing = self._address(request)
         response = await self._http.open(outgoing)
         try:
-            await self._check_start(response, outgoing)
+            if response.status != 200 or response.content_type.endswith(("/json", "+json")):
+                raise await self._read_refusal(response, outgoing)
             reader = ChunkReader(outgoing.failure)
             has_end = not self.needs_end
             while packet := await self._http.read_packet(response, outgoing):
@@ -135,18 +136,15 @@ class CompletionClient(ABC):
     def _address(self, request: Generation) -> Outgoing:
         """The request as it is sent."""
 
-    async def _check_start(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> None:
-        """Raises unless a stream of events begins; some servers answer 200 with an error as plain JSON."""
-        is_json = response.content_type.endswith(("/json", "+json"))
-        if response.status == 200 and not is_json:
-            return
+    async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> UpstreamError:
+        """The error in an answer that is no stream of events; some servers send it as plain JSON with status 200."""
         answer = Answer(response.status, await self._http.read(response, outgoing))
         if answer.status != 200:
-            raise self._refusal(answer, outgoing)
+            return self._refusal(answer, outgoing)
         error = find_error(answer.body)
         if error is None:
-            raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is JSON, not a stream of events")
-        raise refuse(NAME, error.message, error.code)
+            return BrokeProtocol(NAME, f"{outgoing.failure}the answer is JSON, not a stream of events")
+        return refuse(NAME, error.message, error.code)
 
     def _refusal(self, answer: Answer, outgoing: Outgoing) -> UpstreamError:
         error = find_error(answer.body)

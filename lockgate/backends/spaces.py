@@ -28,13 +28,14 @@ from lockgate.backends.replies import (
     read_detail,
     refuse_dense,
 )
-from lockgate.errors import BrokeProtocol, UpstreamError
+from lockgate.errors import BrokeProtocol
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Document, Endpoint, Message
 
 # --- Bodies ---------------------------------------------------------------------------------------------------
 
 MAX_DOCUMENTS = 10_000
+_TOO_MANY = f"it has more than {MAX_DOCUMENTS} documents"
 
 
 class _Titles(msgspec.Struct, gc=False):
@@ -65,7 +66,9 @@ def encode_query(question: str, limit: int, threshold: float, transaction_token:
     """What a source is asked."""
     body: dict[str, Any] = {"messages": question, "limit": limit, "similarity_threshold": threshold}
     body["include_metadata"] = True
-    return _encode(_with_token(body, transaction_token))
+    if transaction_token:
+        body["transaction_token"] = transaction_token
+    return _encode(body)
 
 
 def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], transaction_token: str | None) -> bytes:
@@ -74,7 +77,9 @@ def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], tran
     body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
     body["stream"] = bool(params.get("stream"))
     body["stop_sequences"] = []
-    return _encode(_with_token(body, transaction_token))
+    if transaction_token:
+        body["transaction_token"] = transaction_token
+    return _encode(body)
 
 
 def read_documents(body: bytes, source: str) -> list[Document]:
@@ -85,12 +90,13 @@ def read_documents(body: bytes, source: str) -> list[Document]:
     except ValueError:
         return _read_leniently(body, source)
     items = reply.references.documents or () if reply.references is not None else ()
-    _refuse_many(items)
+    if len(items) > MAX_DOCUMENTS:
+        raise ValueError(_TOO_MANY)
     documents: list[Document] = []
     for item in items:
         titles = item.metadata or _NO_TITLES
         title = _to_title(titles.title) or _to_title(titles.document_title)
-        documents.append(Document(title, item.content or "", _to_score(item.similarity_score), None, source))
+        documents.append(Document(title, item.content or "", item.similarity_score or 0.0, None, source))
     return documents
 
 
@@ -124,7 +130,8 @@ def _read_leniently(body: bytes, source: str) -> list[Document]:
         return []
     if not isinstance(items, list):
         raise ValueError("there are no documents in it")
-    _refuse_many(items)
+    if len(items) > MAX_DOCUMENTS:
+        raise ValueError(_TOO_MANY)
     return [_read_item(item, source) for item in items if isinstance(item, dict)]
 
 
@@ -134,33 +141,19 @@ def _find(value: object, key: str) -> object:
     return value.get(key)
 
 
-def _refuse_many(items: Sequence[object]) -> None:
-    if len(items) > MAX_DOCUMENTS:
-        raise ValueError(f"it has more than {MAX_DOCUMENTS} documents")
-
-
 def _read_item(item: Mapping[str, Any], source: str) -> Document:
     content, metadata = item.get("content"), item.get("metadata")
     titles = metadata if isinstance(metadata, dict) else {}
     title = _to_title(titles.get("title")) or _to_title(titles.get("document_title"))
     text = content if isinstance(content, str) else ""
-    return Document(mend(title), mend(text), _to_score(item.get("similarity_score")), None, source)
+    score = item.get("similarity_score")
+    return Document(mend(title), mend(text), float(score) if is_number(score) else 0.0, None, source)
 
 
 def _to_title(value: object) -> str:
     if isinstance(value, str):
         return value
     return str(value) if is_number(value) else ""
-
-
-def _to_score(value: object) -> float:
-    return float(value) if is_number(value) else 0.0
-
-
-def _with_token(body: dict[str, Any], transaction_token: str | None) -> dict[str, Any]:
-    if transaction_token:
-        body["transaction_token"] = transaction_token
-    return body
 
 
 # --- Streams --------------------------------------------------------------------------------------------------
@@ -262,27 +255,22 @@ class SpaceSource:
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """All documents that the source gives."""
-        answer = await self._caller.post(self._address(question, limit))
+        try:
+            body = encode_query(question, limit, self._threshold, self._endpoint.transaction_token)
+        except ValueError:
+            raise BrokeProtocol(self._caller.name, "the question is no valid text") from None
+        answer = await self._caller.post(Outgoing(self._url, self._headers, body, ""))
         if answer.status != 200:
-            raise self._refuse(answer.status, await decode(answer.body, self._find_detail))
+            detail = await decode(answer.body, self._find_detail)
+            words = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
+            raise refuse(self._caller.name, words, answer.status)
         try:
             return await decode(answer.body, partial(read_documents, source=self._endpoint.path))
         except (ValueError, RecursionError):
             raise BrokeProtocol(self._caller.name, "the answer is not the JSON of a data source") from None
 
-    def _address(self, question: str, limit: int) -> Outgoing:
-        try:
-            body = encode_query(question, limit, self._threshold, self._endpoint.transaction_token)
-        except ValueError:
-            raise BrokeProtocol(self._caller.name, "the question is no valid text") from None
-        return Outgoing(self._url, self._headers, body, "")
-
     def _find_detail(self, body: bytes) -> str:
         return read_detail(body, scrubber_of(self._endpoint)) or NO_DETAIL
-
-    def _refuse(self, status: int, detail: str) -> UpstreamError:
-        words = f"Access denied: {detail}" if status == 403 else f"HTTP {status}: {detail}"
-        return refuse(self._caller.name, words, status)
 
 
 class SpaceModel(HttpModel):

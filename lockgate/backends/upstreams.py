@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -36,6 +36,8 @@ MAX_CONNECTIONS = 4096
 MIN_CONNECTIONS = 64
 MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own time
 MAX_LOOKUPS = 32
+MAX_ADDRESSES = 256  # that are kept as they were read, if they are not longer than the next
+MAX_KEPT_CHARS = 1000
 NAMES_KEPT_S = 10  # the addresses of a name, judged; then it is looked up and judged again
 
 LocalSources = Mapping[str, DataSource | Endpoint | None]
@@ -49,7 +51,9 @@ class _Unusable(Exception):
 
 
 class _Address(NamedTuple):
-    base: URL
+    """The base of an OpenAI-compatible server, or where an endpoint of a Space is queried."""
+
+    url: URL
     is_openai: bool
 
 
@@ -96,36 +100,42 @@ class _Reach:
 
     def __init__(self, pooled: aiohttp.ClientSession, rules: AddressRules | None) -> None:
         self._rules = rules
+        self._read_short = lru_cache(MAX_ADDRESSES)(self._read_address)
         self._space_sources = HttpCaller(pooled, "source", SPACE, None, MAX_BODY_BYTES)
         self._space_models = HttpCaller(pooled, "model", SPACE, None, MAX_BODY_BYTES)
         self._openai_models = HttpCaller(pooled, "model", OPENAI, None, MAX_BODY_BYTES)
 
     def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
         try:
-            address = self._read(endpoint)
+            address = self._read(endpoint.url, endpoint.slug)
             if address.is_openai:
                 raise _Unusable(f"an {OPENAI_PREFIX} address is a model, not a data source")
             headers = build_headers(correlation_id, endpoint.token, endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
             return _Unreachable(str(why))
-        return SpaceSource(self._space_sources, _find_query(address, endpoint), headers, endpoint, threshold)
+        return SpaceSource(self._space_sources, address.url, headers, endpoint, threshold)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         try:
-            address = self._read(endpoint)
+            address = self._read(endpoint.url, endpoint.slug)
             headers = build_headers(correlation_id, endpoint.token, None if address.is_openai else endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
             return _Unreachable(str(why))
         if address.is_openai:
             known_as = endpoint.slug if self._rules is None else OPENAI
-            return OpenAIModel(self._openai_models, address.base, headers, endpoint, known_as)
-        return SpaceModel(self._space_models, _find_query(address, endpoint), headers, endpoint)
+            return OpenAIModel(self._openai_models, address.url, headers, endpoint, known_as)
+        return SpaceModel(self._space_models, address.url, headers, endpoint)
 
-    def _read(self, endpoint: Endpoint) -> _Address:
-        if (fault := check_slug(endpoint.url, endpoint.slug)) is not None:
+    def _read(self, url: str, slug: str) -> _Address:
+        """Where an endpoint is; raises _Unusable if it may not be called. Short addresses are kept."""
+        is_short = len(url) + len(slug) <= MAX_KEPT_CHARS
+        return self._read_short(url, slug) if is_short else self._read_address(url, slug)
+
+    def _read_address(self, url: str, slug: str) -> _Address:
+        if (fault := check_slug(url, slug)) is not None:
             raise _Unusable(f"the slug {fault}")
-        is_openai = endpoint.url.lower().startswith(OPENAI_PREFIX)
-        base = _read_url(endpoint.url[len(OPENAI_PREFIX) :] if is_openai else endpoint.url)
+        is_openai = url.lower().startswith(OPENAI_PREFIX)
+        base = _read_url(url[len(OPENAI_PREFIX) :] if is_openai else url)
         host = base.raw_host or ""
         try:
             literal = read_host(host)
@@ -133,7 +143,9 @@ class _Reach:
             raise _Unusable(f"the url cannot be used: {error}") from None
         if literal is not None and self._rules is not None and not self._rules.permits(host, literal):
             raise _Unusable("the address may not be called")  # the resolver is asked about names only
-        return _Address(base, is_openai)
+        if is_openai:
+            return _Address(base, is_openai)
+        return _Address(find_path(base, f"/api/v1/endpoints/{quote(slug, safe='')}/query"), is_openai)
 
 
 @asynccontextmanager
@@ -254,10 +266,6 @@ def _read_url(text: str) -> URL:
     if not url.raw_host or url.port == 0:
         raise _Unusable("the url cannot be read")
     return url
-
-
-def _find_query(address: _Address, endpoint: Endpoint) -> URL:
-    return find_path(address.base, f"/api/v1/endpoints/{quote(endpoint.slug, safe='')}/query")
 
 
 def _to_result(host: str, port: int, entry: tuple[Any, ...]) -> ResolveResult:

@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, ClassVar
 from unicodedata import category
 
@@ -109,26 +110,20 @@ class CuttingMachine(ABC):
         chunks: list[Chunk] = []
         begin = 0
         while begin < len(text):
-            end, is_forced = self._next_cut(text, begin, is_final)
+            end, is_torn = self._find(text, begin, is_final), False
+            limit = begin + self._max_chars
+            if not end and is_final and len(text) <= limit:
+                end = len(text)
+            # Only with the whole guard there has every candidate up to the limit been judged.
+            elif not end and (is_final or len(text) > limit + self._guard_chars):
+                end, is_torn = self._force(text, begin, limit)
             if not end:
                 break
-            chunks.append(Chunk(self._start + begin, self._start + end, text[begin:end], is_forced))
+            chunks.append(Chunk(self._start + begin, self._start + end, text[begin:end], is_torn))
             begin, self._gap, self._scanned = end, 0, 0
         self._start += begin
         self._held = text[begin:] if begin else text
         return chunks
-
-    def _next_cut(self, text: str, begin: int, is_final: bool) -> tuple[int, bool]:
-        """Where the chunk ends, or 0 if that is not known yet; and whether the text is torn there."""
-        if end := self._find(text, begin, is_final):
-            return end, False
-        limit = begin + self._max_chars
-        if is_final and len(text) <= limit:
-            return len(text), False
-        # Only with the whole guard there has every candidate up to the limit been judged.
-        if is_final or len(text) > limit + self._guard_chars:
-            return self._force(text, begin, limit)
-        return 0, False
 
     def _find(self, text: str, begin: int, is_final: bool) -> int:
         """The first natural end up to the maximum, or 0 if there is none or it is not known yet."""
@@ -214,22 +209,18 @@ class MachineChunker:
     """A `Chunker` that makes one machine per text."""
 
     def __init__(self, build_machine: Callable[[], ChunkMachine]) -> None:
-        self._build_machine = build_machine
-
-    def build_machine(self) -> ChunkMachine:
-        """What cuts one text, fed in place."""
-        return self._build_machine()
+        self.build_machine = build_machine
 
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""
-        machine = self._build_machine()
+        machine = self.build_machine()
         if len(text) > _INLINE_CHARS:
             return await asyncio.to_thread(cut, machine, text)
-        return cut(machine, text)
+        return [*machine.feed(text), *machine.finish()]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
         """Chunks as soon as they are known; spans count from the first character of the first frame."""
-        machine = self._build_machine()
+        machine = self.build_machine()
         async for frame in frames:
             for piece in _slices(frame.text):
                 for chunk in machine.feed(piece):
@@ -251,21 +242,17 @@ def open_sentence_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextMan
     # Imported where used: nupunkt and its model are not loaded for the other chunkers.
     from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
 
-    max_chars = _read_max_chars(options, SENTENCE_MAX_CHARS)
-    judge = load_stop_judge()
-    return _open(lambda: SentenceMachine(max_chars, judge))
+    return _open(partial(SentenceMachine, _read_max_chars(options, SENTENCE_MAX_CHARS), load_stop_judge()))
 
 
 def open_paragraph_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:
     """One chunk per paragraph. Options: `max_chars`."""
-    max_chars = _read_max_chars(options, PARAGRAPH_MAX_CHARS)
-    return _open(lambda: ParagraphMachine(max_chars))
+    return _open(partial(ParagraphMachine, _read_max_chars(options, PARAGRAPH_MAX_CHARS)))
 
 
 def open_word_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:
     """One chunk per word. Options: `max_chars`."""
-    max_chars = _read_max_chars(options, WORD_MAX_CHARS)
-    return _open(lambda: WordMachine(max_chars))
+    return _open(partial(WordMachine, _read_max_chars(options, WORD_MAX_CHARS)))
 
 
 def open_whole_text_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:

@@ -85,12 +85,8 @@ class StopJudge:
 
     def __init__(self, splitter: Splitter) -> None:
         self._splitter = splitter
-        self._abbreviations = splitter.abbreviations
+        self.abbreviations = splitter.abbreviations
         self._ask = lru_cache(_REMEMBERED_ANSWERS)(self._ask_splitter)
-
-    def is_plain(self, word: str) -> bool:
-        """Whether a full stop after this word ends a sentence whatever follows."""
-        return len(word) > 1 and word.isalpha() and word.lower() not in self._abbreviations
 
     def ends(self, token: str, word: str, following: str) -> bool:
         """Whether `token`, which is `word` with its marks, ends a sentence before `following`."""
@@ -193,16 +189,12 @@ class SentenceMachine(CuttingMachine):
             return False
         if is_lone or core[-1] not in ".…":
             return True
-        return self._ends_at_stop(text, tail, core, at, is_final)
-
-    def _ends_at_stop(self, text: str, tail: str, core: str, at: int, is_final: bool) -> bool | None:
         word = core.lstrip(_OPENERS)[:-1]
-        if self._stops.is_plain(word):
-            return True
+        if len(word) > 1 and word.isalpha() and word.lower() not in self._stops.abbreviations:
+            return True  # an ordinary word, whatever follows
         following = _next_word(text, at, is_final)
         if following is None:
             return None
-        token = tail.split()[-1]
         before = tail[: len(tail) - len(token)].rstrip(" \t")
         if _ENUMERATOR.fullmatch(core.lstrip(_OPENERS)) and (not before or before[-1] in "\r\n\u2029"):
             return False

@@ -49,13 +49,13 @@ class CitationReading(ScanReading):
         """The same with these sources known as well."""
         return CitationReading((*self._paths, *paths))
 
-    def _read_one(self, excerpt: Excerpt) -> list[Detection]:
+    def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
         """Looking back may begin inside a list whose later items are ours to report, so a bracket is put in front.
 
         An item that begins just behind it is torn, and was read with the chunk before.
         """
         if len(excerpt.before) < LOOKBEHIND_CHARS:
-            return super()._read_one(excerpt)
+            return super()._read_behind(excerpt)
         shift = len(excerpt.before) + 1
         found = self.scan(f"[{excerpt.before}{excerpt.text}")
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found if hit.start > 1]

@@ -71,15 +71,15 @@ class ScanReading:
                 return [[] for _ in excerpts]
         findings, count = [], 0
         for excerpt in excerpts:
-            findings.append(self._read_one(excerpt))
-            count += len(findings[-1])
+            found = self._read_behind(excerpt) if excerpt.before else self.scan(excerpt.text)
+            findings.append(found)
+            count += len(found)
             if count > MAX_FINDINGS:
                 raise too_many()
         return findings
 
-    def _read_one(self, excerpt: Excerpt) -> list[Detection]:
-        if not excerpt.before:
-            return self.scan(excerpt.text)
+    def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
+        """The findings of an excerpt with text before it."""
         shift = len(excerpt.before)
         found = self.scan(excerpt.before + excerpt.text)
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
@@ -92,9 +92,15 @@ class ScanningDetector:
         self.lookbehind_chars = lookbehind_chars
         self._prepare = prepare
         self._known = known
+        self._default: ScanReading | None = None  # what requests without parameters get
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> ScanReading:
-        return ScanReading(self._prepare(Params.of_request(params, self._known)))
+        if not params and self._default is not None:
+            return self._default
+        reading = ScanReading(self._prepare(Params.of_request(params, self._known)))
+        if not params:
+            self._default = reading
+        return reading
 
 
 # Spaces and dashes that people and typesetters put into numbers, each with the ASCII character read in its place.
@@ -167,22 +173,20 @@ class Found(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-def keep_best(found: list[Found]) -> list[Found]:
-    """In order of their start, without those that lie inside a longer or surer one; half an overlap hides nothing."""
-    if len(found) < 2:
-        return found
-    kept: list[Found] = []
-    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
-        if not kept or hit.end > kept[-1].end:
-            kept.append(hit)
-    return kept
+def report(found: list[Found], text: str, detection_type: str) -> list[Detection]:
+    """The findings with their text, in order of their start, without those that lie inside a longer or surer one.
 
-
-def detections(found: list[Found], text: str, detection_type: str) -> list[Detection]:
-    """The findings with their text."""
+    Half an overlap hides nothing.
+    """
+    kept = found
+    if len(found) > 1:
+        kept = []
+        for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
+            if not kept or hit.end > kept[-1].end:
+                kept.append(hit)
     return [
         Detection(start, end, text[start:end], detection, detection_type, score, metadata=metadata)
-        for start, end, detection, score, metadata in found
+        for start, end, detection, score, metadata in kept
     ]
 
 

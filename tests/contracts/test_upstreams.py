@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lockgate.backends import upstreams as upstreams_module
-from lockgate.backends.upstreams import Upstreams, open_upstreams
+from lockgate.backends.upstreams import MAX_ADDRESSES, MAX_KEPT_CHARS, Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
 from lockgate.gate.values import Document, Endpoint, Frame
 from lockgate.interfaces import DataSource, Model
@@ -82,6 +82,15 @@ async def test_an_address_that_is_none_is_an_error_and_nobody_is_called(url: str
     async with open_upstreams((), {}, {}) as upstreams:
         said = await ask_both(upstreams, at(url))
     assert said.startswith("the url ")
+
+
+async def test_few_addresses_are_kept_and_no_long_one() -> None:
+    async with open_upstreams((), {}, {}) as upstreams:
+        for number in range(MAX_ADDRESSES + 1):
+            upstreams.source(at(f"http://h{number}"), "c", 0.5)
+        upstreams.source(at("http://h", slug="x" * MAX_KEPT_CHARS), "c", 0.5)
+        kept = upstreams._named._read_short.cache_info()
+    assert (kept.currsize, kept.misses) == (MAX_ADDRESSES, MAX_ADDRESSES + 1)
 
 
 @pytest.mark.parametrize("slug", ["", ".", "..", "a/b", "a?b", "a#b", "a%2fb", "a\r\nb", "\ud800"])

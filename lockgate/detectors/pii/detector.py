@@ -6,8 +6,9 @@ set of patterns finds in a single pass which forms occur at all; the costly chec
 """
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import phonenumbers
@@ -31,9 +32,8 @@ from lockgate.detectors.scanning import (
     PatternTable,
     Scan,
     ScanningDetector,
-    detections,
     flatten,
-    keep_best,
+    report,
 )
 from lockgate.gate.values import Detection
 from lockgate.params import Params
@@ -59,19 +59,15 @@ def _find_emails(page: Page) -> Iterator[Found]:
     while at >= 0:
         local = _LOCAL.search(text, max(0, at - _LOCAL_CHARS), at)
         domain = local and _DOMAIN.match(text, at + 1, at + 1 + _DOMAIN_CHARS)
-        if local and domain and _is_mailbox(text, local, domain):
-            yield Found(local.start(), domain.end(), "EmailAddress", 0.95, {"rule": "email"})
+        if local and domain:
+            start, end = local.start(), domain.end()
+            before = text[max(0, start - 80) : start]
+            is_password = before.endswith(":") and "://" in before.rsplit(maxsplit=1)[-1]
+            is_repository = local.group() == "git" and text[end : end + 1] == ":"
+            is_file = domain.group().rsplit(".", 1)[-1].lower() in _FILE_ENDINGS
+            if not (is_password or is_repository or is_file):
+                yield Found(start, end, "EmailAddress", 0.95, {"rule": "email"})
         at = text.find("@", at + 1)
-
-
-def _is_mailbox(text: str, local: re.Match[str], domain: re.Match[str]) -> bool:
-    """Not a file name, not the password in a URL, not the user of a repository's address."""
-    start, end = local.start(), domain.end()
-    if text[start - 1 : start] == ":" and "://" in text[max(0, start - 80) : start].rsplit(maxsplit=1)[-1]:
-        return False
-    if local.group() == "git" and text[end : end + 1] == ":":
-        return False
-    return text[domain.start() : end].rsplit(".", 1)[-1].lower() not in _FILE_ENDINGS
 
 
 # --- IBAN -----------------------------------------------------------------------------------------------------
@@ -235,30 +231,29 @@ class PiiScan(Scan):
 
     def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
         self._table = table
-        self._phones = PhoneFinder(regions)
-        unused = {number for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE) if not self._phones.is_needed(form)}
+        phones = PhoneFinder(regions)
+        finders: list[Callable[[Page], Iterator[Found]]] = [
+            _find_emails,
+            partial(_find_ibans, 1, table),
+            *(partial(phones.find, form, number, table) for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE)),
+            *(partial(find_form, form, number, table) for number, form in enumerate(FORMS, _FIRST_FORM)),
+        ]
+        unused = {number for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE) if not phones.is_needed(form)}
         asked = {number for number, entity in enumerate(_PATTERN_ENTITIES) if entity in entities}
-        self._wanted = frozenset(asked - unused)
+        self._finders = {number: finders[number] for number in asked - unused}
 
     def __call__(self, text: str) -> list[Detection]:
         data = flatten(text)
-        numbers = [number for number in self._table.occurring(data) if number in self._wanted]
+        numbers = [number for number in self._table.occurring(data) if number in self._finders]
         if not numbers:
             return []
         page = Page(text, data)
-        found = [hit for number in numbers for hit in self._find(number, page)]
-        return detections(keep_best(found), text, "pii")
+        found = [hit for number in numbers for hit in self._finders[number](page)]
+        return report(found, text, "pii")
 
     def may_find(self, text: str) -> bool:
         """Whether any wanted form occurs."""
-        return not self._wanted.isdisjoint(self._table.occurring(flatten(text)))
-
-    def _find(self, number: int, page: Page) -> Iterator[Found]:
-        if number >= _FIRST_FORM:
-            return find_form(FORMS[number - _FIRST_FORM], number, self._table, page)
-        if number >= _FIRST_PHONE:
-            return self._phones.find(PHONE_FORMS[number - _FIRST_PHONE], number, self._table, page)
-        return _find_ibans(number, self._table, page) if number else _find_emails(page)
+        return not self._finders.keys().isdisjoint(self._table.occurring(flatten(text)))
 
 
 def _read_regions(params: Params) -> tuple[str, ...] | None:
@@ -283,11 +278,7 @@ async def open_pii_detector(options: Mapping[str, Any]) -> AsyncIterator[Scannin
     for region in regions:  # The library reads its tables on first use: better now than in a request.
         _region_of("0", region)
 
-    default = PiiScan(table, entities, regions)
-
     def prepare(params: Params) -> Scan:
-        if params.is_empty:
-            return default
         asked = _read_regions(params)
         return PiiScan(table, params.choices("entities", ENTITIES) or entities, regions if asked is None else asked)
 

@@ -22,9 +22,8 @@ from lockgate.detectors.scanning import (
     PatternTable,
     Scan,
     ScanningDetector,
-    detections,
     flatten,
-    keep_best,
+    report,
 )
 from lockgate.gate.values import Detection
 from lockgate.params import Params
@@ -145,7 +144,7 @@ class SecretScan(Scan):
     def __call__(self, text: str) -> list[Detection]:
         page = flatten(text)
         found = [hit for number in self._table.occurring(page) for hit in self._find(number, page)]
-        return detections(keep_best(found), text, "secret")
+        return report(found, text, "secret")
 
     def may_find(self, text: str) -> bool:
         """Whether any form occurs."""
