@@ -7,7 +7,7 @@ and writes what the endpoint's own words make of it. Whole answers and streams g
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lockgate.api.guardrails.format import DetectorMap, Masks
 from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
@@ -44,28 +44,31 @@ _ONE_LANE = ("content",)
 RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
 
 
-class Border(Protocol):
-    """What an endpoint makes of messages and releases, in its own words."""
+class AnswerWriter:
+    """Makes frames of a backend's messages, and the bytes of the answer of their releases."""
 
-    found_in_prompt: Sequence[Detection]
-    warnings: list[dict[str, str]]
-    is_blocked: bool  # a policy has cut the answer off: nothing more of it is written
-    account: Account
+    to_frames: Callable[[dict[str, Any]], Iterable[Frame]]  # of one message
 
-    def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """A message of the backend as frames."""
+    def __init__(self) -> None:
+        self.found_in_prompt: Sequence[Detection] = ()
+        self.warnings: list[dict[str, str]] = []
+        self.is_blocked = False  # a policy has cut the answer off: nothing more of it is written
+        self.account = NO_ACCOUNT
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
-        """What a release says to the client: all of it, or what the verdict leaves of it."""
+        """The bytes that leave with a release; `verdict` says why its text was changed."""
+        raise NotImplementedError
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice; asked when the answer is complete."""
+        return ()
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
-        """What reviewers found in a choice."""
+        """Keep what reviewers found in a choice."""
 
     def finish(self) -> bytes:
-        """The last words, or the whole answer."""
+        """The last bytes, or the whole answer."""
+        raise NotImplementedError
 
 
 class Plan(NamedTuple):
@@ -83,7 +86,7 @@ class Job(NamedTuple):
     generation: Generation
     plan: Plan
     lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
-    border: Border
+    border: AnswerWriter
     is_stream: bool
     text: str  # what is read of the prompt
     masks: Masks

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints that generate text by `model_id`: their requests, and their answers whole and in streams.
-
-A message here is what a generation backend gives: the answer's own fields. Whole answers and streams differ in when
-they are written, not in what they hold. Decides nothing about findings.
-"""
+"""The endpoints that generate text by `model_id`: their requests, and their answers whole and in streams."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, from_reviews, read_masks
 from lockgate.api.openai.events import encode_event
 from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode
 from lockgate.api.openai.whole_answer import FILTERED
-from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame, Generated, Subject
@@ -123,11 +119,6 @@ class Wanted(NamedTuple):
     masks: Masks = ()
     policy: str | None = None
 
-    @property
-    def body(self) -> dict[str, Any]:
-        """What the backend is asked."""
-        return {"text": self.text, "params": self.params}
-
 
 def read_classification(request: Any) -> Wanted:
     """A request of a classification endpoint."""
@@ -178,20 +169,17 @@ def _in_order(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {key: answer[key] for key in _ORDER if key in answer}
 
 
-class WholeText:
+class WholeText(AnswerWriter):
     """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
 
     def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
+        super().__init__()
         self._wanted = wanted
         self._hides = hides
         self._told = ""
         self._is_filtered = False
         self._message: dict[str, Any] = {}
         self._found: list[Detection] = []
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.warnings: list[dict[str, str]] = []
-        self.is_blocked = False
-        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The text, also when it is empty."""
@@ -216,13 +204,13 @@ class WholeText:
     def finish(self) -> bytes:
         """The answer."""
         results: dict[str, Any] = {}
-        warnings: list[dict[str, str]] = []
-        if self.found_in_prompt:
-            results["input"] = to_words(self.found_in_prompt)
-            warnings.append(_UNSUITABLE_INPUT)
+        warnings = self.warnings
         if self._found:
             results["output"] = to_words(sorted(self._found, key=lambda one: one.start))
-            warnings.append(_UNSUITABLE_OUTPUT)
+            warnings = [_UNSUITABLE_OUTPUT, *warnings]
+        if self.found_in_prompt:
+            results = {"input": to_words(self.found_in_prompt), **results}
+            warnings = [_UNSUITABLE_INPUT, *warnings]
         answer = self._message | {"token_classification_results": results}
         if self._hides:
             answer["generated_text"] = self._told
@@ -231,7 +219,6 @@ class WholeText:
             answer["finish_reason"] = FILTERED
         answer.setdefault("input_token_count", 0)
         answer.pop("start_index", None)
-        warnings += self.warnings
         if warnings:
             answer["warnings"] = warnings
         self.account.add(answer)
@@ -242,7 +229,7 @@ class ReviewedText(WholeText):
     """The answer of generation-detection."""
 
     def finish(self) -> bytes:
-        """The answer."""
+        """The answer without places of findings."""
         answer = {
             "generated_text": self._message.get("generated_text") or "",
             "detections": from_reviews(self._found),
@@ -251,18 +238,17 @@ class ReviewedText(WholeText):
         return encode(answer)
 
 
-class TextEvents:
+class TextEvents(AnswerWriter):
     """A stream of generated text: messages as they come, or one event for each release."""
 
+    _counts_from_event = False  # spans count from the text of the event, not of the stream
+
     def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
+        super().__init__()
         self._is_guarded = is_guarded
         self._hides = hides
         self._count = 0
         self._unsaid: list[Frame] = []  # messages without text that go along with the next event
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.warnings: list[dict[str, str]] = []
-        self.is_blocked = False
-        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each message."""
@@ -275,23 +261,18 @@ class TextEvents:
         is_blocked = verdict is not None and verdict.is_blocked
         self.is_blocked |= is_blocked
         if not self._is_guarded:
-            events = [self._relay(frame.fields) for frame in release.frames if frame.fields is not None]
+            messages = [frame.fields for frame in release.frames if frame.fields is not None]
+            events = [{"input_token_count": 0, **one, "token_classification_results": {}} for one in messages]
         elif release.text or release.detections:
             events = [self._event(release, is_blocked=is_blocked)]
         else:
             events = self._pass_silent(release)
-        return b"".join([self._encode(self._with_prompt(event)) for event in events])
-
-    def _encode(self, event: dict[str, Any]) -> bytes:
-        self.account.add(event)
-        return encode_event(_in_order(event))
-
-    def subjects(self) -> Iterable[tuple[int, Subject]]:
-        """Nothing: reviewers do not read these streams."""
-        return ()
-
-    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
-        """Nobody has reviewed anything."""
+        written = b""
+        for event in events:
+            self._add_prompt(event)
+            self.account.add(event)
+            written += encode_event(_in_order(event))
+        return written
 
     def finish(self) -> bytes:
         """The end of the stream, which has no mark."""
@@ -299,36 +280,36 @@ class TextEvents:
         if not (self.warnings or self.found_in_prompt or told):
             return b""
         last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
-        last = self._with_prompt(last)
-        warnings = [*last.get("warnings", ()), *self.warnings]
-        return encode_event(_in_order(last | ({"warnings": warnings} if warnings else {})) | told)
+        self._add_prompt(last)
+        if self.warnings:
+            last["warnings"] = [*last.get("warnings", ()), *self.warnings]
+        return encode_event(_in_order(last) | told)
 
     def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
         """The event of messages without text, if one is due; else what they tell of the prompt is kept."""
-        if any(self._is_due(frame.fields) for frame in release.frames):
-            return [self._event(release, is_blocked=False)]
-        self._unsaid += [frame for frame in release.frames if _tells_of_prompt(frame.fields)]
+        counting = []  # messages that count or list the tokens of the prompt: they can wait for the text
+        for frame in release.frames:
+            message = frame.fields or {}
+            counts = message.get("input_token_count") or message.get("input_tokens")
+            has_ended = message.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED"
+            if has_ended or message.get("tokens") or (counts and self._unsaid):
+                return [self._event(release, is_blocked=False)]
+            counting += [frame] if counts else []
+        self._unsaid += counting
         return []
 
-    def _is_due(self, message: Mapping[str, Any] | None) -> bool:
-        """Whether a message without text needs an event; one that tells of the prompt can wait for the text."""
-        return _says_something(message) or bool(self._unsaid and _tells_of_prompt(message))
-
-    def _with_prompt(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The first event also tells what was masked in the prompt."""
+    def _add_prompt(self, event: dict[str, Any]) -> None:
+        """The first event also reports what was masked in the prompt."""
         if self.found_in_prompt:
             results = {"input": to_words(self.found_in_prompt)} | event["token_classification_results"]
             event |= {"token_classification_results": results, "warnings": [_UNSUITABLE_INPUT]}
             self.found_in_prompt = ()
-        return event
-
-    def _relay(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        return {"input_token_count": 0, **message, "token_classification_results": {}}
 
     def _event(self, release: Release, *, is_blocked: bool) -> dict[str, Any]:
         event = self._fields_of(release)
         event["generated_text"] = release.text
-        event["token_classification_results"] = {"output": self._words_of(release)}
+        shift = -release.start if self._counts_from_event else 0
+        event["token_classification_results"] = {"output": to_words(release.detections, shift)}
         event["start_index"], event["processed_index"] = release.told or (release.start, release.end)
         if self._hides:
             event["tokens"] = []
@@ -336,38 +317,17 @@ class TextEvents:
             event["finish_reason"] = FILTERED
         return event
 
-    def _words_of(self, release: Release) -> list[dict[str, Any]]:
-        """The findings of a release, placed in the whole text."""
-        return to_words(release.detections)
-
     def _fields_of(self, release: Release) -> dict[str, Any]:
         """The fields of the messages that leave with a release, and of those that waited for it."""
-        waiting, self._unsaid = self._unsaid, []
-        return _fields_by_frame([*waiting, *release.frames])
-
-
-def _fields_by_frame(frames: Iterable[Frame]) -> dict[str, Any]:
-    """What the messages carry whose last character leaves now: each leaves once."""
-    event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
-    for frame in frames:
-        message = frame.fields or {}
-        for key in ("finish_reason", "generated_token_count", "seed"):
-            if key in message:
-                event[key] = message[key]
-        event["tokens"] = [*event["tokens"], *message.get("tokens", ())]
-        event["input_token_count"] = message.get("input_token_count") or event["input_token_count"]
-        if message.get("input_tokens"):
-            event["input_tokens"] = [*event.get("input_tokens", ()), *message["input_tokens"]]
-    return event
-
-
-def _says_something(message: Mapping[str, Any] | None) -> bool:
-    """Whether a message without text tells how the text ended, or of tokens."""
-    known = message or {}
-    return known.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED" or bool(known.get("tokens"))
-
-
-def _tells_of_prompt(message: Mapping[str, Any] | None) -> bool:
-    """Whether a message counts or lists the tokens of the prompt, as the first one of a stream does."""
-    known = message or {}
-    return bool(known.get("input_token_count") or known.get("input_tokens"))
+        event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
+        for frame in [*self._unsaid, *release.frames]:
+            message = frame.fields or {}
+            for key in ("finish_reason", "generated_token_count", "seed"):
+                if key in message:
+                    event[key] = message[key]
+            event["tokens"] = [*event["tokens"], *message.get("tokens", ())]
+            event["input_token_count"] = message.get("input_token_count") or event["input_token_count"]
+            if message.get("input_tokens"):
+                event["input_tokens"] = [*event.get("input_tokens", ()), *message["input_tokens"]]
+        self._unsaid = []
+        return event

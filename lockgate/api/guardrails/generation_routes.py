@@ -4,7 +4,7 @@
 from functools import partial
 
 from lockgate.api.formats import Formats
-from lockgate.api.guarded_answer import Answering, Job, Plan
+from lockgate.api.guarded_answer import Answering, AnswerWriter, Job, Plan
 from lockgate.api.guardrails import generation_format as wire
 from lockgate.api.openai.events import encode_event
 from lockgate.api.openai.format import encode
@@ -50,26 +50,14 @@ class GenerationRoutes:
         answering.check_thresholds(request.detectors)
         params = wire.read_params(request.text_gen_parameters)
         wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
-        border = wire.ReviewedText(wanted)
         plan = await self._plan(exchange, wanted, TEXT_GENERATION, is_stream=False)
-        await answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=False))
+        await self._carry_out(exchange, wanted, plan, wire.ReviewedText(wanted), is_stream=False)
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
         raw = await exchange.request.read_json(self._answering.limits.body_bytes)
         return wire.read_classification(await decode(raw, self._formats.classification.decode))
 
     async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
-        self._check(wanted)
-        plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
-        border: wire.WholeText | wire.TextEvents
-        if is_stream:
-            is_guarded = bool(plan.policy.output) and not plan.policy.is_shadow
-            border = self._formats.text_events(is_guarded=is_guarded, hides=plan.policy.hides)
-        else:
-            border = wire.WholeText(wanted, hides=plan.policy.hides)
-        await self._answering.carry_out(exchange, self._job(exchange, wanted, plan, border, is_stream=is_stream))
-
-    def _check(self, wanted: wire.Wanted) -> None:
         if not wanted.model:
             raise InvalidRequest("`model_id` is required")
         if not wanted.text:
@@ -78,6 +66,12 @@ class GenerationRoutes:
         if any(not start < end <= size for start, end in wanted.masks):
             raise InvalidRequest("invalid masks")
         self._answering.check_thresholds(wanted.input, wanted.output)
+        plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
+        writer: AnswerWriter = wire.WholeText(wanted, hides=plan.policy.hides)
+        if is_stream:
+            is_guarded = bool(plan.policy.output) and not plan.policy.is_shadow
+            writer = self._formats.text_events(is_guarded=is_guarded, hides=plan.policy.hides)
+        await self._carry_out(exchange, wanted, plan, writer, is_stream=is_stream)
 
     async def _plan(self, exchange: Exchange, wanted: wire.Wanted, output_type: str, *, is_stream: bool) -> Plan:
         answering = self._answering
@@ -92,31 +86,26 @@ class GenerationRoutes:
             exchange, policy, (wanted.input, answering.rules(TEXT_CONTENTS)), (wanted.output, rules)
         )
 
-    def _job(
-        self,
-        exchange: Exchange,
-        wanted: wire.Wanted,
-        plan: Plan,
-        border: wire.WholeText | wire.TextEvents,
-        *,
-        is_stream: bool,
-    ) -> Job:
-        generation = Generation(wanted.model, wanted.body, self._answering.headers(exchange))
-        return Job(
+    async def _carry_out(
+        self, exchange: Exchange, wanted: wire.Wanted, plan: Plan, writer: AnswerWriter, *, is_stream: bool
+    ) -> None:
+        answering, strategy = self._answering, Strategy.MAX_PROCESSED_INDEX
+        body = {"text": wanted.text, "params": wanted.params}
+        generation = Generation(wanted.model, body, answering.headers(exchange))
+        job = Job(
             self._backend,
             generation,
             plan,
-            partial(
-                self._answering.lanes, is_stream=is_stream, strategy=Strategy.MAX_PROCESSED_INDEX, feeds_empty=True
-            ),
-            border,
+            partial(answering.lanes, is_stream=is_stream, strategy=strategy, feeds_empty=True),
+            writer,
             is_stream,
             wanted.text,
             wanted.masks,
             block=lambda blocked, warnings: _block(plan, blocked, warnings, is_stream=is_stream),
             warn=lambda code, words: {"id": code, "message": words},
-            with_prompt=lambda masked, _: generation._replace(body=wanted.body | {"text": masked}),
+            with_prompt=lambda masked, _: generation._replace(body=body | {"text": masked}),
         )
+        await answering.carry_out(exchange, job)
 
 
 def _block(plan: Plan, blocked: InputBlocked, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.openai.deltas import (
     CONTENT,
     EVENT_KEYS,
@@ -28,7 +29,6 @@ from lockgate.api.openai.format import (
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import FILTERED, Dialect, input_entries
-from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
@@ -44,7 +44,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
     return b"data: " + encode(event) + b"\n\n"
 
 
-class EventWriter:
+class EventWriter(AnswerWriter):
     """Writes one stream.
 
     Messages that pass are written as they came. Of held text each release is one event; what has no text leaves in its
@@ -55,6 +55,7 @@ class EventWriter:
     _repeats_usage = False  # in the last event, where it has left with its message
 
     def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
+        super().__init__()
         if options.is_shadow:
             options = options._replace(trailing=frozenset())  # findings are not reported
         self._dialect = dialect
@@ -71,10 +72,6 @@ class EventWriter:
         self._segments = self._reader.segments
         self._reviewed: dict[int, Sequence[Detection]] = {}
         self.to_frames = self._reader.choose()
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.warnings: list[dict[str, str]] = []
-        self.is_blocked = False
-        self.account = NO_ACCOUNT
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.openai.deltas import (
     CALL_KEYS,
     CALLS_LANE,
@@ -25,7 +26,6 @@ from lockgate.api.openai.format import (
     warn,
 )
 from lockgate.api.openai.tool_calls import CallReader, list_call_texts, with_texts
-from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
 from lockgate.gate.release import Release
@@ -58,7 +58,7 @@ CHATS = Dialect("chat", True, "chat.completion", "chat.completion.chunk", ("prom
 TEXTS = Dialect("text", False, "text_completion", "text_completion", ("usage",), _UNREAD)
 
 
-class WholeAnswer:
+class WholeAnswer(AnswerWriter):
     """One answer on its way: its choices become frames, their findings come back, and it is written."""
 
     def __init__(
@@ -70,6 +70,7 @@ class WholeAnswer:
         fallback: str | None = None,
         lanes: frozenset[str] | None = None,
     ) -> None:
+        super().__init__()
         self._dialect = dialect
         self._is_chat = dialect.is_chat
         self._asked = asked
@@ -88,10 +89,6 @@ class WholeAnswer:
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
         self._reviewed: dict[int, Sequence[Detection]] = {}
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.warnings: list[dict[str, str]] = []
-        self.is_blocked = False  # as a whole: every choice is judged on its own
-        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each choice that has a text to read."""
@@ -130,8 +127,7 @@ class WholeAnswer:
             yield self._frame(place, field, words)
         for call in list_call_texts(message, is_whole=True) if CALLS_LANE in self._named_lanes else ():
             reader = CallReader(call)
-            plain = reader.feed(call.text)
-            if plain:
+            if plain := reader.feed(call.text):
                 self._calls[len(self._lanes)] = reader
                 yield self._frame(place, call.field, plain)
 
@@ -224,11 +220,9 @@ class WholeAnswer:
     def finish(self) -> bytes:
         """The answer."""
         answer = self._build_answer()
-        detections = self._detections()
-        if detections:
+        if detections := self._detections():
             answer["detections"] = detections
-        warnings = self._warnings()
-        if warnings:
+        if warnings := self._warnings():
             answer["warnings"] = warnings
         self.account.add(answer)
         return encode(answer | self.account.tell())
@@ -239,7 +233,7 @@ class WholeAnswer:
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
         if not self._hides:
             answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
-        else:  # other fields of an answer may show what its texts no longer do
+        else:  # other fields of an answer may show the hidden text
             answer = {key: message[key] for key in EVENT_KEYS if key in message}
         answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
         for key in self._dialect.last_keys:

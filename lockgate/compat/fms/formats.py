@@ -9,7 +9,7 @@ import msgspec
 
 from lockgate.api.formats import Formats
 from lockgate.api.guardrails.format import DetectorMap, MaskList, encode_line
-from lockgate.api.guardrails.generation_format import Parameters, TextEvents, to_words
+from lockgate.api.guardrails.generation_format import Parameters, TextEvents
 from lockgate.api.openai.format import ChatFields, TextFields, read_request
 from lockgate.api.shapes import Shape
 from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, Ledger, build_blocked
@@ -68,6 +68,8 @@ class PlainClassification(msgspec.Struct, forbid_unknown_fields=True):
 class FmsTextEvents(TextEvents):
     """Each event carries the fields of the messages that the chunker names for its chunk; spans count from its text."""
 
+    _counts_from_event = True
+
     def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
         super().__init__(is_guarded=is_guarded, hides=hides)
         self._ledger = Ledger()
@@ -81,9 +83,6 @@ class FmsTextEvents(TextEvents):
     def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
         """No event: messages without text leave only with a chunk."""
         return []
-
-    def _words_of(self, release: Release) -> list[dict[str, Any]]:
-        return to_words(release.detections, -release.start)
 
     def _fields_of(self, release: Release) -> dict[str, Any]:
         """The fields of the messages that the chunker names for its chunk (G-145)."""
