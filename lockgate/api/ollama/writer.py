@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of configured models for Ollama's clients: messages in OpenAI's format become lines, or one object."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
+from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
 from lockgate.api.openai.turn_fields import Scribe
 from lockgate.api.openai.whole_answer import FILTERED, input_entries
-from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.release import Release
-from lockgate.gate.values import Detection, Frame, Subject
+from lockgate.gate.values import Detection, Frame
 from lockgate.gate.verdicts import Verdict
 from lockgate.guard.request import InputBlocked
 
 
-class OllamaWriter:
+class OllamaWriter(AnswerWriter):
     """Writes the first choice of an answer: its text as it is released, and at its end what was found."""
 
     def __init__(self, scribe: Scribe, asked: Asked, fallback: str) -> None:
+        super().__init__()
         self._scribe = scribe
         self._asked = asked
         self._fallback = fallback
@@ -28,10 +29,6 @@ class OllamaWriter:
         self._end = "stop"
         self._usage: dict[str, int] | None = None
         self._has_begun = False
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.warnings: list[dict[str, str]] = []
-        self.is_blocked = False
-        self.account = NO_ACCOUNT
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The text of the first choice."""
@@ -53,13 +50,6 @@ class OllamaWriter:
         if verdict is not None and verdict.is_blocked:
             self.is_blocked, self._end = True, FILTERED
         return self._say(release.text)
-
-    def subjects(self) -> Iterable[tuple[int, Subject]]:
-        """Nothing: reviewers are not chosen for these routes."""
-        return ()
-
-    def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
-        """There are no reviews."""
 
     def finish(self) -> bytes:
         """The end of a stream, or the whole answer."""
