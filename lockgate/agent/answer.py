@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lockgate.errors import HeldTooMuch, TimedOut, TurnFailed, UpstreamError
+from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TurnFailed, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
@@ -35,6 +35,7 @@ from lockgate.rag.sources import Inspected
 from lockgate.telemetry import Event, log_event, name_causes
 
 T = TypeVar("T")
+Fail = Callable[[UpstreamError, bool], LockgateError]  # of a failure, and whether the model has said something
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
@@ -154,7 +155,7 @@ async def list_pieces(
         raise fail_check(error) from error
 
 
-def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -> TurnFailed:
+def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> LockgateError:
     """The error for a model that failed. Its words are for nobody: they may quote the prompt or a header.
 
     One that falls silent after it has begun is as good as gone: too late is only a first word.
@@ -171,13 +172,13 @@ def fail_model(error: UpstreamError, model: Model, *, has_begun: bool = False) -
 def listen(call: ModelCall, facts: Facts) -> Source:
     """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
     generate = partial(call.model.generate, call.messages, {**call.params, "stream": True})
-    return keep_pace(generate, call.pace, call.model, partial(_note, facts))
+    return keep_pace(generate, call.pace, partial(fail_model, call.model), partial(_note, facts))
 
 
 async def keep_pace(
-    generate: Callable[[], AsyncGenerator[T, None]], pace: Pace, model: Model, has_text: Callable[[T], bool]
+    generate: Callable[[], AsyncGenerator[T, None]], pace: Pace, fail: Fail, has_text: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """What the model says, each time within its time; its failures are TurnFailed."""
+    """What the model says, each time within its time; `fail` makes the error for its failure."""
     clock, has_begun = asyncio.get_running_loop().time, False
     until = clock() + pace.first_token_s
     try:
@@ -189,7 +190,7 @@ async def keep_pace(
                     until, has_begun = clock() + pace.token_gap_s, True
                 yield burst
     except UpstreamError as error:
-        raise fail_model(error, model, has_begun=has_begun) from error
+        raise fail(error, has_begun) from error
 
 
 async def collect(source: Source) -> Source:

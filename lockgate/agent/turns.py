@@ -244,7 +244,7 @@ class _Turn:
             async with run_group() as self._group:
                 return await self._agent.graphs.run(state, tools)
         except UpstreamError as error:
-            raise fail_model(error, self._agent.main) from error
+            raise fail_model(self._agent.main, error) from error
 
     @asynccontextmanager
     async def _within(self) -> AsyncIterator[None]:

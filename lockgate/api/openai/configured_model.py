@@ -28,7 +28,7 @@ from lockgate.api.openai.format import CHAT, Asked, read_request
 from lockgate.api.openai.turn_fields import ROLES, choose_params
 from lockgate.api.openai.whole_answer import TEXTS, Dialect
 from lockgate.api.shapes import Shape
-from lockgate.errors import InvalidRequest, UpstreamError
+from lockgate.errors import InvalidRequest, LockgateError, Rejected, UpstreamError
 from lockgate.gate.messages import all_text_of
 from lockgate.gate.values import Frame, Generation, Message
 from lockgate.interfaces import Backend, ChatModel, Headers, Model
@@ -38,7 +38,7 @@ _BODY = ("stream", "stream_options", "messages", "prompt")
 _GUARDS = frozenset({"detectors", "_prompt_masks"})
 _SESSION_FIELDS = ("session_id", "query_type")
 _TEXT_ONLY = frozenset({"best_of", "echo", "logprobs", "suffix"})  # a chat has no such parameter, or another one
-_USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_REFUSALS, _REFUSED = (400, 422), "the model refused the request"
 
 
 class ConfiguredModel:
@@ -98,13 +98,19 @@ class _PacedChat:
         try:
             return await self._chat.generate(request)
         except UpstreamError as error:
-            raise fail_model(error, self._model) from error
+            raise self._fail(error, False) from error
 
     def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        return keep_pace(partial(self._chat.stream, request), self._pace, self._model, bool)
+        return keep_pace(partial(self._chat.stream, request), self._pace, self._fail, bool)
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
         return 0
+
+    def _fail(self, error: UpstreamError, has_begun: bool) -> LockgateError:
+        """The error for a failure of the server; one that refuses the request blames the caller."""
+        failed = fail_model(self._model, error, has_begun)
+        is_refused = isinstance(error, Rejected) and error.status in _REFUSALS
+        return InvalidRequest(_REFUSED, status=400) if is_refused else failed
 
 
 class _FrameChat:
