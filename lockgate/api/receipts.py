@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receipts as they are told, and which texts of a message their digest covers.
+"""Receipts as they are sent, and which texts of a message their digest covers (docs/receipts.md).
 
-Whoever writes an answer and whoever checks it take the frames out of the same objects with the same functions, so the
-two cannot drift apart. Lanes and shapes are written down in docs/receipts.md. Refuses to know how the objects travel,
-and decides nothing about them.
+Writers of answers and `lockgate verify` list the frames of a message with the same functions.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -106,9 +104,7 @@ def encode_receipt(receipt: Receipt) -> str:
 
 
 class Account(NamedTuple):
-    """What an answer reports at its end: the receipt, what made-up names stand for if that was asked, and findings
-    that no other event reports.
-    """
+    """What an answer reports at its end: the receipt, pseudonyms if asked for, findings that no event reports."""
 
     receipt: Receipt | None = None
     pseudonyms: Mapping[str, str] | None = None
@@ -154,9 +150,11 @@ def add_frames(chain: FrameChain, event: Mapping[str, Any]) -> None:
 def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The texts of a message of any of our streams and answers with their lanes, in the order in which they count."""
     frames: list[tuple[str, str]] = []
-    for place, choice in enumerate(_items(event.get("choices"))):
-        if isinstance(choice, dict):
-            _list_choice(frames, _find_index(choice, place), choice)
+    for index, choice in _list_objects(event.get("choices")):
+        for key in ("delta", "message"):  # also where a choice has both
+            if isinstance(choice.get(key), dict):
+                _list_spoken(frames, f"{index}/", choice[key])
+        _keep(frames, f"{index}/text", choice.get("text"))
     for key, lane in _TOP:
         _keep(frames, lane, event.get(key))
     message = event.get("message")
@@ -180,15 +178,6 @@ def _find_only_content(event: Mapping[str, Any]) -> str | None:
     return text if type(text) is str and _TOP_KEYS.isdisjoint(event) else None
 
 
-def _list_choice(frames: list[tuple[str, str]], index: int, choice: dict[str, Any]) -> None:
-    """All that a client could read of a choice, also where it has both a delta and a message."""
-    for key in ("delta", "message"):
-        spoken = choice.get(key)
-        if isinstance(spoken, dict):
-            _list_spoken(frames, f"{index}/", spoken)
-    _keep(frames, f"{index}/text", choice.get("text"))
-
-
 def _list_spoken(frames: list[tuple[str, str]], prefix: str, spoken: dict[str, Any]) -> None:
     for key in _SPOKEN:
         said = spoken.get(key)
@@ -198,11 +187,9 @@ def _list_spoken(frames: list[tuple[str, str]], prefix: str, spoken: dict[str, A
         else:
             _keep(frames, prefix + key, said)
     _list_call(frames, f"{prefix}function_call/", spoken.get("function_call"), ("name", "arguments"))
-    for place, call in enumerate(_items(spoken.get("tool_calls"))):
-        if isinstance(call, dict):
-            inner = f"{prefix}tool_calls/{_find_index(call, place)}/"
-            for kind, keys in _CALLED:
-                _list_call(frames, inner, call.get(kind), keys)
+    for index, call in _list_objects(spoken.get("tool_calls")):
+        for kind, keys in _CALLED:
+            _list_call(frames, f"{prefix}tool_calls/{index}/", call.get(kind), keys)
 
 
 def _list_call(frames: list[tuple[str, str]], prefix: str, call: Any, keys: tuple[str, ...]) -> None:
@@ -216,11 +203,9 @@ def _keep(frames: list[tuple[str, str]], lane: str, text: Any) -> None:
         frames.append((lane, text))
 
 
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _find_index(value: dict[str, Any], place: int) -> int:
-    """The index that it tells, or else its place."""
-    index = value.get("index")
-    return index if type(index) is int else place
+def _list_objects(value: Any) -> Iterable[tuple[int, dict[str, Any]]]:
+    """The objects of a list, each with its index, or else its place."""
+    for place, one in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(one, dict):
+            index = one.get("index")
+            yield index if type(index) is int else place, one

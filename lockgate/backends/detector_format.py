@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests of the detector API and decodes its answers and refusals.
+"""Encodes requests of the detector API and decodes its answers and refusals, where servers differ leniently.
 
-More lenient than the API's text where real servers are (no `text`, `{}` or `null` for evidence and metadata, unknown
-keys), strict about offsets: whole numbers, the end not before the start. Bodies that do not fit raise ValueError or
-RecursionError, whose messages hold nothing of the text.
+Bodies that do not fit raise ValueError or RecursionError, whose messages hold nothing of the text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -181,12 +179,7 @@ def read_shared_contents(
 
 def read_results(body: bytes) -> list[Detection]:
     """The findings about the whole; their place means nothing."""
-    return [
-        Detection(
-            0, 0, "", one.detection, one.detection_type, one.score, "", to_evidence(one.evidence), one.metadata or None
-        )
-        for one in _decode_results(body)
-    ]
+    return [_to_detection(one, 0, 0, "") for one in _decode_results(body)]
 
 
 def read_refusal(status: int, body: bytes) -> Refusal:
@@ -200,19 +193,17 @@ def read_refusal(status: int, body: bytes) -> Refusal:
 
 def encode_found_contents(found: Iterable[Iterable[Detection]]) -> bytes:
     """The answer of a `text_contents` detector."""
-    return _encode([[_to_content_result(one) for one in of_text] for of_text in found])
+    return _encode(
+        [
+            [ContentResult(start=one.start, end=one.end, text=one.text, **_list_fields(one)) for one in of_text]
+            for of_text in found
+        ]
+    )
 
 
 def encode_found_results(found: Iterable[Detection]) -> bytes:
     """The answer of any other detector."""
-    return _encode(
-        [
-            PlainResult(
-                one.detection, one.detection_type, float(one.score), _from_evidence(one.evidence), _from_metadata(one)
-            )
-            for one in found
-        ]
-    )
+    return _encode([PlainResult(**_list_fields(one)) for one in found])
 
 
 def encode_refusal(code: int, message: str) -> bytes:
@@ -252,38 +243,23 @@ def _read_part(
 def _place(one: ContentResult, text: str) -> Detection:
     if one.end < one.start:
         raise ValueError("a result ends before it starts")
-    return Detection(
-        one.start,
-        one.end,
-        text[one.start : one.end] if one.text is None else one.text,
-        one.detection,
-        one.detection_type,
-        one.score,
-        "",
-        to_evidence(one.evidence),
-        one.metadata or None,
-    )
+    return _to_detection(one, one.start, one.end, text[one.start : one.end] if one.text is None else one.text)
 
 
-def _to_content_result(one: Detection) -> ContentResult:
-    return ContentResult(
-        start=one.start,
-        end=one.end,
-        text=one.text,
-        detection=one.detection,
-        detection_type=one.detection_type,
-        score=float(one.score),
-        evidence=_from_evidence(one.evidence),
-        metadata=_from_metadata(one),
-    )
+def _to_detection(one: ContentResult | PlainResult, start: int, end: int, text: str) -> Detection:
+    evidence = to_evidence(one.evidence)
+    return Detection(start, end, text, one.detection, one.detection_type, one.score, "", evidence, one.metadata or None)
 
 
-def _from_evidence(evidence: Sequence[Mapping[str, Any]]) -> list[Evidence] | None:
-    return msgspec.convert(list(evidence), list[Evidence]) if evidence else None
-
-
-def _from_metadata(one: Detection) -> dict[str, Any] | None:
-    return dict(one.metadata) if one.metadata else None
+def _list_fields(one: Detection) -> dict[str, Any]:
+    """The fields of a result besides its place."""
+    return {
+        "detection": one.detection,
+        "detection_type": one.detection_type,
+        "score": float(one.score),
+        "evidence": msgspec.convert(list(one.evidence), list[Evidence]) if one.evidence else None,
+        "metadata": dict(one.metadata) if one.metadata else None,
+    }
 
 
 def _without_nulls(value: Any, depth: int) -> Any:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replies of all foreign models and sources have in common: JSON that is forgiven much, usage, refusals, streams.
-
-Decides how much of a reply is forgiven, and that none may cost many times its size. Refuses to know any one server's
-shapes: those stand in modules of their own.
-"""
+"""Replies of upstream models and sources: lenient JSON within bounds, usage, refusals, streams."""
 
 import json
 import math

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our retrieve-and-answer API: what a request must look like, and the words of answers, events and errors.
+"""Messages of the retrieve-and-answer API: requests, answers, events and errors.
 
-What detectors bring is added to the answers only where they were asked for; without them every message is the existing
-aggregator's. Knows no rule beyond shape and limits.
+Without detectors every message is as the existing aggregator writes it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, get_args
 
@@ -128,10 +128,7 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def read_fault(words: str) -> InvalidField:
-    """What msgspec says of a body that does not fit, with its place as a field.
-
-    Nobody else takes its words apart. A wording that is not known is passed on as it is.
-    """
+    """The fault that a message of msgspec names, with its place as a field; unknown wordings are kept as they are."""
     found = _PLACE.fullmatch(words)
     words, place = (found[1], found[2]) if found else (words, "")
     if missing := _MISSING.match(words):
@@ -150,18 +147,15 @@ def read_fault(words: str) -> InvalidField:
 
 def encode_response(text: str, outcome: Outcome, told: Told) -> bytes:
     """The whole answer."""
-    body: dict[str, Any] = {"response": text, "sources": _tell_sources(outcome)}
-    body["retrieval_info"] = [{**_tell_retrieval(one), "error_message": one.error} for one in outcome.retrievals]
+    body = {"response": text}
     if told.is_guarded:
         add_frames(told.chain, body)
-    return _encode(body | _tell_rest(outcome, told))
+    return _encode(body | _tell_outcome(outcome, outcome.retrievals, told))
 
 
 def encode_done(outcome: Outcome, told: Told) -> bytes:
     """The last event of an answer."""
-    body: dict[str, Any] = {"sources": _tell_sources(outcome)}
-    body["retrieval_info"] = [{**_tell_retrieval(one), "error_message": one.error} for one in outcome.ended]
-    return _event(b"done", body | _tell_rest(outcome, told))
+    return _event(b"done", _tell_outcome(outcome, outcome.ended, told))
 
 
 def encode_step(step: Step, told: Told) -> bytes:
@@ -194,7 +188,11 @@ def encode_error_event(message: str) -> bytes:
 
 def encode_error(status: int, details: str) -> bytes:
     """An error that has no more to tell than its words."""
-    return _encode({"error": _name_error(status), "message": details, "details": {}})
+    name = _ERROR_NAMES.get(status, "error")
+    if name == "error":
+        with suppress(ValueError):
+            name = HTTPStatus(status).phrase.lower().replace(" ", "_")
+    return _encode({"error": name, "message": details, "details": {}})
 
 
 def encode_fault(error: Fault) -> bytes:
@@ -211,29 +209,11 @@ def encode_fault(error: Fault) -> bytes:
     return _encode({"error": name, "message": error.message, "details": details})
 
 
-def _name_error(status: int) -> str:
-    if status in _ERROR_NAMES:
-        return _ERROR_NAMES[status]
-    try:
-        return HTTPStatus(status).phrase.lower().replace(" ", "_")
-    except ValueError:
-        return "error"
-
-
 # Parts of answers.
 
 
 def _event(name: bytes, body: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, _encode(body))
-
-
-def _tell_sources(outcome: Outcome) -> dict[str, Any]:
-    named = name_documents(outcome.retrievals)
-    return {title: {"slug": one.source, "content": one.text} for title, one in named.items()}
-
-
-def _tell_retrieval(one: Retrieval) -> dict[str, Any]:
-    return {"path": one.path, "documents_retrieved": one.retrieved, "status": one.status.value}
 
 
 def _tell_ended(one: Retrieval, told: Told) -> dict[str, Any]:
@@ -245,8 +225,20 @@ def _tell_ended(one: Retrieval, told: Told) -> dict[str, Any]:
     return body
 
 
-def _tell_rest(outcome: Outcome, told: Told) -> dict[str, Any]:
-    rest: dict[str, Any] = {
+def _tell_outcome(outcome: Outcome, retrievals: Iterable[Retrieval], told: Told) -> dict[str, Any]:
+    """The fields that whole answers and last events share."""
+    named = name_documents(outcome.retrievals)
+    body: dict[str, Any] = {
+        "sources": {title: {"slug": one.source, "content": one.text} for title, one in named.items()},
+        "retrieval_info": [
+            {
+                "path": one.path,
+                "documents_retrieved": one.retrieved,
+                "status": one.status.value,
+                "error_message": one.error,
+            }
+            for one in retrievals
+        ],
         "metadata": {
             "retrieval_time_ms": outcome.retrieval_ms,
             "generation_time_ms": outcome.generation_ms,
@@ -255,35 +247,31 @@ def _tell_rest(outcome: Outcome, told: Told) -> dict[str, Any]:
         "usage": outcome.usage,
     }
     if told.has_citations or told.is_guarded:
-        rest["citations"] = [
+        body["citations"] = [
             {"path": one.path, "start": one.start, "end": one.end, "is_retrieved": one.is_known}
             for one in outcome.citations
         ]
     if told.is_guarded:
-        rest["outcome"] = _tell_outcome(outcome)
-        rest["detections"] = _tell_detections(outcome)
-        rest["warnings"] = _tell_warnings(outcome)
-        rest["receipt"] = build_receipt(outcome.receipt, told.chain)
+        answered = "answer_blocked" if outcome.is_answer_blocked else "answered"
+        body["outcome"] = "prompt_blocked" if outcome.is_prompt_blocked else answered
+        body["detections"] = _tell_detections(outcome)
+        body["warnings"] = _tell_warnings(outcome)
+        body["receipt"] = build_receipt(outcome.receipt, told.chain)
         if told.has_names:
-            rest["pseudonyms"] = dict(outcome.pseudonyms)
-    return rest
-
-
-def _tell_outcome(outcome: Outcome) -> str:
-    if outcome.is_prompt_blocked:
-        return "prompt_blocked"
-    return "answer_blocked" if outcome.is_answer_blocked else "answered"
+            body["pseudonyms"] = dict(outcome.pseudonyms)
+    return body
 
 
 def _tell_detections(outcome: Outcome) -> dict[str, Any]:
     inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
+    found = outcome.found_in_answer
     told = {
         "input": from_detections(outcome.found_in_prompt),
         "documents": [tell_inspected(one) for one in inspected],
-        "output": from_detections(_without(outcome.found_in_answer, outcome.grounding)),
-        "grounding": from_detections(_only(outcome.found_in_answer, outcome.grounding)),
+        "output": from_detections([one for one in found if one.detector_id not in outcome.grounding]),
+        "grounding": from_detections([one for one in found if one.detector_id in outcome.grounding]),
     }
-    return {section: found for section, found in told.items() if found}
+    return {section: results for section, results in told.items() if results}
 
 
 def tell_inspected(one: Inspected, write: Callable[[Iterable[Detection]], Any] = from_detections) -> dict[str, Any]:
@@ -303,11 +291,3 @@ def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
     if outcome.found_in_answer:
         warnings.append(UNSUITABLE_OUTPUT)
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.excused.items()]
-
-
-def _only(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
-    return [one for one in found if one.detector_id in names]
-
-
-def _without(found: Iterable[Detection], names: Sequence[str]) -> list[Detection]:
-    return [one for one in found if one.detector_id not in names]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retrieve and answer: from a request to the question that the pipeline carries out, and its steps to the client.
-
-Decides what a request may ask for: how many sources, which detectors, under which policy. Knows no rule of retrieval.
-"""
+"""Retrieve and answer: makes a question of a request, and events or one answer of its steps."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,7 +29,6 @@ from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, Chosen
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import fail_check
-from lockgate.interfaces import Headers
 from lockgate.opened_agents import build_policy
 from lockgate.rag.answer import Limits, Outcome, Question, RetrievalStarted, Step, Tell, Token, answer
 from lockgate.rag.sources import NamedSource
@@ -52,8 +48,7 @@ class ChatRoutes:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._answering = Answering(gateway)
-        self._settings = gateway.settings.aggregator
-        settings = self._settings
+        self._settings = settings = gateway.settings.aggregator
         self._limits = Limits(settings.retrieval_timeout_s, settings.generation_timeout_s, settings.total_timeout_s)
 
     async def answer_whole(self, exchange: Exchange) -> None:
@@ -151,15 +146,9 @@ class ChatRoutes:
         plan = self._answering.lanes(guards, is_stream=is_stream, strategy=Strategy.FRONTIER)
         return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
 
-    # Detectors.
-
-    def _find_default(self, model: wire.EndpointRef) -> str | None:
-        """The policy of a model of ours, for requests that name none."""
-        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
-        return own.policy if own is not None else None
-
     async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Policy:
-        default = self._find_default(model)
+        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
+        default = own.policy if own is not None else None  # of a configured model
         if wanted is None and default is None:
             return Policy()
         answering = self._answering
@@ -182,7 +171,7 @@ class ChatRoutes:
             "output": answering.rules(TEXT_CONTENTS, whole_text_holds=holds),
             "grounding": answering.rules(TEXT_CONTEXT_DOC),
         }
-        headers = _without_authorization(answering.headers(exchange))
+        headers = [one for one in answering.headers(exchange) if one[0] != "authorization"]  # it is for us alone
         chosen: dict[str, Chosen] = {}
         for name in _SECTIONS:
             with _blaming(f"detectors.{name}"):
@@ -230,11 +219,6 @@ def _blaming(field: str) -> Iterator[None]:
         if error.status != InvalidRequest.status:
             raise
         raise InvalidField(field, error.message) from error
-
-
-def _without_authorization(headers: Headers) -> Headers:
-    """The client's own authorization is for nobody behind us."""
-    return [one for one in headers if one[0] != "authorization"]
 
 
 async def _refuse(exchange: Exchange, error: wire.Fault) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a trace: what is told of an answer behind the gate, beside the answer's own events."""
+"""The events of a trace: documents, held text and readings of an answer, beside the answer's own events."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def encode_note(note: Note) -> bytes:
     """A note as the event that tells it."""
     match note:
         case Came():
-            body: dict[str, Any] = {"kind": "documents", "path": note.retrieval.path}
-            body["documents"] = _tell_documents(note.retrieval)
+            documents = _list_documents(note.retrieval)
+            body: dict[str, Any] = {"kind": "documents", "path": note.retrieval.path, "documents": documents}
         case Held():
             body = {"kind": "held", "start": note.start, "text": note.text}
         case Read():
@@ -30,14 +30,14 @@ def encode_note(note: Note) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (EVENT, _encode({**body, "at_ms": round(note.at_ms, 1)}))
 
 
-def _tell_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
+def _list_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
     """Those that may be used, then those that may not; each of the first with what was found in it."""
     found = {one.place: one for one in retrieval.inspected}
     told = [_tell_kept(one, found.get(place)) for place, one in enumerate(retrieval.documents)]
-    dropped = [one for one in retrieval.inspected if one.is_dropped]
     return told + [
         {"title": one.title, "text": "", "score": None, "outcome": "dropped", "results": _tell_findings(one)}
-        for one in dropped
+        for one in retrieval.inspected
+        if one.is_dropped
     ]
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our guardrails API: shapes of its messages, and their way to and from core values.
-
-Fields stand in the order in which they are written and in which missing ones are reported. Knows no rule beyond shape.
-"""
+"""Messages of the guardrails API. Fields stand in the order in which they are written, or reported as missing."""
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,15 +119,7 @@ def from_detections(found: Iterable[Detection], shift: int = 0) -> list[ContentD
     """Findings as they are sent, their spans moved back by `shift`."""
     return [
         ContentDetection(
-            one.start - shift,
-            one.end - shift,
-            one.text,
-            one.detection,
-            one.detection_type,
-            one.detector_id,
-            float(one.score),
-            list(one.evidence),
-            sort_keys(one.metadata),
+            one.start - shift, one.end - shift, one.text, one.detection, one.detection_type, *_list_rest(one)
         )
         for one in found
     ]
@@ -138,17 +127,12 @@ def from_detections(found: Iterable[Detection], shift: int = 0) -> list[ContentD
 
 def from_reviews(found: Iterable[Detection]) -> list[PlainDetection]:
     """Findings of reviewers as they are sent."""
-    return [
-        PlainDetection(
-            one.detection_type,
-            one.detection,
-            one.detector_id,
-            float(one.score),
-            list(one.evidence),
-            sort_keys(one.metadata),
-        )
-        for one in found
-    ]
+    return [PlainDetection(one.detection_type, one.detection, *_list_rest(one)) for one in found]
+
+
+def _list_rest(one: Detection) -> tuple[str, float, list[Any], dict[str, Any]]:
+    """The last fields of a finding."""
+    return one.detector_id, float(one.score), list(one.evidence), sort_keys(one.metadata)
 
 
 def read_masks(masks: Sequence[Sequence[int]] | None, path: str) -> Masks:

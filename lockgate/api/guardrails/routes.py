@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-alone detection endpoints: translate at the border, a few lines per route."""
+"""The stand-alone detection endpoints."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -41,6 +41,8 @@ from lockgate.guard.stream import Source, open_guarded_stream
 from lockgate.server.error_replies import ErrorReply
 from lockgate.server.exchange import Exchange
 from lockgate.telemetry import count_detections
+
+_NO_CONTENT = "`content` cannot be empty"
 
 
 class GuardrailsRoutes:
@@ -147,7 +149,7 @@ async def _decode_lines(raw: Iterable[bytes]) -> AsyncGenerator[list[ContentLine
     fault: RequestError | None = None
     try:
         for line in raw:
-            lines.append(await decode(line, CONTENT_LINE.decode_line))  # noqa: PERF401 - those before a bad one count
+            lines += [await decode(line, CONTENT_LINE.decode_line)]
     except RequestError as error:
         fault = error
     if lines:
@@ -163,7 +165,8 @@ async def _read_first(bursts: AsyncGenerator[list[ContentLine], None]) -> list[C
             break
         if not lines[0].detectors:
             raise InvalidRequest("`detectors` must not be empty")
-        _check_content(lines[0])
+        if not lines[0].content:
+            raise InvalidRequest(_NO_CONTENT)
         return lines
     raise InvalidRequest("`detectors` is required for the first message")
 
@@ -175,17 +178,12 @@ async def _read_frames(first: list[ContentLine], bursts: AsyncGenerator[list[Con
         if good:
             yield [Frame(number, line.content) for number, line in enumerate(good, count)]
         if len(good) < len(lines):
-            _check_content(lines[len(good)])
+            raise InvalidRequest(_NO_CONTENT)
         count += len(lines)
         try:
             lines = await anext(bursts)
         except StopAsyncIteration:
             return
-
-
-def _check_content(line: ContentLine) -> None:
-    if not line.content:
-        raise InvalidRequest("`content` cannot be empty")
 
 
 def _encode_error_line(reply: ErrorReply) -> bytes:
