@@ -2,7 +2,7 @@
 """Models alone and agents that are asked while the question is being read: no word before, nothing remembered after."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,21 +22,15 @@ from tests.waits import until
 
 TALK = Ask("How long?", KEY, label="CONVERSATIONAL")
 
-Make = Callable[[Talker, Policy], Any]
-
 
 def make_agent(model: Talker, guards: Policy) -> Any:
     return build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guards)
 
 
-SPEAKERS = pytest.mark.parametrize("make", [make_agent])
-
-
-@SPEAKERS
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_no_word_is_heard_before_the_question_has_been_read(make: Make, *, is_stream: bool) -> None:
+async def test_no_word_is_heard_before_the_question_has_been_read(*, is_stream: bool) -> None:
     model, detector = Talker(), Gated("none")
-    speaker = make(model, guarding(detector))
+    speaker = make_agent(model, guarding(detector))
     task = asyncio.ensure_future(converse(speaker, TALK._replace(is_stream=is_stream)))
     await model.has_begun.wait()
     await settle()
@@ -50,14 +44,13 @@ async def test_no_word_is_heard_before_the_question_has_been_read(make: Make, *,
     assert_nothing_runs()
 
 
-@SPEAKERS
 @pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("pieces", [(), ("It ", "is ")])
 async def test_a_question_that_is_blocked_late_leaves_no_word_and_ends_the_model(
-    make: Make, pieces: Sequence[str], *, is_stream: bool
+    pieces: Sequence[str], *, is_stream: bool
 ) -> None:
     model, detector = Talker(pieces, ends=False), Gated("long")
-    speaker = make(model, guarding(detector, output=[guard("out", ScriptedDetector(), 2)]))
+    speaker = make_agent(model, guarding(detector, output=[guard("out", ScriptedDetector(), 2)]))
     task = asyncio.ensure_future(converse(speaker, TALK._replace(is_stream=is_stream)))
     await model.has_begun.wait()
     await settle()
@@ -130,10 +123,9 @@ async def test_a_repeated_request_is_read_before_it_is_answered_again() -> None:
     assert (await converse(strict, TALK._replace(request_id="r1")))[0] == [FALLBACK]
 
 
-@SPEAKERS
-async def test_a_detector_that_fails_late_fails_the_turn_without_a_word(make: Make) -> None:
+async def test_a_detector_that_fails_late_fails_the_turn_without_a_word() -> None:
     model, detector = Talker(ends=False), Gated("", Unavailable("d", "gone"))
-    task = asyncio.ensure_future(converse(make(model, guarding(detector)), TALK))
+    task = asyncio.ensure_future(converse(make_agent(model, guarding(detector)), TALK))
     await model.has_begun.wait()
     await settle()
     detector.may_read.set()
@@ -143,11 +135,10 @@ async def test_a_detector_that_fails_late_fails_the_turn_without_a_word(make: Ma
     assert_nothing_runs()
 
 
-@SPEAKERS
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
-async def test_a_client_that_leaves_a_turn_leaves_nothing_behind(make: Make, turns: int) -> None:
+async def test_a_client_that_leaves_a_turn_leaves_nothing_behind(turns: int) -> None:
     model, detector = Talker(), Gated("none")
-    task = asyncio.ensure_future(converse(make(model, guarding(detector)), TALK))
+    task = asyncio.ensure_future(converse(make_agent(model, guarding(detector)), TALK))
     for number in range(turns):
         await asyncio.sleep(0)
         if number > 40:

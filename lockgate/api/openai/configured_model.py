@@ -7,6 +7,7 @@ chats; of a text completion the prompt becomes the message of a user.
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -41,41 +42,26 @@ _TEXT_ONLY = frozenset({"best_of", "echo", "logprobs", "suffix"})  # a chat has 
 _REFUSALS, _REFUSED = (400, 422), "the model refused the request"
 
 
-class ConfiguredModel:
+class ConfiguredModel(ABC):
     """A configured model, as a Backend. Its answers have the name under which it was asked."""
 
-    def __init__(self, model: Model, pace: Pace = PACE) -> None:
+    def __init__(self, model: Model, pace: Pace) -> None:
+        self._model = model
+        self._pace = pace
         self.takes = list_params(model)
-        self._gets_all = isinstance(model, ChatModel)
-        self._chat: Backend
-        if isinstance(model, ChatModel):
-            self._chat = _PacedChat(model, model.chat, pace)
-        else:
-            self._chat = _FrameChat(model, pace)
 
+    @abstractmethod
     def read(self, dialect: Dialect, raw: bytes) -> Asked:
         """A request to the model; raises InvalidRequest for what the model cannot do."""
-        is_text = dialect is TEXTS
-        asked = read_request(_TEXT if is_text else CHAT, raw)
-        refuse_session(asked.body)
-        if not self._gets_all:
-            read = turn_format.read_text if is_text else turn_format.read_chat
-            params = read(raw, self.takes | _GUARDS).params
-            kept = {name: value for name, value in asked.body.items() if name in _BODY}
-            asked = asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
-        if is_text:
-            asked = asked._replace(body={**asked.body, "prompt": turn_format.find_prompt(asked.body["prompt"])})
-            choose_params({name: asked.body.get(name) for name in _TEXT_ONLY}, frozenset())
-        return asked
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer."""
-        return _rename(await self._chat.generate(_to_chat(request)), request)
+        return _rename(await self._answer(_to_chat(request)), request)
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         """The messages of the answer; the usage only where the request asks for it."""
         tells_usage = bool((request.body.get("stream_options") or {}).get("include_usage"))
-        async with aclosing(self._chat.stream(_to_chat(request))) as bursts:
+        async with aclosing(self._answer_stream(_to_chat(request))) as bursts:
             async for burst in bursts:
                 messages = burst if tells_usage else [_without_usage(one) for one in burst if one["choices"]]
                 if messages:
@@ -85,26 +71,41 @@ class ConfiguredModel:
         """Configured models do not count."""
         return 0
 
+    @abstractmethod
+    async def _answer(self, request: Generation) -> dict[str, Any]:
+        """The whole answer to a chat."""
 
-class _PacedChat:
-    """The server of a model, each message of a stream within its time."""
+    @abstractmethod
+    def _answer_stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+        """The messages of the answer to a chat."""
+
+
+def configure(model: Model, pace: Pace = PACE) -> ConfiguredModel:
+    """A model as a backend of completions."""
+    return _OpenAIModel(model, model.chat, pace) if isinstance(model, ChatModel) else _TextModel(model, pace)
+
+
+class _OpenAIModel(ConfiguredModel):
+    """A model whose server speaks OpenAI: it gets every field. Each message of a stream comes within its time."""
 
     def __init__(self, model: Model, chat: Backend, pace: Pace) -> None:
-        self._model = model
+        super().__init__(model, pace)
         self._chat = chat
-        self._pace = pace
 
-    async def generate(self, request: Generation) -> dict[str, Any]:
+    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+        asked = _read(dialect, raw)
+        if dialect is TEXTS:
+            choose_params({name: asked.body.get(name) for name in _TEXT_ONLY}, frozenset())
+        return asked
+
+    async def _answer(self, request: Generation) -> dict[str, Any]:
         try:
             return await self._chat.generate(request)
         except UpstreamError as error:
             raise self._fail(error, False) from error
 
-    def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+    def _answer_stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         return keep_pace(partial(self._chat.stream, request), self._pace, self._fail, bool)
-
-    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        return 0
 
     def _fail(self, error: UpstreamError, has_begun: bool) -> LockgateError:
         """The error for a failure of the server; one that refuses the request blames the caller."""
@@ -113,15 +114,17 @@ class _PacedChat:
         return InvalidRequest(_REFUSED, status=400) if is_refused else failed
 
 
-class _FrameChat:
+class _TextModel(ConfiguredModel):
     """A model that answers with frames of text."""
 
-    def __init__(self, model: Model, pace: Pace) -> None:
-        self._model = model
-        self._takes = list_params(model)
-        self._pace = pace
+    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+        asked = _read(dialect, raw)
+        read = turn_format.read_text if dialect is TEXTS else turn_format.read_chat
+        params = read(raw, self.takes | _GUARDS).params
+        kept = {name: value for name, value in asked.body.items() if name in _BODY}
+        return asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
 
-    async def generate(self, request: Generation) -> dict[str, Any]:
+    async def _answer(self, request: Generation) -> dict[str, Any]:
         facts = Facts()
         async with aclosing(collect(self._listen(request, facts))) as frames:
             [text] = [burst.text async for burst in frames if isinstance(burst, Frame)]
@@ -129,7 +132,7 @@ class _FrameChat:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _find_end(facts)}
         return {**_head("chat.completion"), "choices": [choice], "usage": _count(facts)}
 
-    async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
+    async def _answer_stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         facts, head = Facts(), _head("chat.completion.chunk")
         opening = [_chunk(head, {"role": "assistant", "content": ""})]
         async with aclosing(self._listen(request, facts)) as source:
@@ -141,14 +144,19 @@ class _FrameChat:
         counted = [] if usage is None else [{**head, "choices": [], "usage": usage}]
         yield [*opening, _chunk(head, {}, _find_end(facts)), *counted]
 
-    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        return 0
-
     def _listen(self, request: Generation, facts: Facts) -> AsyncGenerator[Frame | list[Frame], None]:
         body = request.body
         messages = [Message(ROLES[one["role"]], all_text_of(one, "\n")) for one in body["messages"]]
-        params = {name: value for name, value in body.items() if name in self._takes}
+        params = {name: value for name, value in body.items() if name in self.takes}
         return listen(ModelCall(self._model, messages, params, self._pace), facts)
+
+
+def _read(dialect: Dialect, raw: bytes) -> Asked:
+    asked = read_request(_TEXT if dialect is TEXTS else CHAT, raw)
+    refuse_session(asked.body)
+    if dialect is TEXTS:
+        asked.body["prompt"] = turn_format.find_prompt(asked.body["prompt"])
+    return asked
 
 
 def refuse_session(body: dict[str, Any]) -> None:

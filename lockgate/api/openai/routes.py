@@ -11,7 +11,7 @@ from lockgate.api.guarded_answer import Answering, Job, Plan
 from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai import format as wire
-from lockgate.api.openai.configured_model import ConfiguredModel
+from lockgate.api.openai.configured_model import ConfiguredModel, configure
 from lockgate.api.openai.events import DONE, EventWriter, encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.turn_fields import Scribe, Wanted
@@ -49,7 +49,7 @@ class OpenAIRoutes:
     def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
         self._backend = backend
-        self._models = {name: ConfiguredModel(one) for name, one in gateway.opened.models.items()}
+        self._models = {name: configure(one) for name, one in gateway.opened.models.items()}
         self._rules = gateway.rules
         self._formats = formats
         self._policies = gateway.settings.policies

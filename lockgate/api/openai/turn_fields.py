@@ -32,35 +32,19 @@ _ALWAYS = frozenset(
         *("safety_identifier", "prompt_cache_key"),
     }
 )
-# Values that ask for nothing, by parameter. A model that does not take `temperature` always says the likeliest word.
+# Values that ask for nothing, besides empty ones. A model that does not take `temperature` says the likeliest word.
 _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "context": ([],),
-    "detectors": ({},),
-    "echo": (False,),
-    "format": ("",),
     "frequency_penalty": (0,),
     "function_call": ("auto", "none"),
-    "functions": ([],),
-    "guardrail_config": ({},),
-    "images": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "n": (1,),
-    "parallel_tool_calls": (True, False),
-    "policy": ("",),
+    "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
-    "raw": (False,),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
-    "stop": ("", []),
-    "suffix": ("",),
     "temperature": (0, 1),
-    "template": ("",),
-    "think": (False,),
     "tool_choice": ("auto", "none"),
-    "tools": ([],),
     "top_logprobs": (0,),
     "top_p": (1,),
 }
@@ -174,8 +158,9 @@ def choose_params(fields: Mapping[str, Any], takes: frozenset[str], inside: str 
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Whether the value asks for nothing; `false` is not 0."""
-    return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in _DEFAULTS.get(name, ()))
+    """Whether the value asks for nothing: it is empty, false, or the default; `false` is not 0."""
+    is_empty = value is False or (isinstance(value, str | list | dict) and not value)
+    return is_empty or (value in _DEFAULTS.get(name, ()) and (value is True) is (name == "parallel_tool_calls"))
 
 
 def build_wanted(
