@@ -393,15 +393,14 @@ def open_index_of(
 ) -> "AbstractAsyncContextManager[FtsDataSource | PostgresIndex]":
     """The index of a source, to be searched and filled; unless quiet it logs what is missing."""
     if source.postgres is None:
-        from lockgate.index.fts import open_index, open_index_quietly
+        from lockgate.index.fts import open_index
 
-        open_file = open_index_quietly if is_quiet else open_index
-        return open_file(find_index_file(settings, source), embedder, source.id)
-    from lockgate.index.postgres import open_postgres_index, open_postgres_index_quietly
+        return open_index(find_index_file(settings, source), embedder, source.id, is_quiet=is_quiet)
+    from lockgate.index.postgres import open_postgres_index
 
     assert source.postgres.dsn is not None
-    open_table = open_postgres_index_quietly if is_quiet else open_postgres_index
-    return open_table(source.postgres.dsn.reveal(), source.postgres.table, embedder, source.id)
+    dsn = source.postgres.dsn.reveal()
+    return open_postgres_index(dsn, source.postgres.table, embedder, source.id, is_quiet=is_quiet)
 
 
 def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:

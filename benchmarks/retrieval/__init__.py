@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measuring import Effort, Row, leave_out_of_collections
-from lockgate.index.fts import FtsDataSource, open_index_quietly
+from lockgate.index.fts import FtsDataSource, open_index
 from lockgate.index.fusion import Query
 from lockgate.index.hybrid_search import name_model
 from lockgate.index.passages import IndexedDocument, Passage, text_to_embed
@@ -105,8 +105,8 @@ async def measure_recalls(embedder: Embedder, questions: Sequence[Question]) -> 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "index.db"
         async with (
-            open_index_quietly(file, embedder, "set") as both,
-            open_index_quietly(file, None, "words") as words_alone,
+            open_index(file, embedder, "set", is_quiet=True) as both,
+            open_index(file, None, "words", is_quiet=True) as words_alone,
         ):
             await _fill(both, embedder, texts)
             return {
@@ -169,7 +169,7 @@ async def _measure_time(embedder: Embedder, count: int) -> list[Row]:
     chance = random.Random(5)
     vocabulary = [word for text in load_passages() for word in text.text.split()]
     with tempfile.TemporaryDirectory() as folder:
-        async with open_index_quietly(Path(folder) / "index.db", embedder, "many") as index:
+        async with open_index(Path(folder) / "index.db", embedder, "many", is_quiet=True) as index:
             await _fill_many(index, name_model(embedder), vocabulary, count, chance)
             leave_out_of_collections()
             questions = [one.question for one in load_questions()]

@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple, Protocol
 
-from multidict import CIMultiDict
-
 from lockgate.backends.detector_format import (
     PATHS,
     encode_contents,
@@ -252,69 +250,75 @@ class _Remote:
     """A detector server: where it is, how it is asked, how it is."""
 
     def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
-        self._id = detector_id
-        self._http = http
+        self.id = detector_id
+        self.http = http
         self._health = health
-        self._url = http.url(settings.path or PATHS[settings.type])
-        self._fixed = {"detector-id": detector_id, "x-model-name": detector_id}
-        self._failure = f"detector request failed for `{detector_id}`: "
+        self.url = http.url(settings.path or PATHS[settings.type])
+        self.fixed_headers = {"detector-id": detector_id, "x-model-name": detector_id}
+        self.subject: type[Any] = _SUBJECTS.get(settings.type, object)
+        self.failure = f"detector request failed for `{detector_id}`: "
 
     async def probe(self, headers: Headers) -> Health:
         """How the server is now; never raises."""
         return await self._health.probe(headers)
 
-    def _headers(self, passed: Headers) -> CIMultiDict[str]:
-        return self._http.headers(passed, self._fixed)
 
-    async def _post(self, headers: CIMultiDict[str], body: bytes) -> Answer:
-        return await self._http.post(Outgoing(self._url, headers, body, self._failure))
+class _RemoteRequest:
+    """The parameters and headers of one request, made once. Any parameters: only the server knows which are right."""
 
-    async def _ask(self, headers: CIMultiDict[str], body: bytes) -> bytes:
-        answer = await self._post(headers, body)
+    def __init__(self, client: _Remote, params: Mapping[str, Any], headers: Headers) -> None:
+        self._client = client
+        self._params = dict(params)
+        self._headers = client.http.headers(headers, client.fixed_headers)
+
+    async def _post(self, body: bytes) -> Answer:
+        client = self._client
+        return await client.http.post(Outgoing(client.url, self._headers, body, client.failure))
+
+    async def _ask(self, body: bytes) -> bytes:
+        answer = await self._post(body)
         if answer.status != 200:
             status, message = read_refusal(answer.status, answer.body)
-            raise refuse(self._id, self._failure + message, status)
+            raise refuse(self._client.id, self._client.failure + message, status)
         return answer.body
 
     def _misfit(self, error: Exception) -> BrokeProtocol:
-        return BrokeProtocol(self._id, f"{self._failure}the answer does not fit: {error}")
+        return BrokeProtocol(self._client.id, f"{self._client.failure}the answer does not fit: {error}")
 
 
-class DetectorClient(_Remote):
-    """A remote detector that reads chunks; those of several streams may share a request."""
+class RemoteReading(_RemoteRequest):
+    """Reads the texts of one request, by requests of its own or shared ones."""
 
-    lookbehind_chars = 0
+    def __init__(
+        self, client: _Remote, shared: SharedCalls | None, params: Mapping[str, Any], headers: Headers
+    ) -> None:
+        super().__init__(client, params, headers)
+        self._shared = shared
+        self._words: Hashable = None  # all that is said besides the texts; only where it is equal a request is shared
 
-    def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
-        super().__init__(detector_id, settings, http, health)
-        self._shared: SharedCalls | None = None
-        if settings.batch_contents > 1:
-            self._shared = SharedCalls(detector_id, settings.batch_contents, settings.batch_wait_ms / 1000)
-
-    def accept(self, params: Mapping[str, Any], headers: Headers) -> "_RemoteReading":
-        """Takes any parameters: only the server knows which are right."""
-        return _RemoteReading(self, dict(params), self._headers(headers))
-
-    async def ask(self, reading: "_RemoteReading", texts: list[str]) -> list[Findings]:
-        """The findings of each text, by a request of its own or a shared one."""
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        """The findings of each excerpt; nothing is asked about no excerpts."""
+        if not excerpts:
+            return []
+        texts = [excerpt.text for excerpt in excerpts]
         if self._shared is None:
-            return await reading.find(texts)
-        return await self._shared.find(reading.words, reading, texts, reading)
+            return await self.find(texts)
+        if self._words is None:
+            self._words = encode_params(self._params), tuple(self._headers.items())
+        return await self._shared.find(self._words, self, texts, self)
 
-    async def find(self, texts: list[str], params: dict[str, Any], headers: CIMultiDict[str]) -> list[Findings]:
+    async def find(self, texts: list[str]) -> list[Findings]:
         """The findings of each text, by one request."""
-        body = await self._ask(headers, encode_contents(texts, params))
+        body = await self._ask(encode_contents(texts, self._params))
         try:
             return read_contents(body, texts)
         except (ValueError, RecursionError) as error:
             raise self._misfit(error) from None
 
-    async def find_shared(
-        self, parts: Sequence[list[str]], params: dict[str, Any], headers: CIMultiDict[str]
-    ) -> Sequence[Part] | None:
+    async def find_shared(self, parts: Sequence[list[str]]) -> Sequence[Part] | None:
         """The findings of several callers' texts, by one request; nothing if each has to ask for itself."""
         try:
-            answer = await self._post(headers, encode_contents([text for part in parts for text in part], params))
+            answer = await self._post(encode_contents([text for part in parts for text in part], self._params))
         except (BrokeProtocol, UnicodeError):
             return None
         if answer.status != 200:
@@ -325,80 +329,44 @@ class DetectorClient(_Remote):
             return None
         return [self._misfit(part) if isinstance(part, Exception) else part for part in read]
 
-    async def close(self) -> None:
-        """Ends the requests that are still open."""
-        if self._shared is not None:
-            await self._shared.close()
 
+class _RemoteReview(_RemoteRequest):
+    """Reads one subject."""
 
-class ReviewerClient(_Remote):
-    """A remote detector that reads a chat, a prompt with its answer, or a text with its context, by its type."""
-
-    def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
-        super().__init__(detector_id, settings, http, health)
-        self._subject = _SUBJECTS[settings.type]
-
-    def accept(self, params: Mapping[str, Any], headers: Headers) -> "_RemoteReview":
-        """Takes any parameters: only the server knows which are right."""
-        return _RemoteReview(self, dict(params), self._headers(headers))
-
-    async def find(self, subject: Subject, params: dict[str, Any], headers: CIMultiDict[str]) -> list[Detection]:
+    async def review(self, subject: Subject) -> Sequence[Detection]:
         """The findings about the subject, by one request."""
-        if not isinstance(subject, self._subject):
-            raise RuntimeError(f"detector `{self._id}` reads {self._subject.__name__}, not {type(subject).__name__}")
-        body = await self._ask(headers, encode_subject(subject, params))
+        wanted = self._client.subject
+        if not isinstance(subject, wanted):
+            raise RuntimeError(f"detector `{self._client.id}` reads {wanted.__name__}, not {type(subject).__name__}")
+        body = await self._ask(encode_subject(subject, self._params))
         try:
             return read_results(body)
         except (ValueError, RecursionError) as error:
             raise self._misfit(error) from None
 
 
-class _RemoteReading:
-    """One request's parameters and headers, made once."""
+class DetectorClient(_Remote):
+    """A remote detector that reads chunks; those of several streams may share a request."""
 
-    __slots__ = ("_client", "_headers", "_params", "_words")
+    lookbehind_chars = 0
 
-    def __init__(self, client: DetectorClient, params: dict[str, Any], headers: CIMultiDict[str]) -> None:
-        self._client = client
-        self._params = params
-        self._headers = headers
-        self._words: Hashable = None
+    def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
+        super().__init__(detector_id, settings, http, health)
+        self.shared: SharedCalls | None = None
+        if settings.batch_contents > 1:
+            self.shared = SharedCalls(detector_id, settings.batch_contents, settings.batch_wait_ms / 1000)
 
-    @property
-    def words(self) -> Hashable:
-        """All that is said besides the texts; only where it is equal to the letter a request is shared."""
-        if self._words is None:
-            self._words = encode_params(self._params), tuple(self._headers.items())
-        return self._words
-
-    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        """The findings of each excerpt; nothing is asked about no excerpts."""
-        if not excerpts:
-            return []
-        return await self._client.ask(self, [excerpt.text for excerpt in excerpts])
-
-    async def find(self, texts: list[str]) -> list[Findings]:
-        """The findings of each text, by one request."""
-        return await self._client.find(texts, self._params, self._headers)
-
-    async def find_shared(self, parts: Sequence[list[str]]) -> Sequence[Part] | None:
-        """The findings of several callers' texts, by one request; nothing if each has to ask for itself."""
-        return await self._client.find_shared(parts, self._params, self._headers)
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> RemoteReading:
+        """The reading of one request."""
+        return RemoteReading(self, self.shared, params, headers)
 
 
-class _RemoteReview:
-    """One request's parameters and headers, made once."""
+class ReviewerClient(_Remote):
+    """A remote detector that reads a chat, a prompt with its answer, or a text with its context, by its type."""
 
-    __slots__ = ("_client", "_headers", "_params")
-
-    def __init__(self, client: ReviewerClient, params: dict[str, Any], headers: CIMultiDict[str]) -> None:
-        self._client = client
-        self._params = params
-        self._headers = headers
-
-    async def review(self, subject: Subject) -> Sequence[Detection]:
-        """The findings."""
-        return await self._client.find(subject, self._params, self._headers)
+    def accept(self, params: Mapping[str, Any], headers: Headers) -> _RemoteReview:
+        """The review of one request."""
+        return _RemoteReview(self, params, headers)
 
 
 @asynccontextmanager
@@ -416,4 +384,5 @@ async def open_detector_client(
         try:
             yield client
         finally:
-            await client.close()
+            if client.shared is not None:
+                await client.shared.close()

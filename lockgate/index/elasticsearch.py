@@ -166,7 +166,7 @@ _FAILED = "Search failed: "
 _WELL_BELOW = 500  # a key that may only read an index is not shown the server's greeting
 
 
-class ElasticsearchSource:
+class ElasticsearchSource(DoubleSearch):
     """One index. Without an embedder it is searched by words only. Each of the two searches has its own limit of time.
 
     The caller's own limit of time is that of a search, too.
@@ -179,35 +179,25 @@ class ElasticsearchSource:
         embedder: Embedder | None,
         leg_timeout_s: float = LEG_TIMEOUT_S,
     ) -> None:
+        super().__init__(caller.name, embedder, leg_timeout_s)
         self._caller = caller
-        self._embedder = embedder
-        self._double = DoubleSearch(caller.name, leg_timeout_s)
         self._headers = own_headers(settings.api_key.reveal() if settings.api_key is not None else None, "ApiKey")
         self._greeting_url = find_path(settings.url, "/")
         self._search_url = find_path(settings.url, f"/{quote(settings.index, safe=',*')}/_search")
         self._is_opensearch: bool | None = None  # nobody has asked it yet
 
-    async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The best documents for a question whose words are its keywords."""
-        return await self.search_both(Query(question, question), limit)
-
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best documents of both searches; raises UpstreamError if no search came to its end."""
         by_words = partial(self._search_words, query.keywords or query.question)
         by_meaning = partial(self._search_meaning, query, self._embedder) if self._embedder else None
-        words, near = await self._double.ask_both(by_words, by_meaning)
-        return self._put_together(words or [], near or [], limit)
-
-    def tell_state(self) -> None:
-        """Say in the log what is missing."""
-        if self._embedder is None:
-            self._double.tell_no_embedder()
+        words, near = await self._ask_both(by_words, by_meaning)
+        return self._fuse(words or [], near or [], limit)
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the server is there; never raises."""
         return await self._caller.probe_at(self._greeting_url, self._headers, _WELL_BELOW)
 
-    def _put_together(self, words: Sequence[Hit], near: Sequence[Hit], limit: int) -> list[Document]:
+    def _fuse(self, words: Sequence[Hit], near: Sequence[Hit], limit: int) -> list[Document]:
         """The best of all hits that have a text. Ranks are those of the searches, documents without a text included."""
         hits = {hit.key: hit for leg in (words, near) for hit in leg}
         similarity = {hit.key: {"similarity": hit.cosine} for hit in near}

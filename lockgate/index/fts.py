@@ -164,18 +164,13 @@ NO_FILE = "the index has no documents yet: run `lockgate index add`"
 T = TypeVar("T")
 
 
-class FtsDataSource:
+class FtsDataSource(DoubleSearch):
     """One index file. A file that does not exist is an index without documents."""
 
     def __init__(self, files: "_Connections", embedder: Embedder | None, leg_timeout_s: float = LEG_TIMEOUT_S) -> None:
+        super().__init__(files.name, embedder, leg_timeout_s)
         self._files = files
-        self._embedder = embedder
-        self._double = DoubleSearch(files.name, leg_timeout_s)
         self._vectors = VectorTable(name_model(embedder))
-
-    async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The best passages for a question whose words are its keywords."""
-        return await self.search_both(Query(question, question), limit)
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
@@ -183,7 +178,8 @@ class FtsDataSource:
             return []
         words = find_search_words(query.keywords or query.question)
         by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
-        return await self._double.run(partial(self._search_words, words), by_meaning, limit)
+        found = await self._ask_both(partial(self._search_words, words), by_meaning)
+        return await self._put_together(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the file can be read; one that does not exist can. Never raises."""
@@ -191,8 +187,7 @@ class FtsDataSource:
 
     def tell_state(self) -> None:
         """Say in the log what is missing."""
-        if self._embedder is None:
-            self._double.tell_no_embedder()
+        super().tell_state()
         if not self._files.exists():
             log_event(Event.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
 
@@ -295,23 +290,21 @@ def _identify(file: Path) -> tuple[int, int]:
 
 @contextlib.asynccontextmanager
 async def open_index(
-    file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
+    file: Path,
+    embedder: Embedder | None,
+    name: str,
+    leg_timeout_s: float = LEG_TIMEOUT_S,
+    *,
+    is_quiet: bool = False,
 ) -> AsyncIterator[FtsDataSource]:
-    """The index in a file, to be searched; without an embedder by words only. Says in the log what is missing."""
-    async with open_index_quietly(file, embedder, name, leg_timeout_s) as source:
-        source.tell_state()
-        yield source
-
-
-@contextlib.asynccontextmanager
-async def open_index_quietly(
-    file: Path, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
-) -> AsyncIterator[FtsDataSource]:
-    """The same for those who fill it: that it is empty is no news to them."""
+    """The index in a file; without an embedder it is searched by words only. Unless quiet it logs what is missing."""
     if embedder is not None:
         check_library()
     files = _Connections(file, name)
     try:
-        yield FtsDataSource(files, embedder, leg_timeout_s)
+        source = FtsDataSource(files, embedder, leg_timeout_s)
+        if not is_quiet:
+            source.tell_state()
+        yield source
     finally:
         await asyncio.to_thread(files.close)

@@ -6,6 +6,7 @@ If one fails, the other's passages are returned; the failure is logged once, unt
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -46,29 +47,29 @@ async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
     return vector
 
 
-class DoubleSearch:
-    """Searches one index, whose name errors and the log carry."""
+class DoubleSearch(ABC):
+    """An index that is searched twice at once; without an embedder by words only. Errors and the log carry its name."""
 
-    def __init__(self, name: str, leg_timeout_s: float = LEG_TIMEOUT_S) -> None:
+    def __init__(self, name: str, embedder: Embedder | None, leg_timeout_s: float) -> None:
         self._name = name
+        self._embedder = embedder
         self._leg_timeout_s = leg_timeout_s
         self._told: dict[str, str] = {}
 
-    def tell_no_embedder(self) -> None:
-        """Say at start that there will be one search only."""
-        self._tell(MEANING, NO_EMBEDDER)
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        """The best passages for a question whose words are its keywords."""
+        return await self.search_both(Query(question, question), limit)
 
-    async def run(
-        self,
-        by_words: Callable[[], Awaitable[FoundByWords]],
-        by_meaning: Callable[[], Awaitable[FoundByMeaning]] | None,
-        limit: int,
-    ) -> list[Document]:
+    @abstractmethod
+    async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
-        words, near = await self.ask_both(by_words, by_meaning)
-        return await self._put_together(words, near, limit)
 
-    async def ask_both(
+    def tell_state(self) -> None:
+        """Say in the log what is missing."""
+        if self._embedder is None:
+            self._tell(MEANING, NO_EMBEDDER)
+
+    async def _ask_both(
         self, by_words: Callable[[], Awaitable[W]], by_meaning: Callable[[], Awaitable[M]] | None
     ) -> tuple[W | None, M | None]:
         """What each search found, None where it did not come to its end; raises UpstreamError if none did."""
@@ -97,10 +98,10 @@ class DoubleSearch:
         best = rank_hits(rankings, limit)
         cosines: Mapping[int, float] = {}
         if near is not None and best:
-            cosines = await self._look_up(near, [hit.key for hit, _ in best])
+            cosines = await self._find_cosines(near, [hit.key for hit, _ in best])
         return [build_document(hit, score, cosines.get(hit.key)) for hit, score in best]
 
-    async def _look_up(self, near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
+    async def _find_cosines(self, near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
         try:
             async with asyncio.timeout(self._leg_timeout_s):
                 return await near.look_up(keys)
@@ -111,7 +112,7 @@ class DoubleSearch:
         """What a search finds in its time, or why it failed."""
         try:
             async with asyncio.timeout(self._leg_timeout_s):
-                found = await self._search(leg, search)
+                found = await self._run_leg(leg, search)
         except TimeoutError:
             return TimedOut(self._name, f"{_FAILED}no answer in time")
         except UpstreamError as error:
@@ -119,7 +120,7 @@ class DoubleSearch:
         self._told.pop(leg, None)
         return found
 
-    async def _search(self, leg: str, search: Callable[[], Awaitable[T]]) -> T:
+    async def _run_leg(self, leg: str, search: Callable[[], Awaitable[T]]) -> T:
         """Raises Unavailable for any error of foreign code, such as an embedder."""
         try:
             return await search()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded index as a part that settings name; its one option is the file, `index.db` unless given."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
     return data_dir / file
 
 
-@asynccontextmanager
-async def open_index_part(options: Mapping[str, Any]) -> AsyncIterator[FtsDataSource]:
+def open_index_part(options: Mapping[str, Any]) -> AbstractAsyncContextManager[FtsDataSource]:
     """The index as a plugin like any other: it lies in the working directory and is searched by words."""
-    async with open_index(find_index_file(options, Path()), None, NAME) as source:
-        yield source
+    return open_index(find_index_file(options, Path()), None, NAME)

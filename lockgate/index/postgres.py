@@ -77,36 +77,27 @@ class _State(NamedTuple):
     has_vectors: bool
 
 
-class PostgresIndex:
+class PostgresIndex(DoubleSearch):
     """One index. A table that does not exist is an index without documents."""
 
     def __init__(self, pool: PostgresPool, table: str, embedder: Embedder | None, leg_timeout_s: float) -> None:
+        super().__init__(pool.name, embedder, leg_timeout_s)
         self._pool = pool
         self._table = table
         self._sql = build_statements(table)
-        self._embedder = embedder
         self._model = name_model(embedder)
-        self._double = DoubleSearch(pool.name, leg_timeout_s)
         self._known: _State | None = None  # asked again until it has everything
-
-    async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The best passages for a question whose words are its keywords."""
-        return await self.search_both(Query(question, question), limit)
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
         words = find_search_words(query.keywords or query.question)
         by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
-        return await self._double.run(partial(self._search_words, words), by_meaning, limit)
+        found = await self._ask_both(partial(self._search_words, words), by_meaning)
+        return await self._put_together(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the database answers; never raises."""
         return await look(self._pool.fetch("SELECT 1"))
-
-    def tell_state(self) -> None:
-        """Say in the log what is missing."""
-        if self._embedder is None:
-            self._double.tell_no_embedder()
 
     async def knows(self, document: IndexedDocument) -> bool:
         """Whether the document is here as it is, with vectors of its model if it has one."""
@@ -220,21 +211,20 @@ def _pack(vector: Sequence[float]) -> str:
 
 @asynccontextmanager
 async def open_postgres_index(
-    dsn: str, table: str, embedder: Embedder | None, name: str, *, leg_timeout_s: float = LEG_TIMEOUT_S
+    dsn: str,
+    table: str,
+    embedder: Embedder | None,
+    name: str,
+    *,
+    leg_timeout_s: float = LEG_TIMEOUT_S,
+    is_quiet: bool = False,
 ) -> AsyncIterator[PostgresIndex]:
-    """The index in a table, to be searched; without an embedder by words only. Says in the log what is missing."""
-    async with open_postgres_index_quietly(dsn, table, embedder, name, leg_timeout_s=leg_timeout_s) as index:
-        index.tell_state()
-        yield index
-
-
-@asynccontextmanager
-async def open_postgres_index_quietly(
-    dsn: str, table: str, embedder: Embedder | None, name: str, *, leg_timeout_s: float = LEG_TIMEOUT_S
-) -> AsyncIterator[PostgresIndex]:
-    """The same for those who fill it. Nothing is connected before it is used."""
+    """The index in a table, not connected before it is used. Unless quiet it logs what is missing."""
     if not _IDENTIFIER.fullmatch(table):
         words = "a table is called by at most 48 lower-case letters, digits and _, and not by a digit first"
         raise ConfigError(words, source=name, key="table")
     async with open_postgres(dsn, name) as pool:
-        yield PostgresIndex(pool, table, embedder, leg_timeout_s)
+        index = PostgresIndex(pool, table, embedder, leg_timeout_s)
+        if not is_quiet:
+            index.tell_state()
+        yield index

@@ -18,7 +18,7 @@ from lockgate.cli import index as command
 from lockgate.cli.index_documents import Filler, Tally, find_files
 from lockgate.config.load import load_settings
 from lockgate.errors import ConfigError, Unavailable
-from lockgate.index.fts import open_index_quietly
+from lockgate.index.fts import open_index
 from lockgate.index.readers import SUFFIXES
 from lockgate.models.minilm import open_minilm
 from tests.embedders import BrokenEmbedder, TopicEmbedder
@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Run:
 
 def search(tmp_path: Path, question: str) -> list[str]:
     async def ask() -> list[str]:
-        async with open_index_quietly(tmp_path / "data" / "index.db", None, "x") as index:
+        async with open_index(tmp_path / "data" / "index.db", None, "x", is_quiet=True) as index:
             return [one.metadata["id"] for one in await index.search(question, 8) if one.metadata]
 
     return asyncio.run(ask())
@@ -299,7 +299,7 @@ def test_vectors_are_filled_in_once_there_are_weights(run: Run, docs: Path, tmp_
     async def ask() -> list[str]:
         async with (
             open_minilm(require_weights()) as embedder,
-            open_index_quietly(tmp_path / "data" / "index.db", embedder, "x") as index,
+            open_index(tmp_path / "data" / "index.db", embedder, "x", is_quiet=True) as index,
         ):
             return [one.metadata["file"] for one in await index.search("When do boats get in?", 1) if one.metadata]
 
@@ -354,12 +354,12 @@ async def test_what_is_in_stays_in_when_it_is_stopped(tmp_path: Path) -> None:
         (tmp_path / f"{number}.md").write_text(f"ship {number}")
     files = find_files([tmp_path])
     embedder = PausingEmbedder()
-    async with open_index_quietly(tmp_path / "index.db", embedder, "x") as index:
+    async with open_index(tmp_path / "index.db", embedder, "x", is_quiet=True) as index:
         task = asyncio.create_task(Filler(index, embedder, Tally()).fill(files))
         await embedder.has_stopped.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    async with open_index_quietly(tmp_path / "index.db", TopicEmbedder(), "x") as index:
+    async with open_index(tmp_path / "index.db", TopicEmbedder(), "x", is_quiet=True) as index:
         assert len(await index.list_documents()) == 2
         tally = Tally()
         await Filler(index, TopicEmbedder(), tally).fill(files)
@@ -369,7 +369,7 @@ async def test_what_is_in_stays_in_when_it_is_stopped(tmp_path: Path) -> None:
 async def test_an_embedder_that_fails_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("ship")
     embedder, tally = BrokenEmbedder(Unavailable("embedder", "down")), Tally()
-    async with open_index_quietly(tmp_path / "index.db", embedder, "x") as index:
+    async with open_index(tmp_path / "index.db", embedder, "x", is_quiet=True) as index:
         with pytest.raises(Unavailable):
             await Filler(index, embedder, tally).fill(find_files([tmp_path]))
         assert list(await index.list_documents()) == []

@@ -90,7 +90,7 @@ async def open_client(settings: DetectorSettings, **changes: Any) -> AsyncIterat
     async with open_detector_client("d", replace(settings, **changes)) as client:
         assert isinstance(client, DetectorClient)
         yield client
-        await until(lambda: client._shared is None or not client._shared._lanes, "the end of every lane")
+        await until(lambda: client.shared is None or not client.shared._lanes, "the end of every lane")
 
 
 def read(client: DetectorClient, *texts: str, params: Any = None, headers: Headers = ()) -> "asyncio.Task[Any]":
@@ -398,7 +398,8 @@ async def test_closing_ends_whoever_waits_and_nobody_is_asked_any_more() -> None
         waiting = [read(client, "waits")]
         await asyncio.sleep(0)
         before = asyncio.all_tasks()
-        await client.close()
+        assert client.shared is not None
+        await client.shared.close()
         late = read(client, "late")
         outcomes: list[Any] = await asyncio.gather(*asked, *waiting, late, return_exceptions=True)
         assert [type(one) for one in outcomes] == [Unavailable] * 4
@@ -415,11 +416,11 @@ async def test_the_number_of_lanes_is_bounded_and_empty_ones_are_forgotten(monke
     async with open_peer(scanner) as peer, open_client(peer.detector()) as client:
         tasks = [read(client, "x", headers=[("x-tenant", str(number))]) for number in range(10)]
         await until(lambda: len(scanner.requests) == 10)
-        assert client._shared is not None
-        assert len(client._shared._lanes) == 4
+        assert client.shared is not None
+        assert len(client.shared._lanes) == 4
         scanner.gate.set()
         await asyncio.gather(*tasks)
-        assert not client._shared._lanes
+        assert not client.shared._lanes
 
 
 async def test_what_does_not_fit_among_those_who_wait_is_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,10 +171,10 @@ def test_words_alone_need_no_numpy() -> None:
 import asyncio, sys, tempfile
 from pathlib import Path
 from lockgate.index.passages import IndexedDocument, Passage
-from lockgate.index.fts import open_index_quietly
+from lockgate.index.fts import open_index
 async def main():
     with tempfile.TemporaryDirectory() as folder:
-        async with open_index_quietly(Path(folder) / "index.db", None, "docs") as index:
+        async with open_index(Path(folder) / "index.db", None, "docs", is_quiet=True) as index:
             await index.add_document(IndexedDocument("a", "1", "a"), [Passage(1, "", "loaf")])
             assert len(await index.search("loaf", 8)) == 1
 asyncio.run(main())

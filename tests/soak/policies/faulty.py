@@ -172,13 +172,13 @@ def tell_the_receipt_early() -> Change:
 
 def mix_shared_answers() -> Change:
     """Streams that share a call to a detector get each other's findings."""
-    honest = detector.DetectorClient.find_shared
+    honest = detector.RemoteReading.find_shared
 
-    async def find(self: detector.DetectorClient, *args: Any) -> Any:
+    async def find(self: detector.RemoteReading, *args: Any) -> Any:
         parts = await honest(self, *args)
         return parts and [*parts[1:], parts[0]]
 
-    return detector.DetectorClient, "find_shared", find
+    return detector.RemoteReading, "find_shared", find
 
 
 def change_in_shadow() -> Change:
