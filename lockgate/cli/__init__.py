@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: how they are added to the parser, and what their exit codes mean."""
+"""What commands share: the settings that options give, and exit codes."""
 
 import argparse
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+Command = Callable[[argparse.Namespace], int]
 
 EXIT_OK: Final = 0
 EXIT_FOUND: Final = 1  # of `detect`, `verify` and `ask` alone
 EXIT_USAGE: Final = 2  # or wrong settings
 EXIT_FAILED: Final = 3
-
-AddSettings = Callable[[argparse.ArgumentParser], None]
 
 
 def read_flags(options: argparse.Namespace) -> dict[str, Any]:
@@ -19,8 +20,6 @@ def read_flags(options: argparse.Namespace) -> dict[str, Any]:
     return {path: value for path, value in given.items() if value is not None}
 
 
-class Commands(Protocol):
-    """Where a command is added; argparse's own class for it is private."""
-
-    def add_parser(self, name: str, **words: Any) -> argparse.ArgumentParser:
-        """A parser for a command of this name."""
+def with_settings(work: Callable[[Any, argparse.Namespace], Coroutine[Any, Any, int]]) -> Command:
+    """Makes a command of a coroutine function, which is given the settings and the options."""
+    return lambda options: asyncio.run(work(options.load(options), options))

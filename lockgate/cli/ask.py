@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK
 from lockgate.cli.text import flatten
 from lockgate.config.refs import HERE
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
@@ -29,51 +29,6 @@ _BY_SIGNAL = 128
 _PREPARING = "Looking through the library's papers …"
 _NO_MODEL = "no model may be asked: give one of `models` the line `expose: true`"
 _NO_MODEL_THERE = "the server does not tell its models (`server.playground` is off): use --model, and --source"
-_WORDS = (
-    "Ask a question that is answered from documents, and watch the answer pass the gate: on a terminal text is dim "
-    "while it is held and solid once every detector has read it. Without a config file the library of `lockgate demo` "
-    "is asked, right after `lockgate setup`. The answer goes to standard output; where that is no terminal, or "
-    "NO_COLOR is set, nothing else goes there: sources, findings, citations, receipt and times are on standard error."
-)
-_EPILOG = (
-    f"Variables: {_KEY} says who asks, where a server has callers; {_TOKEN} stands for --trace-token. "
-    "Exit codes: 0 answered, 1 the question or the answer was blocked, 2 wrong usage or settings, 3 failed."
-)
-
-
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """Adds `ask`."""
-    parser = commands.add_parser(
-        "ask",
-        help="ask a guarded question, and watch the answer pass the gate",
-        description=_WORDS,
-        epilog=_EPILOG,
-    )
-    parser.set_defaults(run=run_ask)
-    parser.add_argument("question", nargs="?", help="the question; without it, or with -, standard input is read")
-    parser.add_argument("--policy", metavar="NAME", help="who reads it; default: the first policy, unless -d is given")
-    parser.add_argument(
-        "-d",
-        "--detector",
-        action="append",
-        default=[],
-        metavar="SECTION:ID[=JSON]",
-        help="a detector for input, documents, output or grounding, and its parameters: -d output:pii",
-    )
-    parser.add_argument("--source", action="append", metavar="ID", help="a source of documents; default: all of them")
-    parser.add_argument("--model", metavar="ID", help="which model answers; default: the first")
-    parser.add_argument(
-        "--threshold",
-        type=_read_share,
-        default=LOWEST_SCORE,
-        metavar="X",
-        help=f"lowest score of a document, default {LOWEST_SCORE}",
-    )
-    parser.add_argument("--url", help="ask a server that runs, as http://127.0.0.1:8033, in place of one inside")
-    parser.add_argument("--trace-token", metavar="TOKEN", help="its trace token; a server with a page tells it itself")
-    parser.add_argument("--json", action="store_true", help='one JSON object per event: {"event": …, "data": …}')
-    parser.add_argument("--trace", action="store_true", help="with --json: also the events of the trace")
-    add_settings(parser)
 
 
 def run_ask(options: argparse.Namespace) -> int:
@@ -236,16 +191,6 @@ def _read_detectors(words: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"write SECTION:ID, where SECTION is one of {', '.join(_SECTIONS)}", source=f"-d {word}")
         sections.setdefault(section, {})[name] = params
     return sections
-
-
-def _read_share(word: str) -> float:
-    try:
-        share = float(word)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share <= 1.0:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {word!r}")
-    return share
 
 
 def build_request(

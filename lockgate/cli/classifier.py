@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK, with_settings
 from lockgate.cli.text import complain
 from lockgate.errors import ConfigError
 
@@ -22,38 +22,6 @@ if TYPE_CHECKING:
     from lockgate.interfaces import Embedder
 
 MAIN_LANGUAGE = "en"
-
-_TRAIN = (
-    "Train the classifier that chooses a route without asking a model. It reads a file of JSON lines, each with "
-    '"query", "label" and "language"; learns from four in five lines of each label and language; and measures on '
-    "the rest: precision is the share of labels that are right, coverage the share of questions that get one, "
-    "both among guesses with a confidence of at least 0.85. A language is used if it has 20 lines of each label "
-    "and a precision of at least 0.85; questions in any other are left to the model. Lines in other languages "
-    "help to tell these apart. Without that precision in English nothing is written. The same file and seed give "
-    "the same result."
-)
-_TRY = (
-    "Show which label texts would get before a model is asked, what the classifier makes of them, and whether they "
-    "point at the editor."
-)
-
-
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """Adds `classifier` and what follows it."""
-    about = "The classifier that chooses a route without asking a model."
-    parser = commands.add_parser("classifier", help="train and try the classifier of questions", description=about)
-    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    training = inner.add_parser("train", help="train it from a labelled file", description=_TRAIN)
-    training.set_defaults(run=run_train)
-    training.add_argument("--labels", type=Path, metavar="FILE", help="JSON lines (default: the file that we ship)")
-    training.add_argument("--out", type=Path, metavar="FILE", help="default: classifier.json in the data directory")
-    training.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the part that is held out (0)")
-    add_settings(training)
-    trying = inner.add_parser("try", help="what the layers before the model make of texts", description=_TRY)
-    trying.set_defaults(run=run_try)
-    trying.add_argument("texts", nargs="+", metavar="TEXT")
-    trying.add_argument("--platform", action="store_true", help="as an agent with `platform_route` would take them")
-    add_settings(trying)
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -134,12 +102,9 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def run_try(options: argparse.Namespace) -> int:
+@with_settings
+async def run_try(settings: "Settings", options: argparse.Namespace) -> int:
     """Carries out `classifier try`."""
-    return asyncio.run(_try(options.load(options), options.texts, has_platform=options.platform))
-
-
-async def _try(settings: "Settings", texts: Sequence[str], *, has_platform: bool) -> int:
     from lockgate.agent.classifier import Classifier, find_classifier, read_model
     from lockgate.agent.labels import refers_to_editor
     from lockgate.agent.routes import choose_routes
@@ -151,10 +116,10 @@ async def _try(settings: "Settings", texts: Sequence[str], *, has_platform: bool
         model = read_model(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the classifier cannot be used: {error}", source=str(path)) from error
-    labels = [route.label for route in choose_routes(has_platform=has_platform)]
+    labels = [route.label for route in choose_routes(has_platform=options.platform)]
     async with _open_embedder(settings) as embedder:
         classifier = Classifier(model, embedder, settings.classifier.confidence_threshold)
-        for text in texts:
+        for text in options.texts:
             guess, sure = await classifier.weigh(text), await classifier.classify(text)
             print(text)
             print(f"  label       {_name_label(text, sure, labels)}")

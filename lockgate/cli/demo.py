@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.cli import EXIT_OK, AddSettings, Commands, read_flags
+from lockgate.cli import EXIT_OK, read_flags
 from lockgate.cli.ask import build_request
 from lockgate.cli.text import complain, count_of
 from lockgate.errors import ConfigError
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from lockgate.interfaces import Embedder
     from lockgate.server.run import Bound
 
-_ABOUT = (
-    "Serve a small town library that answers questions from its papers: a model, detectors and an index that run "
-    "here, and a page on which one sees text being held, checked and released. It listens on 127.0.0.1 only, needs no "
-    "network once `lockgate setup` has been run, and has settings of its own: config files and variables are not read, "
-    "except for ports and the data directory. Ctrl-C stops it."
-)
 _QUESTION = "How long may I keep a book?"
 
 
@@ -202,38 +196,6 @@ async def _fill_source(settings: "Settings", name: str, folder: Path, embedder: 
         removed = await index.remove_documents(gone) if gone else 0
         await Filler(index, embedder, tally).fill(files)
     return Shelf(tally.added + tally.replaced + tally.unchanged, tally.added + tally.replaced + removed)
-
-
-def add_parser(commands: Commands, _: AddSettings) -> None:
-    """Adds `demo`; its settings are its own."""
-    parser = commands.add_parser("demo", help="a guarded library to talk to, in your browser", description=_ABOUT)
-    parser.set_defaults(run=run_demo)
-    add_choices(parser)
-    parser.add_argument("--http-port", dest="set:server.http_port", metavar="PORT", help="API port, default 8033")
-    parser.add_argument("--health-http-port", dest="set:server.health_port", metavar="PORT", help="default 8034")
-
-
-def add_choices(parser: argparse.ArgumentParser) -> None:
-    """What can be chosen about the demo's parts."""
-    parser.add_argument(
-        "--model",
-        metavar="URL|FILE",
-        help="a model of yours: an OpenAI-compatible server, as http://127.0.0.1:8000/v1, or a GGUF file",
-    )
-    parser.add_argument("--model-name", metavar="NAME", help="its name there; default: the first that the server lists")
-    parser.add_argument("--model-token-env", metavar="VARIABLE", help="the variable that holds the server's token")
-    parser.add_argument(
-        "--documents",
-        type=Path,
-        metavar="FOLDER",
-        help="other documents: each folder in it is a source of Markdown, text, HTML and PDF files",
-    )
-    parser.add_argument(
-        "--data-dir",
-        dest="set:data_dir",
-        metavar="DIR",
-        help="where weights and index lie (LOCKGATE_DATA_DIR; default ~/.local/share/lockgate)",
-    )
 
 
 def run_demo(options: argparse.Namespace) -> int:

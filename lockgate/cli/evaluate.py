@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK
 from lockgate.cli.text import align
 
 if TYPE_CHECKING:
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 _ANSWER_CHARS = 60
 _NO_SCORE = "-"
 _JUDGE = "the judge"
-_WORDS = (
-    "Let an agent answer the questions of the file `evaluation.questions`, and the model `evaluation.judge` score the "
-    "answers: faithfulness, answer relevancy, context recall and context precision, each from 0 to 1. Nothing is "
-    "remembered in any session. Questions that fail are told and left out; if none is left, the exit code is 3."
-)
-
-
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """Adds `evaluate`."""
-    parser = commands.add_parser("evaluate", help="let a judge score an agent's answers", description=_WORDS)
-    parser.set_defaults(run=run_evaluate)
-    parser.add_argument("--category", default="", metavar="NAME", help="only questions of this category")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N of them")
-    parser.add_argument("--index", default="", metavar="ID", help="search this source in place of the agent's own")
-    parser.add_argument("--agent", metavar="NAME", help="which agent; without it `default`, else the first")
-    parser.add_argument("--json", action="store_true", help="one JSON object with everything")
-    add_settings(parser)
 
 
 def run_evaluate(options: argparse.Namespace) -> int:

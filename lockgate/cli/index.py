@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, with_settings
 from lockgate.cli.text import complain, count_of, explain_failure
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 
@@ -22,38 +22,6 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 4  # of the embedder
 _NO_WEIGHTS = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
-_ABOUT = "The documents that agents search. A server may run meanwhile and finds what was added at its next search."
-_LIST = "One line for each document: its passages, when it was added, who made its vectors, and its file."
-_REMOVE = "Take documents out of the index: of a folder everything that was added from it. The files stay."
-_ADD = (
-    "Read Markdown, text, HTML and PDF files and put them into the index. Folders are walked; hidden files, and links "
-    "that lead out of the folder, are left out. What has not changed is skipped, so the same command can be repeated, "
-    "and goes on where it was stopped."
-)
-
-
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """Adds `index` and what follows it."""
-    parser = commands.add_parser(
-        "index", help="add documents that agents search, list and remove them", description=_ABOUT
-    )
-    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add = inner.add_parser("add", help="read files and folders into the index", description=_ADD)
-    add.set_defaults(run=run_add)
-    add.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
-    add.add_argument("--glob", metavar="PATTERN", help="of folders only files whose name or path matches, as `*.md`")
-    add.add_argument("--no-embeddings", action="store_true", help="words only; a later `add` without this fills in")
-    listing = inner.add_parser("list", help="what is in the index", description=_LIST)
-    listing.set_defaults(run=run_list)
-    remove = inner.add_parser(
-        "remove", help="take files and folders out of the index; the files stay", description=_REMOVE
-    )
-    remove.set_defaults(run=run_remove)
-    remove.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a file, or a folder with all below it")
-    remove.add_argument("--all", action="store_true", help="everything")
-    for one in (add, listing, remove):
-        one.add_argument("--source", metavar="ID", help="which source of the settings; needed if there are several")
-        add_settings(one)
 
 
 def run_add(options: argparse.Namespace) -> int:
@@ -63,11 +31,6 @@ def run_add(options: argparse.Namespace) -> int:
         return asyncio.run(_add(options, options.load(options)))
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def run_list(options: argparse.Namespace) -> int:
-    """Carries out `list`."""
-    return asyncio.run(_list(options, options.load(options)))
 
 
 def run_remove(options: argparse.Namespace) -> int:
@@ -136,7 +99,9 @@ def _telling(target: "_Target", settings: "Settings", tally: "Tally | None" = No
         raise Unavailable(error.service, words) from error
 
 
-async def _list(options: argparse.Namespace, settings: "Settings") -> int:
+@with_settings
+async def run_list(settings: "Settings", options: argparse.Namespace) -> int:
+    """Carries out `list`."""
     from lockgate.opened_agents import open_index_of
 
     target = _choose(settings, options.source)

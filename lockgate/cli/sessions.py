@@ -7,14 +7,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lockgate.cli import EXIT_OK, EXIT_USAGE, AddSettings, Commands
+from lockgate.cli import EXIT_OK, EXIT_USAGE, with_settings
 from lockgate.cli.text import align, complain, count_of, explain_failure, printable
-from lockgate.sessions.turns import ANONYMOUS, DEFAULT_AGENT
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
@@ -24,52 +23,11 @@ if TYPE_CHECKING:
 _COLUMNS = ("CALLER", "AGENT", "ID", "TURNS", "LAST")
 _MARGIN = "    "
 _LABEL_FIELDS = ("query", "label", "layer", "confidence")
-_COMMANDS = {
-    "list": "all sessions, the latest first",
-    "show": "one session as a dialogue, with its aborted turns",
-    "export": "all turns as JSON lines",
-    "delete": "remove sessions and everything about them",
-}
 
 
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """`lockgate sessions` and what follows it."""
-    about = "Sessions that agents have had. A server may run meanwhile."
-    parser = commands.add_parser("sessions", help="list, show, export and delete sessions", description=about)
-    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    add = {name: inner.add_parser(name, help=words) for name, words in _COMMANDS.items()}
-    add["list"].set_defaults(run=_run(_list))
-    add["show"].set_defaults(run=_run(_show))
-    add["show"].add_argument("id", metavar="ID", help="the session's id, as `list` shows it")
-    _add_export(add["export"])
-    add["delete"].set_defaults(run=_run_delete)
-    add["delete"].add_argument("ids", nargs="+", metavar="ID", help="the sessions' ids, as `list` shows them")
-    add["delete"].add_argument("--yes", action="store_true", help="do not ask")
-    for name in ("list", "export"):
-        add[name].add_argument("--caller", metavar="NAME", help="only those of this caller")
-    for name in ("show", "delete"):
-        add[name].add_argument("--caller", metavar="NAME", default=ANONYMOUS, help=f"whose it is, default {ANONYMOUS}")
-        add[name].add_argument(
-            "--agent", metavar="NAME", default=DEFAULT_AGENT, help=f"with whom, default {DEFAULT_AGENT}"
-        )
-    for one in add.values():
-        add_settings(one)
-
-
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_run(_export))
-    parser.add_argument("--format", choices=["jsonl"], default="jsonl", help="one JSON object per turn (jsonl)")
-    parser.add_argument(
-        "--labels", action="store_true", help="query, label, layer and confidence only, without aborted turns"
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output")
-
-
-def _run(command: Callable[["Settings", argparse.Namespace], Coroutine[Any, Any, int]]) -> Callable[..., int]:
-    return lambda options: asyncio.run(command(options.load(options), options))
-
-
-async def _list(settings: "Settings", options: argparse.Namespace) -> int:
+@with_settings
+async def run_list(settings: "Settings", options: argparse.Namespace) -> int:
+    """Carries out `sessions list`."""
     from lockgate.opened_agents import find_sessions_file
 
     file = find_sessions_file(settings)
@@ -87,7 +45,9 @@ async def _list(settings: "Settings", options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _show(settings: "Settings", options: argparse.Namespace) -> int:
+@with_settings
+async def run_show(settings: "Settings", options: argparse.Namespace) -> int:
+    """Carries out `sessions show`."""
     key = _build_key(options, options.id)
     async with _open_archive(settings) as archive:
         turns = await archive.read_session(key)
@@ -117,7 +77,9 @@ def _print_said(role: str, text: str) -> None:
         print(f"{_MARGIN}{line}".rstrip())
 
 
-async def _export(settings: "Settings", options: argparse.Namespace) -> int:
+@with_settings
+async def run_export(settings: "Settings", options: argparse.Namespace) -> int:
+    """Carries out `sessions export`."""
     turns = sessions = 0
     async with _open_archive(settings) as archive:
         with _open_output(options.output) as output:
@@ -170,7 +132,8 @@ def _open_output(name: str | None) -> Iterator[TextIO]:
         part.unlink(missing_ok=True)
 
 
-def _run_delete(options: argparse.Namespace) -> int:
+def run_delete(options: argparse.Namespace) -> int:
+    """Carries out `sessions delete`."""
     keys = [_build_key(options, name) for name in dict.fromkeys(options.ids)]
     settings = options.load(options)
     if not options.yes:

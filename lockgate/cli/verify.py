@@ -15,16 +15,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from lockgate.cli import EXIT_FOUND, EXIT_OK, AddSettings, Commands
+from lockgate.cli import EXIT_FOUND, EXIT_OK
 from lockgate.cli.text import align, count_of
 from lockgate.errors import BrokeProtocol, ConfigError
 
 if TYPE_CHECKING:
     from lockgate.api.receipts import ReceiptBody, ReceiptDetector
 
-_ABOUT = """Check a saved answer against the receipt in it: the digest of what was cleared is computed again from what
-the file holds. FILE is an answer as a client got it: events as `curl -N` saves them, JSON lines, one JSON document, or
-JSON objects one behind the other. Exit code 0 if it is what was cleared, 1 if not, 2 if that cannot be said."""
 _MAX_OBJECT_BYTES = 64 * 1024 * 1024
 _PIECE_BYTES = 65_536
 _KEPT_FRAMES = 1000  # the last ones, to see what came behind the cleared ones
@@ -48,16 +45,8 @@ _HOW_TO_GET = (
 )
 
 
-def add_parser(commands: Commands, _: AddSettings) -> None:
-    """`lockgate verify`; it needs no settings."""
-    parser = commands.add_parser("verify", help="check a saved answer against its receipt", description=_ABOUT)
-    parser.set_defaults(run=_run)
-    parser.add_argument("file", metavar="FILE", help="the saved answer; - is standard input")
-    parser.add_argument("--receipt", metavar="FILE|JSON", help="the receipt, if it is not in the answer")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 too if a detector has not read everything")
-
-
-def _run(options: argparse.Namespace) -> int:
+def run_verify(options: argparse.Namespace) -> int:
+    """Carries out `verify`."""
     stream = _Stream()
     given = None if options.receipt is None else _load_receipt(options.receipt)
     with _open(options.file) as saved:

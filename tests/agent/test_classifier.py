@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classifier that we ship: its figures on questions that it has not seen, and files that cannot be used."""
 
-import argparse
 import asyncio
 import json
 import logging
@@ -36,7 +35,7 @@ from lockgate.agent.label_training import (
     train,
 )
 from lockgate.agent.routes import choose_routes
-from lockgate.cli.classifier import add_parser
+from lockgate.cli.main import build_parser
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.models.minilm import open_minilm
 
@@ -77,11 +76,9 @@ def run(weights_dir: Path) -> Run:
     """Runs `lockgate classifier` with arguments."""
     classifier = SimpleNamespace(model_path=None, confidence_threshold=0.85)
     settings = SimpleNamespace(data_dir=weights_dir.parents[1], classifier=classifier)
-    parser = argparse.ArgumentParser(prog="lockgate")
-    add_parser(parser.add_subparsers(), lambda _: None)
 
     def call(*arguments: str) -> int:
-        options = parser.parse_args(["classifier", *arguments])
+        options = build_parser().parse_args(["classifier", *arguments])
         options.load = lambda _: settings
         code: int = options.run(options)
         return code

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the demo is made of: the papers of the library, the questions about them, and the settings that serve them."""
 
-import argparse
 import asyncio
 import http.server
 import json
@@ -27,6 +26,7 @@ from lockgate.cli.demo import (
     load_demo_settings,
     prepare_demo,
 )
+from lockgate.cli.main import build_parser
 from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
@@ -50,10 +50,8 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def load(*arguments: str, data_dir: Path | None = None) -> Settings:
-    parser = argparse.ArgumentParser()
-    demo.add_parser(parser.add_subparsers(), lambda one: None)
     words = ["demo", *arguments, *(["--data-dir", str(data_dir)] if data_dir else [])]
-    return load_demo_settings(parser.parse_args(words))
+    return load_demo_settings(build_parser().parse_args(words))
 
 
 def test_there_are_enough_papers_each_short_enough_for_a_small_model() -> None:
@@ -248,9 +246,7 @@ def test_a_file_of_ones_own_is_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--model-name", "x"], ["--model-token-env", "X"]])
 def test_a_name_without_a_server_is_refused(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser()
-    demo.add_parser(parser.add_subparsers(), lambda one: None)
-    options = parser.parse_args(["demo", *arguments])
+    options = build_parser().parse_args(["demo", *arguments])
     with pytest.raises(ConfigError, match="name the server too, with --model"):
         demo.run_demo(options)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from lockgate.cli import index as command
 from lockgate.cli.index_documents import Filler, Tally, find_files
+from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.index.fts import open_index
@@ -50,14 +50,12 @@ def run(tmp_path: Path) -> Run:
     """Runs the command as the command line does, with a data directory of its own."""
 
     def run(*arguments: str, config: dict[str, Any] | None = None, **variables: str) -> int:
-        parser = argparse.ArgumentParser()
-        command.add_parser(parser.add_subparsers(), lambda one: None)
         file = tmp_path / "config.yaml" if config else None
         if file:
             file.write_text(json.dumps(config))
         environ = {"LOCKGATE_DATA_DIR": str(tmp_path / "data"), **variables}
         settings = load_settings(config_path=file, flags={}, environ=environ)
-        options = parser.parse_args(["index", *arguments], argparse.Namespace(load=lambda _: settings))
+        options = build_parser().parse_args(["index", *arguments], argparse.Namespace(load=lambda _: settings))
         return int(options.run(options))
 
     return run

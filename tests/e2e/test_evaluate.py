@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`lockgate evaluate` opens the real gateway and prints what came out; the example is one that it can use."""
 
-import argparse
 import json
 import logging
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockgate.agent.evaluate import load_questions
-from lockgate.cli.evaluate import add_parser
+from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest
 from lockgate.telemetry import logger
@@ -52,9 +51,7 @@ def run(folder: Path, *arguments: str, judge: str = ", judge: judge", config: st
     questions.write_text("\n".join(json.dumps(one) for one in QUESTIONS), encoding="utf-8")
     path = folder / "config.yaml"
     path.write_text(config.format(questions=questions, judge=judge, folder=folder), encoding="utf-8")
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(), lambda _parser: None)
-    options = parser.parse_args(["evaluate", *arguments])
+    options = build_parser().parse_args(["evaluate", *arguments])
     options.load = lambda _options: load_settings(config_path=path, flags={}, environ={})
     code: int = options.run(options)
     return code

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from lockgate.cli.main import _parser
+from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from tests.server.processes import clean_environment
 from tests.waits import wait_until
@@ -58,7 +58,7 @@ def test_the_commands_of_the_compose_file_are_ours() -> None:
     for name in ("gateway", "parts"):
         program, *arguments = services[name]["command"]
         assert program == "lockgate"
-        options = _parser().parse_args(arguments)
+        options = build_parser().parse_args(arguments)
         assert f"./{options.config_path.name}:{options.config_path}:ro" in services[name]["volumes"]
     grace_s = float(services["gateway"]["stop_grace_period"].removesuffix("s"))
     assert grace_s > settings_of("gateway.yaml").server.shutdown_timeout_s

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.cli.sessions import add_parser
+from lockgate.cli.main import build_parser
 from lockgate.config.kinds import Secret
 from lockgate.config.settings import PostgresSettings, SessionSettings, Settings
 from lockgate.errors import ConfigError, Unavailable
@@ -56,11 +56,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 
 def build_run(settings: Settings) -> Run:
-    parser = argparse.ArgumentParser(prog="lockgate")
-    add_parser(parser.add_subparsers(), lambda inner: inner.set_defaults(load=lambda _: settings))
-
     def run(*arguments: str) -> int:
-        options = parser.parse_args(["sessions", *arguments])
+        options = build_parser().parse_args(["sessions", *arguments], argparse.Namespace(load=lambda _: settings))
         code: int = options.run(options)
         return code
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from lockgate.cli import setup
+from lockgate.cli.main import build_parser
 from lockgate.errors import SetupFailed
 from lockgate.models import weights
 from lockgate.models.weight_fetcher import fetch, hold_weights
@@ -279,9 +280,7 @@ def test_damage_is_found_told_and_mended(
 
 
 def run_command(words: list[str], data_dir: Path) -> int:
-    parser = argparse.ArgumentParser()
-    setup.add_parser(parser.add_subparsers(), lambda one: None)
-    options = parser.parse_args(
+    options = build_parser().parse_args(
         ["setup", *words], argparse.Namespace(load=lambda _: SimpleNamespace(data_dir=data_dir))
     )
     code: int = options.run(options)

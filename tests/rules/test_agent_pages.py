@@ -12,7 +12,7 @@ from lockgate.agent.routes import choose_routes
 from lockgate.api.grpc.agent import _list_facts
 from lockgate.api.grpc.port import _CODES
 from lockgate.api.turn_values import MAX_SESSION_CHARS
-from lockgate.cli.main import _parser
+from lockgate.cli.main import build_parser
 from lockgate.config.agent_settings import AgentSettings, SessionSettings
 from lockgate.config.settings import Settings
 from lockgate.detectors.judge.scores import FAIR_FROM, GOOD_FROM
@@ -101,7 +101,7 @@ def test_the_figures_of_the_classifier_are_those_of_the_shipped_one() -> None:
 
 
 def test_every_command_is_on_a_page() -> None:
-    commands = next(one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
+    commands = next(one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
     paths = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
     pages = "".join(path.read_text(encoding="utf-8") for path in paths).replace("make demo", "lockgate demo")
     for name, parser in commands.choices.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from lockgate.api.aggregator.trace_format import encode_note
-from lockgate.cli.main import _parser
+from lockgate.cli.main import build_parser
 from lockgate.models.llamacpp import OPTIONS
 from lockgate.rag.sources import Retrieval, Status
 from lockgate.rag.trace import Came, Held, Left, Read
@@ -38,7 +38,7 @@ def test_the_questions_of_the_demo_are_on_its_page() -> None:
 
 
 def test_every_option_of_ask_is_on_the_page_of_the_demo() -> None:
-    commands = next(one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction))
+    commands = next(one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
     flags = {flag for action in commands.choices["ask"]._actions for flag in action.option_strings}
     told = set(re.findall(r"`(--?[a-z-]+)", " ".join(read_column("demo.md", "## In the terminal"))))
     everywhere = {"-h", "--help", "--config-path", "--compat", "--data-dir", "--detector"}

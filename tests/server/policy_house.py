@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-from argparse import ArgumentParser
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, redirect_stdout
 from io import StringIO
@@ -12,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from lockgate.api.grpc.agent import build_agent_port
-from lockgate.cli import verify
+from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener
 from lockgate.gate.values import Document
@@ -266,9 +265,7 @@ def verifies(body: bytes, receipt: Any = None) -> bool:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "answer"
         path.write_bytes(body)
-        parser = ArgumentParser()
-        verify.add_parser(parser.add_subparsers(), lambda _: None)
         given = [] if receipt is None else ["--receipt", json.dumps(receipt) if isinstance(receipt, dict) else receipt]
-        options = parser.parse_args(["verify", str(path), *given])
+        options = build_parser().parse_args(["verify", str(path), *given])
         with redirect_stdout(StringIO()):
             return bool(options.run(options) == 0)

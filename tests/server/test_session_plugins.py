@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.cli.sessions import add_parser
+from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from lockgate.config.report import render_check
 from lockgate.config.settings import Settings
@@ -155,9 +155,7 @@ def test_check_says_where_the_store_comes_from(tmp_path: Path) -> None:
 
 
 def run_list(settings: Settings) -> int:
-    parser = argparse.ArgumentParser(prog="lockgate")
-    add_parser(parser.add_subparsers(), lambda inner: inner.set_defaults(load=lambda _: settings))
-    options = parser.parse_args(["sessions", "list"])
+    options = build_parser().parse_args(["sessions", "list"], argparse.Namespace(load=lambda _: settings))
     return int(options.run(options))
 
 
