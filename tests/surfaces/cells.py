@@ -68,7 +68,6 @@ TEXT_PLACES: tuple[Place, ...] = ("input", "output")
 CHAT_PLACES: tuple[Place, ...] = (*TEXT_PLACES, "tool_arguments", "reasoning", "one_of_two_choices")
 ANSWER_PLACES: tuple[Place, ...] = (*TEXT_PLACES, *DOCUMENT_PLACES)
 LANE_PLACES: tuple[Place, ...] = (*ANSWER_PLACES, "tool_arguments", "reasoning")
-LATE_PLACES: tuple[Place, ...] = (*ANSWER_PLACES, "tool_arguments", "one_of_two_choices")
 ALL_PLACES: tuple[Place, ...] = (*CHAT_PLACES, *DOCUMENT_PLACES)
 
 
@@ -101,7 +100,7 @@ POLICIES: Mapping[str, Policy] = {
     "shadow_mask": Policy({**_MASKS, **_SHADOW}),
     "shadow_block": Policy({"on_finding": "block", **_SHADOW}),
     "speculative": Policy(_GUESSES, ALL_PLACES, {"input": "late"}, order="question first"),
-    "speculative_late": Policy(_GUESSES, LATE_PLACES, {"input": "late", "output": "far"}, order="answer first"),
+    "speculative_late": Policy(_GUESSES, ALL_PLACES, {"input": "late", "output": "far"}, order="answer first"),
     "fail": Policy(_MASKS, LANE_PLACES, failing="broken"),
     "fail_4xx": Policy(_MASKS, LANE_PLACES, failing="refusing"),
     "pass": Policy({**_MASKS, **_PASSES}, LANE_PLACES, failing="broken"),
