@@ -55,6 +55,10 @@ class AnswerWriter:
         self.is_blocked = False  # a policy has cut the answer off: nothing more of it is written
         self.account = NO_ACCOUNT
 
+    def is_cut(self, lane: int) -> bool:
+        """Whether a policy has cut off the choice of this lane: nothing more of it is written."""
+        return False
+
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The bytes that leave with a release; `verdict` says why its text was changed."""
         raise NotImplementedError
@@ -247,6 +251,7 @@ def _build_request(job: Job) -> GuardedRequest:
         can_mask=job.with_prompt is not None,
         count_tokens=partial(job.backend.tokenize, generation.model, job.text, generation.headers),
         is_over=lambda: border.is_blocked,
+        is_cut=border.is_cut,
         subjects=border.subjects,
     )
 

@@ -116,12 +116,17 @@ def _never() -> bool:
     return False
 
 
+def _never_cut(_lane: int) -> bool:
+    return False
+
+
 class GuardedRequest(NamedTuple):
     """One request of any surface.
 
     `lanes` plans how an answer goes through that these guards read. `ahead` is how far the surface goes on beside the
     reading of the input; a speculative policy goes on as far as the model. `is_over` says after a release whether the
-    encoder has written the end of the answer. `subjects` are what reviewers read when the answer is complete.
+    encoder has written the end of the answer, `is_cut` before one whether it has ended the choice of that lane.
+    `subjects` are what reviewers read when the answer is complete.
     """
 
     policy: Policy
@@ -134,6 +139,7 @@ class GuardedRequest(NamedTuple):
     can_mask: bool = True
     count_tokens: Callable[[], Awaitable[int]] | None = None
     is_over: Callable[[], bool] = _never
+    is_cut: Callable[[int], bool] = _never_cut
     subjects: Callable[[], Iterable[tuple[int, Subject]]] = tuple
     watch: Watch | None = None
 
@@ -289,6 +295,8 @@ class _GuardedRun:
                         return
                     yield InputRead(self._input)
                     is_known = True
+                if request.is_cut(release.choice):
+                    continue
                 yield self._judge(release)
                 if request.is_over():
                     return

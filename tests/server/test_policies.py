@@ -200,9 +200,7 @@ async def test_a_policy_that_cuts_off_closes_the_model_and_ends_every_choice(pat
     async def model(exchange: Exchange) -> None:
         is_chat = path == CHAT
         await exchange.start()
-        await exchange.chunk(
-            sse(message_of("Once. Upon", 1, is_chat), *[message_of(piece, 0, is_chat) for piece in PIECES])
-        )
+        await exchange.chunk(sse(*[message_of(piece, index, is_chat) for index in (1, 0) for piece in PIECES]))
         await exchange.wait_until_left()
         left.set()
 
@@ -214,8 +212,21 @@ async def test_a_policy_that_cuts_off_closes_the_model_and_ends_every_choice(pat
         (one["index"], one["finish_reason"]) for event in events for one in event["choices"] if one["finish_reason"]
     ]
     assert sorted(ends) == [(0, "content_filter"), (1, "content_filter")]
-    assert text_in(events, 1) == "Once. " if path == CHAT else True
-    assert answer.body.count(WITHHELD.encode()) == (0 if policy == "blank" else 1)
+    assert answer.body.count(WITHHELD.encode()) == (0 if policy == "blank" else 2)
+    check_hidden(answer)
+
+
+@pytest.mark.parametrize("policy", CUT_OFF)
+async def test_a_policy_that_cuts_off_one_choice_lets_the_others_go_on(policy: str) -> None:
+    """D-46."""
+    said = [chunk("Once. Upon", 1), *[chunk(piece) for piece in PIECES], chunk(" a time.", 1)]
+    ends = [chunk(index=index, finish="stop") for index in (0, 1)]
+    async with before(stream(sse(*said, *ends, "[DONE]"))) as (port, _):
+        answer = await ask(port, CHAT, request(CHAT, policy, is_stream=True, n=2))
+    events = ended_well(events_of(answer))
+    reasons = {one["index"]: one["finish_reason"] for event in events for one in event["choices"]}
+    assert reasons == {0: "content_filter", 1: "stop"}
+    assert text_in(events, 1) == "Once. Upon a time."
     check_hidden(answer)
 
 

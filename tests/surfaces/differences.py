@@ -85,17 +85,6 @@ DIFFERENCES: Sequence[Difference] = (
 )
 
 KNOWN_WRONG: Mapping[str, Fault] = {
-    "a block in one choice ends the others": Fault(
-        "It ends its own choice only, streamed and whole alike (D-46).",
-        [
-            Where(
-                STREAMS,
-                "stop block",
-                "one_of_two_choices",
-                "text outcome released",
-            )
-        ],
-    ),
     "a tool call that is stopped is taken out of a whole answer, and counted as released": Fault(
         "What is released is counted and what is not is not: a whole answer has the same text as a stream.",
         [Where("proxied_chat/whole v2_chat/whole model_chat/whole", "stop", "tool_arguments", "text")],

@@ -72,6 +72,7 @@ class EventWriter(AnswerWriter):
         self._segments = self._reader.segments
         self._reviewed: dict[int, Sequence[Detection]] = {}
         self.to_frames = self._reader.choose()
+        self._cut: set[int] = set()  # choices that a policy has cut off
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -89,6 +90,10 @@ class EventWriter(AnswerWriter):
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """Keep what reviewers found in a choice."""
         self._reviewed[choice] = found
+
+    def is_cut(self, lane: int) -> bool:
+        """Whether the choice of a lane has been cut off: nothing more of it is written."""
+        return bool(self._cut) and self._segments[lane].choice in self._cut
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The events that leave now that this release has come."""
@@ -153,7 +158,8 @@ class EventWriter(AnswerWriter):
 
     def _cut_off(self, segment: Segment, release: Release) -> bytes:
         """The last event with text: what may still leave, then the fallback, which is content in any case."""
-        self.is_blocked = True
+        self._cut.add(segment.choice)
+        self.is_blocked = len(self._cut) >= self._asked.choices
         if self._order.is_waiting(segment.choice, segment.lane):
             release = release._replace(text="")
         found = self._note_late(segment.choice, segment.field, release)
@@ -308,7 +314,9 @@ class EventWriter(AnswerWriter):
         usage = self._reader.usage if self._options.holds or self._repeats_usage else None
         is_due = self._reader.keeps_text or self.account.receipt or self.warnings or self.found_in_prompt
         if self.is_blocked:
-            self._order.endings = {index: self._build_ending(index, FILTERED) for index in self._choices}
+            self._order.endings.clear()
+        for index in self._choices if self.is_blocked else self._cut:
+            self._order.endings[index] = self._build_ending(index, FILTERED)
         events = self._order.list_last()
         if usage is not None or (is_due and not self._is_ruled):
             events.append(self._build_bare(usage))

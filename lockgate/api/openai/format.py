@@ -132,6 +132,12 @@ class Asked(NamedTuple):
         return messages
 
     @property
+    def choices(self) -> int:
+        """How many answers the model is to give."""
+        count = self.body.get("n")
+        return count if isinstance(count, int) else 1
+
+    @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """What the model may call."""
         return self.body.get("tools") or ()
