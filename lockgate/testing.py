@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lockgate.errors import InvalidRequest, Rejected
-from lockgate.gate.chunks import ChunkAligner, ChunkerInput
+from lockgate.gate.batching import ChunkAligner, ChunkerInput
 from lockgate.gate.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.interfaces import Chunker, Detector, Headers
 from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn

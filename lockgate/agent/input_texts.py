@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from operator import itemgetter
 
-from lockgate.gate.masks import mask_part
 from lockgate.gate.values import Detection
+from lockgate.gate.verdicts import mask_part
 from lockgate.guard.detect import Slice
 from lockgate.guard.request import CheckedInput, Input
 

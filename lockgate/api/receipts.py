@@ -11,8 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from lockgate.gate.chains import ALGORITHM, FrameChain
-from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.receipts import ALGORITHM, FrameChain, Part, Receipt
 
 VERSION: Final = 1
 METADATA_KEY: Final = "lockgate-receipt"  # where metadata carry one

@@ -79,7 +79,7 @@ class _Stream:
     """What was found in a saved answer."""
 
     def __init__(self) -> None:
-        from lockgate.gate.chains import FrameChain
+        from lockgate.gate.receipts import FrameChain
 
         self._chain = FrameChain()
         self._last: deque[_Kept] = deque(maxlen=_KEPT_FRAMES)
@@ -309,7 +309,7 @@ def _read_receipt(value: Any, name: str) -> "ReceiptBody":
     import msgspec
 
     from lockgate.api.receipts import VERSION, ReceiptBody
-    from lockgate.gate.chains import ALGORITHM
+    from lockgate.gate.receipts import ALGORITHM
 
     if "digest" not in value:
         raise ConfigError("its receipt has no digest: an older version wrote it, which gave none", source=name)

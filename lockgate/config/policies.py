@@ -15,9 +15,8 @@ from lockgate.config.kinds import empty_map
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
-from lockgate.gate.masks import MaskWith
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
-from lockgate.gate.verdicts import Action, DocumentAction, Measures, as_text_action
+from lockgate.gate.verdicts import Action, DocumentAction, MaskWith, Measures, as_text_action
 
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]

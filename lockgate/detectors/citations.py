@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lockgate.detectors.scanning import Scan, ScanReading, at_most
-from lockgate.gate.citations import MAX_MARK_CHARS, Citation, Sources
+from lockgate.gate.prompt import MAX_MARK_CHARS, Citation, Sources
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 from lockgate.params import Params

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lockgate.gate.masks import Mask
+from lockgate.gate.verdicts import Mask
 
 _STRUCTURE, _TEXT, _ESCAPE, _ATOM = range(4)
 _Run = tuple[int, str, str]  # kind, plain text, raw text; the last two differ only in a valid escape

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DetectionBatcher: what to ask which detector next.
+"""ChunkAligner: ties a chunker's answers to its text. DetectionBatcher: what to ask which detector next.
 
-Decides which chunks go into a request, how many requests are open, and how far each detector has read: answers come
-in any order and count in text order. In a stream a request carries one chunk; of a whole text it carries all.
+The aligner decides whether a chunk may be believed. In a stream chunks must follow each other: white space may be left
+out between them, anything else that no detector would read, an overlap, or text that was never sent is the chunker's
+fault, because cleared text may already have left. When the text is whole, nothing leaves before every chunk has been
+read, so gaps, overlaps and any order are fine; only text that does not match is a fault.
+
+The batcher decides which chunks go into a request, how many requests are open, and how far each detector has read:
+answers come in any order and count in text order. In a stream a request carries one chunk, of a whole text all.
 
 Where a chunker was forced to cut in the middle of running text, a finding may lie across the cut. A detector that
 looks back then reads the end of the chunk before once more, so the chunk before counts as read only up to there;
@@ -13,10 +18,147 @@ finding counts from the next character on, unless the chunk before has reported 
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lockgate.gate.values import Chunk, Detection, Excerpt
-from lockgate.gate.verdicts import keep
+from lockgate.errors import BrokeProtocol
+from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
+
+_MAX_GAP = 64  # of white space before a chunk whose place has to be found
+_MAX_BACKLOG = 256  # chunks that wait for one detector
+
+
+@dataclass(slots=True, eq=False)
+class ChunkerInput:
+    """The frames that some chunker has not placed, stored once for all; each aligner keeps its own place in them."""
+
+    frames: list[Frame] = field(default_factory=list)
+    first: int = 0  # how many frames were forgotten
+    received: int = 0
+
+    def append(self, frame: Frame) -> None:
+        """Take in a frame with text."""
+        self.frames.append(frame)
+        self.received += len(frame.text)
+
+    def forget(self, before: int) -> None:
+        """No aligner needs the frames before that one any more."""
+        del self.frames[: before - self.first]
+        self.first = before
+
+
+class ChunkAligner:
+    """One chunker's view of one text: how much it was given, and how much it has placed."""
+
+    __slots__ = ("_chunker", "_head", "_input", "_is_whole", "_reads_empty", "_whole", "given", "placed", "reached")
+
+    def __init__(
+        self, chunker: str, chunker_input: ChunkerInput, *, is_whole: bool = False, reads_empty: bool = False
+    ) -> None:
+        self._chunker = chunker
+        self._reads_empty = reads_empty
+        self._is_whole = is_whole
+        self._input = chunker_input
+        self._whole: str | None = None
+        self._head = 0  # characters of the frame `reached` that are already placed
+        self.reached = 0  # the first frame that is not placed whole
+        self.given = 0  # frames that the chunker has taken
+        self.placed = 0
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the chunker has taken all there is."""
+        return self.given == self._input.first + len(self._input.frames)
+
+    def feed(self) -> list[Frame]:
+        """The frames that the chunker has not yet taken."""
+        chunker_input = self._input
+        frames = chunker_input.frames[self.given - chunker_input.first :]
+        if frames:
+            self.given += len(frames)
+        return frames
+
+    def place(self, chunk: Chunk) -> bool:
+        """Whether the chunk is one to read: in a stream an empty one is passed over, unless empty texts are read."""
+        start, end, text = chunk.start, chunk.end, chunk.text
+        received = self._input.received
+        if not 0 <= start <= end <= received:
+            raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")
+        if self._is_whole:
+            if self._whole is None:
+                self._whole = "".join([frame.text for frame in self._input.frames])
+            if self._whole[start:end] != text:
+                raise self._fault(f"chunk {start}..{end} is not the text that was sent")
+            return True
+        if start != self.placed:
+            self._skip(start)
+        if self._take(end - start) != text:
+            raise self._fault(f"chunk {start}..{end} is not the text that was sent")
+        self.placed = end
+        return end > start or (self._reads_empty and not received)
+
+    def find(self, text: str) -> int | None:
+        """Where the text stands that a chunker names, if it is what comes next; white space may be left out."""
+        start, wanted = self.placed, len(text)
+        come, size = [], 0
+        head = self._head
+        for frame in self._input.frames[self.reached - self._input.first :]:
+            come.append(frame.text[head:])
+            size += len(frame.text) - head
+            head = 0
+            if size >= wanted + _MAX_GAP:
+                break
+        rest = "".join(come)
+        gap = 0 if rest.startswith(text) else len(rest) - len(rest.lstrip())
+        return start + gap if rest.startswith(text, gap) else None
+
+    def finish(self) -> int:
+        """The chunker has ended: the position up to which its chunks count, which is all that was sent."""
+        received = self._input.received
+        if not self._is_whole:
+            self._skip(received)
+        self.placed = received
+        self.reached = self._input.first + len(self._input.frames)
+        return received
+
+    def pass_over(self) -> int:
+        """The chunker has failed, and its text goes on unread: the position up to which that is so."""
+        self.placed, self._head = self._input.received, 0
+        self.reached = self.given = self._input.first + len(self._input.frames)
+        return self.placed
+
+    def _skip(self, upto: int) -> None:
+        if upto < self.placed:
+            raise self._fault(f"a chunk at {upto} overlaps the one before, which ends at {self.placed}")
+        gap = self._take(upto - self.placed)
+        if gap and not gap.isspace():
+            raise self._fault(f"text at {self.placed}..{upto} is in no chunk")
+        self.placed = upto
+
+    def _take(self, length: int) -> str:
+        frames, at, head = self._input.frames, self.reached - self._input.first, self._head
+        if not head and length and len(frames[at].text) == length:  # exactly one frame
+            self.reached += 1
+            return frames[at].text
+        taken = []
+        while length > 0:
+            text = frames[at].text
+            if not head and len(text) <= length:
+                part = text
+                at += 1
+            else:
+                part = text[head : head + length]
+                head += len(part)
+                if head == len(text):
+                    head = 0
+                    at += 1
+            length -= len(part)
+            taken.append(part)
+        self.reached, self._head = at + self._input.first, head
+        return taken[0] if len(taken) == 1 else "".join(taken)
+
+    def _fault(self, reason: str) -> BrokeProtocol:
+        return BrokeProtocol(self._chunker, f"chunker `{self._chunker}`: {reason}")
 
 
 class Reader(NamedTuple):
@@ -47,38 +189,29 @@ class Progress(NamedTuple):
     detections: tuple[Detection, ...]
 
 
+@dataclass(slots=True, eq=False)
 class DetectorQueue:
     """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
 
-    __slots__ = (
-        "answers", "asked", "before", "detector", "ends_at", "frontier", "look", "open", "passed", "reader", "reported",
-        "told", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.detector = reader.detector
-        self.look = reader.lookbehind_chars
-        self.waiting: deque[Chunk] = deque()
-        self.open: dict[int, Ask] = {}
-        self.answers: dict[int, tuple[Ask, Sequence[Sequence[Detection]]]] = {}
-        self.asked = 0
-        self.told = 0
-        self.frontier = 0
-        self.before = ""
-        self.reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
-        self.passed = 0  # how far its text goes on unread, its chunker having failed
-        self.ends_at = 0  # where its text ends, its chunker having ended
+    reader: Reader
+    detector: str
+    look: int
+    waiting: deque[Chunk] = field(default_factory=deque)
+    open: dict[int, Ask] = field(default_factory=dict)
+    answers: dict[int, tuple[Ask, Sequence[Sequence[Detection]]]] = field(default_factory=dict)
+    asked: int = 0
+    told: int = 0
+    frontier: int = 0
+    before: str = ""
+    reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
+    passed: int = 0  # how far its text goes on unread, its chunker having failed
+    ends_at: int = 0  # where its text ends, its chunker having ended
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
         """What the detector reads of the chunk."""
         before = self.before
         self.before = (before + chunk.text)[-self.look :] if chunk.is_forced and self.look else ""
         return Excerpt(chunk.text, before)
-
-    def owes(self) -> bool:
-        """Whether a chunk waits or a request is open."""
-        return bool(self.open or self.waiting)
 
 
 class DetectionBatcher:
@@ -92,7 +225,7 @@ class DetectionBatcher:
         self._choice = choice
         self._max_open = max_open
         self._is_whole = is_whole
-        self._queues = {reader.detector: DetectorQueue(reader) for reader in readers}
+        self._queues = {one.detector: DetectorQueue(one, one.detector, one.lookbehind_chars) for one in readers}
         self._by_chunker: dict[str, list[DetectorQueue]] = {}
         for queue in self._queues.values():
             self._by_chunker.setdefault(queue.reader.chunker, []).append(queue)
@@ -123,8 +256,12 @@ class DetectionBatcher:
         for queue in self._by_chunker[chunker]:
             queue.ends_at = upto
             if self._is_whole and queue.waiting:
-                self._ask_all(queue, asks)
-            elif not queue.owes():
+                chunks = tuple(queue.waiting)
+                queue.waiting.clear()
+                forced = [chunk for chunk in chunks if chunk.is_forced]
+                excerpts = [queue.excerpt(chunk) if forced else Excerpt(chunk.text) for chunk in chunks]
+                self._open(queue, chunks, tuple(excerpts), asks)
+            elif not (queue.open or queue.waiting):
                 self._skip(queue, upto, progress)
         return asks, progress
 
@@ -133,7 +270,7 @@ class DetectionBatcher:
         progress: list[Progress] = []
         for queue in self._by_chunker[chunker]:
             queue.passed = upto
-            if not queue.owes():
+            if not (queue.open or queue.waiting):
                 self._skip(queue, upto, progress)
         return progress
 
@@ -156,38 +293,27 @@ class DetectionBatcher:
             self._tell(queue, ask, findings, progress)
             while queue.answers and (ready := queue.answers.pop(queue.told, None)) is not None:
                 self._tell(queue, *ready, progress)
-        if queue.waiting:
-            self._ask(queue, asks)
-        if not queue.owes():
+        while queue.waiting and len(queue.open) < self._max_open:
+            chunk = queue.waiting.popleft()
+            self._open(queue, (chunk,), (queue.excerpt(chunk),), asks)
+        if not (queue.open or queue.waiting):
             self._skip(queue, max(queue.passed, queue.ends_at), progress)
         return asks, progress
 
-    def owes(self, detector: str) -> bool:
-        """Whether the detector has text to read or to answer for."""
-        return self._queues[detector].owes()
+    def owes(self, detectors: Iterable[str]) -> bool:
+        """Whether one of the detectors has text to read or to answer for."""
+        return any(self._queues[name].open or self._queues[name].waiting for name in detectors)
 
-    def has_backlog(self, chunker: str, limit: int) -> bool:
-        """Whether so many of the chunker's chunks wait for one of its detectors."""
+    def has_backlog(self, chunker: str) -> bool:
+        """Whether many of the chunker's chunks wait for one of its detectors."""
         is_long = False
         for queue in self._by_chunker[chunker]:  # for every frame: cheaper than any()
-            is_long |= len(queue.waiting) >= limit
+            is_long |= len(queue.waiting) >= _MAX_BACKLOG
         return is_long
 
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""
         return {name: queue.frontier for name, queue in self._queues.items()}
-
-    def _ask(self, queue: DetectorQueue, asks: list[Ask]) -> None:
-        while queue.waiting and len(queue.open) < self._max_open:
-            chunk = queue.waiting.popleft()
-            self._open(queue, (chunk,), (queue.excerpt(chunk),), asks)
-
-    def _ask_all(self, queue: DetectorQueue, asks: list[Ask]) -> None:
-        chunks = tuple(queue.waiting)
-        queue.waiting.clear()
-        forced = [chunk for chunk in chunks if chunk.is_forced]
-        excerpts = [queue.excerpt(chunk) if forced else Excerpt(chunk.text) for chunk in chunks]
-        self._open(queue, chunks, tuple(excerpts), asks)
 
     def _open(
         self, queue: DetectorQueue, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]
@@ -228,9 +354,9 @@ def _place(
     One that starts at `stop` or later will be seen again by the next chunk.
     """
     placed = []
-    for found in keep(findings, queue.reader.threshold):
+    for found in findings:
         start, end, text = found.start + chunk.start, found.end + chunk.start, found.text
-        if stop is not None and start >= stop:
+        if found.score < queue.reader.threshold or (stop is not None and start >= stop):
             continue
         if found.start < 0 and start < begin:
             if end <= begin or any(one.start <= start and end <= one.end for one in queue.reported):

@@ -8,17 +8,16 @@ hard limit all the same.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockgate.errors import BrokeProtocol, HeldTooMuch
-from lockgate.gate.batching import Ask, DetectionBatcher, Progress, Reader
-from lockgate.gate.chunks import ChunkAligner, ChunkerInput
+from lockgate.gate.batching import Ask, ChunkAligner, ChunkerInput, DetectionBatcher, Progress, Reader
 from lockgate.gate.release import Release, ReleaseGate, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame, Span
 
 _TRIM_CHARS = 512
 _MAX_FRAMES = 65_536  # that a chunker has not placed
-_MAX_BACKLOG = 256  # chunks that wait for one detector
 
 
 class Opened(NamedTuple):
@@ -115,7 +114,7 @@ class Lane:
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
         self.is_source_open = False
-        return self._finish_if_done([])
+        return self._advance([], ())
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
         """A chunk came from a chunker."""
@@ -163,7 +162,7 @@ class Lane:
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return self._owes_answers() or not all(aligner.is_fed for aligner in self._aligners.values())
+        return self._batcher.owes(self._chunker_of) or not all(aligner.is_fed for aligner in self._aligners.values())
 
     def has_unplaced(self) -> bool:
         """Whether a chunker still owes chunks of what has come."""
@@ -171,7 +170,7 @@ class Lane:
 
     def may_cut(self, chunker: str) -> bool:
         """Whether the chunker may go on: not while many of its chunks wait for a detector."""
-        return not self._batcher.has_backlog(chunker, _MAX_BACKLOG)
+        return not self._batcher.has_backlog(chunker)
 
     def may_read(self) -> bool:
         """Whether the source may be read on. A whole text is read to its end before anything else begins."""
@@ -179,19 +178,20 @@ class Lane:
         if self._plan.is_whole or log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
             return True
         return not any(
-            self._batcher.owes(name) or not self._aligners[self._chunker_of[name]].is_fed
+            self._batcher.owes([name]) or not self._aligners[self._chunker_of[name]].is_fed
             for name in self._gate.lowest()
         )
-
-    def _owes_answers(self) -> bool:
-        return any(self._batcher.owes(name) for name in self._chunker_of)
 
     def _advance(self, outcomes: list[Outcome], progress: Iterable[Progress]) -> list[Outcome]:
         for detector, upto, detections in progress:
             outcomes += self._gate.clear(detector, upto, detections)
         if self._claims:
             outcomes = [self._name_inputs(one) if isinstance(one, Release) else one for one in outcomes]
-        return outcomes if self._open else self._finish_if_done(outcomes)
+        is_busy = self._open or self.is_source_open or self.is_finished
+        if not (is_busy or self._batcher.owes(self._chunker_of)):
+            self.is_finished = True
+            outcomes += self._gate.finish()
+        return outcomes
 
     def _name_inputs(self, release: Release) -> Release:
         """The release with the frames that the chunkers name for the chunks in it."""
@@ -202,12 +202,6 @@ class Lane:
         first, last = min(inputs[0] for _, inputs, _ in named), max(inputs[1] for _, inputs, _ in named)
         is_one = self._plan.trusts_chunks and len(named) == 1 and named[0][0] == release.end
         return release._replace(inputs=(first, last), told=named[0][2] if is_one else None)
-
-    def _finish_if_done(self, outcomes: list[Outcome]) -> list[Outcome]:
-        if not (self.is_source_open or self._open or self.is_finished or self._owes_answers()):
-            self.is_finished = True
-            outcomes += self._gate.finish()
-        return outcomes
 
     def _check_held(self) -> None:
         """No more than the limit may wait, of characters or of frames, which may be empty.
@@ -235,15 +229,13 @@ def _fit(chunk: Chunk) -> Chunk:
     return chunk._replace(end=chunk.start + len(chunk.text))
 
 
+@dataclass(slots=True, eq=False)
 class Lanes:
     """The lanes of one stream, made as choices appear."""
 
-    __slots__ = ("_is_ended", "_lanes", "_plan")
-
-    def __init__(self, plan: LanePlan) -> None:
-        self._plan = plan
-        self._lanes: dict[int, Lane] = {}
-        self._is_ended = False
+    _plan: LanePlan
+    _lanes: dict[int, Lane] = field(default_factory=dict)
+    _is_ended: bool = False
 
     def __getitem__(self, choice: int) -> Lane:
         return self._lanes[choice]

@@ -3,19 +3,27 @@
 
 Counts what detectors were really given, beside what was released, and compares the two at the end. So it does not rest
 on the gate's promise but would show if that were broken. White space that a chunker drops need not have been read.
-Its chain stands for the frames that left, so that their receiver can compare.
+
+FrameChain: one value for everything that was released, in its order, that changes with any change of it. Each frame is
+hashed together with the value before it, with the name of its lane and with both lengths, so that no two sequences of
+frames give the same bytes. The steps are written down in docs/receipts.md. It is no signature: anybody can build a
+chain.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Final, NamedTuple
 
-from lockgate.gate.chains import FrameChain
 from lockgate.gate.verdicts import Action, DocumentAction
 
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 _ASCII_SPACES = tuple(one for one in _SPACES if one.isascii())
 _ONE_LANE = ("content",)
+ALGORITHM: Final = "sha256-chain-1"
+_START: Final = sha256(b"lockgate receipt 1").digest()
+_LANE_BYTES, _TEXT_BYTES = 4, 8  # how wide the lengths are written
 
 
 class Part(StrEnum):
@@ -58,17 +66,42 @@ class Read(NamedTuple):
     has_failed: bool = False
 
 
+@dataclass(slots=True)
 class _Account:
     """The running figures of one detector."""
 
-    __slots__ = ("chars", "chunks", "findings", "has_failed", "seconds", "solid")
+    chars: dict[Part, int] = field(default_factory=dict)
+    solid: dict[Part, int] = field(default_factory=dict)
+    chunks: int = 0
+    findings: int = 0
+    seconds: float = 0.0
+    has_failed: bool = False
 
-    def __init__(self) -> None:
-        self.chars: dict[Part, int] = {}
-        self.solid: dict[Part, int] = {}
-        self.chunks = self.findings = 0
-        self.seconds = 0.0
-        self.has_failed = False
+
+@dataclass(slots=True, eq=False)
+class FrameChain:
+    """Frames in, one value out. A frame without text is none."""
+
+    frames: int = 0
+    _digest: bytes = _START
+    _lane: str = ""  # the last one, which is nearly always the next one too
+    _head: bytes = bytes(_LANE_BYTES)
+
+    def add(self, lane: str, text: str) -> None:
+        """The text is released in this lane."""
+        if not text:
+            return
+        if lane != self._lane:
+            name = lane.encode("utf-8", "surrogatepass")
+            self._lane, self._head = lane, len(name).to_bytes(_LANE_BYTES, "big") + name
+        body = text.encode("utf-8", "surrogatepass")
+        self._digest = sha256(self._digest + self._head + len(body).to_bytes(_TEXT_BYTES, "big") + body).digest()
+        self.frames += 1
+
+    @property
+    def value(self) -> str:
+        """The value up to here, in hexadecimal digits."""
+        return self._digest.hex()
 
 
 class Receipt:

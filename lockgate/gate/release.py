@@ -16,6 +16,7 @@ leave with the final release. What a frame carried beside its text leaves with i
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
 from typing import NamedTuple
@@ -48,17 +49,16 @@ class Release(NamedTuple):
     told: Span | None = None
 
 
+@dataclass(slots=True, eq=False)
 class FrameLog:
     """The frames of one text that have been received and not yet released."""
 
-    __slots__ = ("_head_start", "first", "frames", "last", "received", "released")
-
-    def __init__(self) -> None:
-        self.frames: deque[Frame] = deque()
-        self._head_start = 0
-        self.received = 0
-        self.released = 0
-        self.first = self.last = 0  # numbers of the first and the last frame whose text the latest release holds
+    frames: deque[Frame] = field(default_factory=deque)
+    received: int = 0
+    released: int = 0
+    first: int = 0  # numbers of the first and the last frame whose text the latest release holds
+    last: int = 0
+    _head_start: int = 0
 
     def append(self, frame: Frame) -> None:
         """Take in one frame; its text follows what was received before."""

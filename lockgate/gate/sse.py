@@ -81,7 +81,13 @@ class SseParser:
             self._is_first_line = False
             line = line.removeprefix(_BOM)
         if not line:
-            self._dispatch(events)
+            if self._data:
+                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                kind = self._event.decode("utf-8", "replace") if self._event else ""
+                events.append(SseEvent(data.decode("utf-8", "replace"), kind))
+                self._data.clear()
+                self._data_size = 0
+            self._event = b""
             return
         name, _, value = line.partition(b":")
         if name == b"data":
@@ -94,15 +100,6 @@ class SseParser:
         self._data_size += len(value) + 1
         if self._data_size > self._max_bytes:
             self._check_size(self._data_size)
-
-    def _dispatch(self, events: list[SseEvent]) -> None:
-        if self._data:
-            data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-            name = self._event.decode("utf-8", "replace") if self._event else ""
-            events.append(SseEvent(data.decode("utf-8", "replace"), name))
-            self._data.clear()
-            self._data_size = 0
-        self._event = b""
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:

@@ -9,15 +9,33 @@ In shadow nothing is changed and nothing told: only what would have been done is
 
 A finding arrives once, with the first released text that overlaps it or earlier; what it covers beyond that text is
 remembered.
+
+A mask is a block for each character, the kind of what was found, or a made-up name that stays the same for the same
+value, wherever releases are cut. Masks that overlap are one, named by the one that begins first.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lockgate.gate.masks import MASK_CHARACTER, Mask, Masker, MaskWith, Pseudonyms, apply_masks
 from lockgate.gate.values import Detection
+
+MASK_CHARACTER = "█"
+_MAX_LABEL_CHARS = 40
+_NAMELESS = "MASKED"
+_MAX_NAMES = 10_000
+_MAX_VALUE_CHARS = 4096
+_WORDS = (
+    "heron", "maple", "otter", "cedar", "finch", "birch", "lynx", "willow", "raven", "aspen", "badger", "juniper",
+    "kestrel", "alder", "marten", "hazel", "plover", "rowan", "swift", "linden", "wren", "poplar", "ibis", "spruce",
+    "stork", "laurel", "tern", "myrtle", "crane", "acacia", "egret", "cypress", "robin", "larch", "bittern", "elder",
+)  # fmt: skip
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NO_WORD = re.compile(r"[^A-Z0-9]+")
+_MIN_QUOTE_CHARS = 3  # of a found text that its kind must not repeat: a letter or two are in many names
 
 
 class Action(IntEnum):
@@ -37,13 +55,157 @@ class DocumentAction(IntEnum):
     DROP = 2
 
 
-_MIN_QUOTE_CHARS = 3
 _FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
 _AS_TEXT = {
     DocumentAction.FLAG: Action.ANNOTATE,
     DocumentAction.MASK: Action.MASK,
     DocumentAction.DROP: Action.BLOCK,
 }
+
+
+class MaskWith(StrEnum):
+    """What is written in place of a masked text."""
+
+    BLOCK = "block"
+    LABEL = "label"
+    PSEUDONYM = "pseudonym"
+
+
+class Mask(NamedTuple):
+    """Characters that must not be seen, and what is written for them. Of one that goes on the rest may be nothing."""
+
+    start: int
+    end: int
+    text: str
+
+
+def label(found: Detection) -> str:
+    """The kind of what was found, as `EMAIL`; never the found text itself, whatever a detector calls it."""
+    kind = found.detection[: _MAX_LABEL_CHARS * 2]
+    words = _NO_WORD.sub("_", _CAMEL.sub("_", kind).upper()).strip("_").removesuffix("_ADDRESS")
+    words = words[:_MAX_LABEL_CHARS].strip("_") or _NAMELESS
+    value, name = _squeeze(found.text), _squeeze(found.detection)
+    is_quoted = value and (value in name or value in _squeeze(words))
+    return _NAMELESS if is_quoted or (len(name) >= _MIN_QUOTE_CHARS and name in value) else words
+
+
+def _squeeze(text: str) -> str:
+    return "".join([one for one in text.casefold() if one.isalnum()]) or text
+
+
+@dataclass(slots=True, eq=False)
+class Pseudonyms:
+    """The made-up names of one request: the same value has the same name, and a name is never renamed."""
+
+    _names: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)  # what each name stands for: for the caller alone, never kept
+
+    def name(self, found: Detection) -> str:
+        """The name for what was found; its kind alone, where there are too many names or the value has no end."""
+        value = found.text
+        known = self._names.get(value)
+        if known is not None:
+            return known
+        if value in self.values:  # a name of ours came back, as from a model that was given it
+            return value
+        kind = label(found)
+        if len(self._names) >= _MAX_NAMES or not 0 < len(value) <= _MAX_VALUE_CHARS:
+            return f"[{kind}]"
+        name = self._names[value] = self._invent(kind, value)
+        self.values[name] = value
+        return name
+
+    def _invent(self, kind: str, value: str) -> str:
+        """A new name, in which nothing of the value is known again."""
+        hidden = _squeeze(value)
+        place = len(self._names)
+        while True:
+            turn, at = divmod(place, len(_WORDS))
+            word = _WORDS[at] + (str(turn + 1) if turn else "")
+            name = _dress(kind, word)
+            if name not in self.values and name not in self._names and hidden not in word and word not in hidden:
+                return name
+            place += 1
+
+
+def _dress(kind: str, word: str) -> str:
+    if "EMAIL" in kind or "E_MAIL" in kind:
+        return f"{word}@masked.invalid"
+    return f"{kind.lower().replace('_', '-')}-{word}"
+
+
+class Masker:
+    """The masks of one text whose releases come in order.
+
+    A finding comes once, with the first release that it overlaps or earlier; what it covers beyond is remembered.
+    """
+
+    __slots__ = ("_names", "_upto", "_with", "ahead")
+
+    def __init__(self, mask_with: MaskWith = MaskWith.BLOCK, names: Pseudonyms | None = None) -> None:
+        self._with = mask_with
+        self._names = names if names is not None else Pseudonyms()
+        self.ahead: list[Detection] = []  # what covers text that has not come
+        self._upto = 0  # where the mask that was begun last ends, as far as is known
+
+    def mask(self, start: int, length: int, found: Sequence[Detection]) -> list[Mask]:
+        """The masks of the release that starts there, cut to it; in order, and none overlaps another."""
+        end = start + length
+        spans = [*self.ahead, *found]
+        if len(spans) > 1:
+            spans.sort(key=lambda one: (one.start, -one.end))
+        masks: list[Mask] = []
+        for one in spans:
+            low, high = max(one.start, start), min(one.end, end)
+            if low < high:
+                self._add(masks, one, low, high)
+        self.ahead = [one for one in spans if one.end > max(end, one.start)]
+        return masks
+
+    def _add(self, masks: list[Mask], one: Detection, low: int, high: int) -> None:
+        if low >= self._upto:
+            if self._with is MaskWith.BLOCK:
+                text = MASK_CHARACTER * (high - low)
+            else:
+                text = f"[{label(one)}]" if self._with is MaskWith.LABEL else self._names.name(one)
+            masks.append(Mask(low, high, text))
+        elif not masks or masks[-1].end < low:  # what was begun before goes on
+            masks.append(Mask(low, high, self._go_on(high - low)))
+        elif masks[-1].end < high:
+            last = masks[-1]
+            masks[-1] = Mask(last.start, high, last.text + self._go_on(high - last.end))
+        self._upto = max(self._upto, one.end)
+
+    def _go_on(self, length: int) -> str:
+        return MASK_CHARACTER * length if self._with is MaskWith.BLOCK else ""
+
+
+def clip_mask(mask: Mask, start: int, end: int) -> Mask:
+    """The part of a mask that lies there; what it says is said where it begins, blocks everywhere."""
+    low, high = max(mask.start, start), min(mask.end, end)
+    if not mask.text.strip(MASK_CHARACTER):
+        return Mask(low, high, MASK_CHARACTER * (high - low))
+    return Mask(low, high, mask.text if low == mask.start else "")
+
+
+def mask_part(start: int, text: str, masks: Sequence[Mask]) -> str:
+    """A part of a text, which starts there, with the masks of the whole."""
+    end = start + len(text)
+    own = [clip_mask(one, start, end) for one in masks if one.start < end and one.end > start]
+    return apply_masks(start, text, own)
+
+
+def apply_masks(start: int, text: str, masks: Sequence[Mask]) -> str:
+    """The text, which starts there, with the masks in place of what they cover."""
+    if not masks:
+        return text
+    parts: list[str] = []
+    position = start
+    for mask in masks:
+        parts += text[position - start : mask.start - start], mask.text
+        position = mask.end
+    parts.append(text[position - start :])
+    return "".join(parts)
 
 
 class Measures(NamedTuple):
@@ -206,16 +368,11 @@ def hide(found: Detection) -> Detection:
     if metadata:
         metadata = {key: value for key, value in metadata.items() if key not in _FREE_WORDS}
         metadata = _hide_word(metadata, found.text.casefold()) if found.text else metadata
-    if _may_quote(found.text):  # what a detector calls its finding may repeat it
+    if len(found.text) >= _MIN_QUOTE_CHARS:  # what a detector calls its finding may repeat it
         word = found.text.casefold()
         kinds = [_hide_word(found.detection, word), _hide_word(found.detection_type, word)]
         found = found._replace(detection=kinds[0], detection_type=kinds[1])
     return found._replace(text=MASK_CHARACTER * len(found.text), evidence=(), metadata=metadata)
-
-
-def _may_quote(word: str) -> bool:
-    """Whether a name that has this in it quotes it; a letter or two are in many names."""
-    return len(word) >= _MIN_QUOTE_CHARS
 
 
 def _hide_word(value: Any, word: str) -> Any:
@@ -223,7 +380,7 @@ def _hide_word(value: Any, word: str) -> Any:
     if isinstance(value, str):
         return MASK_CHARACTER * len(value) if word in value.casefold() else value
     if isinstance(value, Mapping):
-        names = {key: _hide_word(key, word) if _may_quote(word) else key for key in value}
+        names = {key: _hide_word(key, word) if len(word) >= _MIN_QUOTE_CHARS else key for key in value}
         return {names[key]: _hide_word(item, word) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_hide_word(item, word) for item in value]

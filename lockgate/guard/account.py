@@ -9,10 +9,9 @@ from time import perf_counter
 from typing import NamedTuple, cast
 
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
-from lockgate.gate.masks import Pseudonyms
 from lockgate.gate.receipts import Part, Receipt
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
-from lockgate.gate.verdicts import Measures
+from lockgate.gate.verdicts import Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.interfaces import Chunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together

@@ -6,8 +6,8 @@ from contextlib import aclosing
 from typing import Any
 
 from lockgate.errors import LockgateError, UnknownModel
-from lockgate.gate.masks import Mask
 from lockgate.gate.values import Frame, Generation
+from lockgate.gate.verdicts import Mask
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Backend, Headers
 

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.masks import Mask, Pseudonyms
 from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
-from lockgate.gate.verdicts import Action, Judge, Verdict, hide, judge_whole
+from lockgate.gate.verdicts import Action, Judge, Mask, Pseudonyms, Verdict, hide, judge_whole
 from lockgate.guard.account import Chunking, Meter, ground, tell_sources
 from lockgate.guard.detect import Slice, detect_slices, review_all
 from lockgate.guard.detectors import ActiveGuard, ActiveReview

@@ -13,9 +13,8 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
-from lockgate.gate.citations import Citation, CitationScanner
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.prompt import Grounds, build_prompt, tell_lack
+from lockgate.gate.prompt import Citation, CitationScanner, Grounds, build_prompt, tell_lack
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame
 from lockgate.guard.account import Chunking

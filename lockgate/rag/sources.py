@@ -13,10 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from lockgate.errors import TimedOut, UpstreamError
-from lockgate.gate.masks import mask_part
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document
-from lockgate.gate.verdicts import Verdict, judge_whole
+from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
 from lockgate.guard.account import Meter
 from lockgate.guard.detect import detect_contents
 from lockgate.guard.policy import Policy

@@ -16,12 +16,11 @@ from lockgate.api.openai.format import CHAT, read_request
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS
 from lockgate.api.receipts import Account
-from lockgate.gate.masks import MaskWith, Pseudonyms
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.release import Release, ReleaseGate
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Detection, Frame
-from lockgate.gate.verdicts import Action, Judge, Measures
+from lockgate.gate.verdicts import Action, Judge, MaskWith, Measures, Pseudonyms
 
 LETTERS = "QXZ@"
 SECRET = re.compile("Q[X@]*Z")

@@ -18,7 +18,7 @@ from lockgate.api.aggregator.format import (
     read_request,
 )
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
-from lockgate.gate.citations import Citation
+from lockgate.gate.prompt import Citation
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document, Endpoint
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from lockgate.api.receipts import add_frames, list_frames
 from lockgate.errors import BrokeProtocol, HeldTooMuch
-from lockgate.gate.chains import FrameChain
-from lockgate.gate.masks import MaskWith
+from lockgate.gate.receipts import FrameChain
 from lockgate.gate.release import Release
-from lockgate.gate.verdicts import Action
+from lockgate.gate.verdicts import Action, MaskWith
 from tests.api.lane_worlds import (
     ALL_LANES,
     BASE,

@@ -22,8 +22,7 @@ from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.format import encode
 from lockgate.api.openai.turn_fields import Wanted
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, encode_receipt, list_frames
-from lockgate.gate.chains import FrameChain
-from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.receipts import FrameChain, Part, Receipt
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Message
 from lockgate.protos.assistance_pb2 import AgentResponse

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockgate.cli.answer_story import Released, place_marks
 from lockgate.cli.answer_view import Mark
-from lockgate.gate.masks import Mask, apply_masks
+from lockgate.gate.verdicts import Mask, apply_masks
 
 TEXT = "Write to ana@example.org or bo@example.net now."
 

@@ -14,8 +14,7 @@ from lockgate.config.load import load_settings
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.report import describe_policy, render_check, render_yaml
 from lockgate.config.settings import Settings
-from lockgate.gate.masks import MaskWith
-from lockgate.gate.verdicts import Action, DocumentAction, Measures
+from lockgate.gate.verdicts import Action, DocumentAction, MaskWith, Measures
 from tests.config.config_cases import HOME, PII, Loader
 
 DETECTORS = """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lockgate.gate import arguments
 from lockgate.gate.arguments import ArgumentsReader
-from lockgate.gate.masks import Mask
+from lockgate.gate.verdicts import Mask
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 BUGS = Bugs()

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.citations import MAX_MARK_CHARS, Citation, CitationScanner, Sources
-from lockgate.gate.prompt import build_prompt
+from lockgate.gate.prompt import MAX_MARK_CHARS, Citation, CitationScanner, Sources, build_prompt
 from lockgate.gate.values import Document
 
 KNOWN = ("al/notes", "bo/b", "faq", "a & b/c<d>", "al/my notes", "x/one,two", "up\nside/down")

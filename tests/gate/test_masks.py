@@ -13,10 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.masks import MASK_CHARACTER, Mask, Masker, MaskWith, Pseudonyms, apply_masks, label, mask_part
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import Detection
-from lockgate.gate.verdicts import Action, Judge, Measures
+from lockgate.gate.verdicts import (
+    MASK_CHARACTER,
+    Action,
+    Judge,
+    Mask,
+    Masker,
+    MaskWith,
+    Measures,
+    Pseudonyms,
+    apply_masks,
+    label,
+    mask_part,
+)
 from tests.gate.worlds import World, play, worlds
 
 LETTERS = "αβγδεζηθ\n 中文क्षि😀é́\u2028ß"

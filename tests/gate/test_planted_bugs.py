@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.gate.batching import Ask, DetectionBatcher, DetectorQueue, Progress
-from lockgate.gate.chunks import ChunkAligner
+from lockgate.gate.batching import Ask, ChunkAligner, DetectionBatcher, DetectorQueue, Progress
 from lockgate.gate.lanes import Lane, Lanes
 from lockgate.gate.release import FrameLog, Release, ReleaseGate
 from lockgate.gate.sse import SseParser
@@ -286,7 +285,7 @@ def a_chunks_text_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ChunkAligner.place
 
     def place(self: ChunkAligner, chunk: Chunk) -> bool:
-        said = self._input.join()[chunk.start : chunk.end]
+        said = "".join([frame.text for frame in self._input.frames])[chunk.start : chunk.end]
         return honest(self, chunk._replace(text=said))
 
     monkeypatch.setattr(ChunkAligner, "place", place)

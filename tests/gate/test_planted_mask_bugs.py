@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lockgate.gate import masks, verdicts
-from lockgate.gate.masks import MASK_CHARACTER, Mask, Masker, Pseudonyms
+from lockgate.gate import verdicts
 from lockgate.gate.values import Detection
-from lockgate.gate.verdicts import Judge
+from lockgate.gate.verdicts import MASK_CHARACTER, Judge, Mask, Masker, Pseudonyms
 from tests.gate import test_masks
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
@@ -117,12 +116,12 @@ def a_mask_is_written_in_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def clip(mask: Mask, start: int, end: int) -> Mask:
         return Mask(max(mask.start, start), min(mask.end, end), mask.text)
 
-    monkeypatch.setattr(masks, "clip_mask", clip)
+    monkeypatch.setattr(verdicts, "clip_mask", clip)
 
 
 @BUGS.caught_by(test_masks.test_the_parts_of_a_masked_text_join_to_it)
 def a_mask_that_began_before_a_part_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = masks.mask_part
+    honest = verdicts.mask_part
 
     def mask_part(start: int, text: str, found: Sequence[Mask]) -> str:
         return honest(start, text, [one for one in found if one.start >= start])
@@ -149,7 +148,7 @@ def masks_are_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def what_stands_behind_the_last_mask_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def apply(start: int, text: str, found: Sequence[Mask]) -> str:
-        return masks.apply_masks(start, text[: found[-1].end - start], found) if found else text
+        return verdicts.apply_masks(start, text[: found[-1].end - start], found) if found else text
 
     monkeypatch.setattr(test_masks, "apply_masks", apply)
 
@@ -223,18 +222,18 @@ def a_name_that_comes_back_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
 @BUGS.caught_by(test_masks.test_nobody_knows_a_value_by_its_name)
 def a_value_may_be_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Pseudonyms, "_invent", lambda self, kind, _value: masks._dress(kind, masks._WORDS[len(self._names)])
+        Pseudonyms, "_invent", lambda self, kind, _value: verdicts._dress(kind, verdicts._WORDS[len(self._names)])
     )
 
 
 @BUGS.caught_by(test_masks.test_no_label_holds_what_was_found)
 def a_label_is_what_a_detector_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "_squeeze", lambda text: text + "?")
+    monkeypatch.setattr(verdicts, "_squeeze", lambda text: text + "?")
 
 
 @BUGS.caught_by(test_masks.test_no_label_holds_what_was_found)
 def a_label_is_compared_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "_squeeze", lambda text: text)
+    monkeypatch.setattr(verdicts, "_squeeze", lambda text: text)
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

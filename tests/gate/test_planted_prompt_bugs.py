@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lockgate.gate import citations, prompt
-from lockgate.gate.citations import Citation, CitationScanner, Sources
+from lockgate.gate import prompt
+from lockgate.gate.prompt import Citation, CitationScanner, Sources
 from lockgate.gate.values import Document
 from tests.gate import test_citations, test_prompt
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
@@ -125,17 +125,17 @@ def white_space_before_an_item_is_not_counted(monkeypatch: pytest.MonkeyPatch) -
 
 @BUGS.caught_by(test_citations.test_the_citations_are_those_of_a_plain_reading)
 def the_outer_pair_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(citations, "_MARK", re.compile(r"\[([^\]\r\n]{1,512})\]"))
+    monkeypatch.setattr(prompt, "_MARK", re.compile(r"\[([^\]\r\n]{1,512})\]"))
 
 
 @BUGS.caught_by(test_citations.test_the_citations_are_those_of_a_plain_reading)
 def a_mark_may_go_over_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(citations, "_MARK", re.compile(r"\[([^\[\]]{1,512})\]"))
+    monkeypatch.setattr(prompt, "_MARK", re.compile(r"\[([^\[\]]{1,512})\]"))
 
 
 @BUGS.caught_by(test_citations.test_the_citations_are_those_of_a_plain_reading)
 def every_item_beside_a_citation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(citations, "_WHITE", re.compile(r"(?!)"))
+    monkeypatch.setattr(prompt, "_WHITE", re.compile(r"(?!)"))
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lockgate.gate import verdicts
-from lockgate.gate.masks import MASK_CHARACTER, Mask, Masker
 from lockgate.gate.values import Detection
-from lockgate.gate.verdicts import Action, Judge, Verdict
+from lockgate.gate.verdicts import MASK_CHARACTER, Action, Judge, Mask, Masker, Verdict
 from tests.gate import test_verdicts, test_verdicts_mixed
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 

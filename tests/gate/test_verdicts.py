@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.masks import MASK_CHARACTER
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import (
+    MASK_CHARACTER,
     Action,
     DocumentAction,
     Judge,

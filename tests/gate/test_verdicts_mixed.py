@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.masks import MASK_CHARACTER, MaskWith
 from lockgate.gate.values import Detection
-from lockgate.gate.verdicts import Action, Judge, Measures, Verdict, judge_whole
+from lockgate.gate.verdicts import MASK_CHARACTER, Action, Judge, MaskWith, Measures, Verdict, judge_whole
 from tests.gate.test_masks import CUTS, LETTERS, WAYS, Case, cases
 
 DETECTORS = ("a", "b", "c")

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockgate.errors import Unavailable
-from lockgate.gate.masks import Mask
 from lockgate.gate.values import Detection, Frame, Generation
-from lockgate.gate.verdicts import Action, Measures
+from lockgate.gate.verdicts import Action, Mask, Measures
 from lockgate.guard.detect import Slice
 from lockgate.guard.model_source import read_stream, read_whole
 from lockgate.guard.policy import Policy

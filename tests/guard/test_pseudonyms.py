@@ -5,10 +5,9 @@ import pytest
 
 from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
-from lockgate.gate.masks import MaskWith
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document
-from lockgate.gate.verdicts import Action, Measures
+from lockgate.gate.verdicts import Action, MaskWith, Measures
 from lockgate.guard.policy import Policy
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.agent.agents import KEY, build_agent, converse, turns_of

@@ -11,10 +11,9 @@ from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
-from lockgate.gate.masks import MaskWith
 from lockgate.gate.receipts import Outcome, Part
 from lockgate.gate.values import Document
-from lockgate.gate.verdicts import Action, Measures
+from lockgate.gate.verdicts import Action, MaskWith, Measures
 from lockgate.guard.account import Chunking
 from lockgate.guard.policy import Policy
 from lockgate.rag.answer import Step, Token, answer

@@ -16,7 +16,7 @@ from lockgate.api.guardrails.format import DetectorMap, from_detections
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
 from lockgate.api.receipts import add_frames, build_receipt, describe_failure
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
-from lockgate.gate.chains import FrameChain
+from lockgate.gate.receipts import FrameChain
 from lockgate.gate.values import Detection, Endpoint
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.rag.sources import Inspected, Retrieval, name_documents

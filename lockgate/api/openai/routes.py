@@ -19,10 +19,10 @@ from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer,
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.masks import Mask, mask_part
 from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
+from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.gateway import Gateway
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard

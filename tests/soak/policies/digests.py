@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from lockgate.api.receipts import list_frames
-from lockgate.gate.chains import FrameChain
+from lockgate.gate.receipts import FrameChain
 
 Events = list[dict[str, Any]]
 _SPOKEN = ("reasoning_content", "reasoning", "content", "refusal")

@@ -15,7 +15,8 @@ from lockgate.api.openai import events as openai_events
 from lockgate.api.openai import stream_reader
 from lockgate.api.openai import tool_calls as openai_calls
 from lockgate.backends import detector
-from lockgate.gate import arguments, chains, masks, release, verdicts
+from lockgate.gate import arguments, release, verdicts
+from lockgate.gate import receipts as gate_receipts
 from lockgate.guard import request
 from lockgate.guard import stream as guarded_stream
 
@@ -51,21 +52,21 @@ def _every(number: int) -> Callable[[], bool]:
 
 def forget_what_is_ahead() -> Change:
     """What a finding covers beyond a release is forgotten."""
-    honest = masks.Masker.mask
+    honest = verdicts.Masker.mask
 
-    def mask(self: masks.Masker, start: int, length: int, found: Sequence[Any]) -> list[masks.Mask]:
+    def mask(self: verdicts.Masker, start: int, length: int, found: Sequence[Any]) -> list[verdicts.Mask]:
         written = honest(self, start, length, found)
         self.ahead = []
         return written
 
-    return masks.Masker, "mask", mask
+    return verdicts.Masker, "mask", mask
 
 
 def mask_too_little() -> Change:
     """The last character of a mask stays."""
-    honest, is_time = masks.apply_masks, _every(5)
+    honest, is_time = verdicts.apply_masks, _every(5)
 
-    def apply(start: int, text: str, given: Sequence[masks.Mask]) -> str:
+    def apply(start: int, text: str, given: Sequence[verdicts.Mask]) -> str:
         if is_time():
             given = [one._replace(end=one.end - 1) for one in given]
         return honest(start, text, given)
@@ -128,13 +129,13 @@ def tell_findings() -> Change:
 
 def forget_names() -> Change:
     """The same value has another name each time."""
-    honest = masks.Pseudonyms.name
+    honest = verdicts.Pseudonyms.name
 
-    def name(self: masks.Pseudonyms, found: Any) -> str:
+    def name(self: verdicts.Pseudonyms, found: Any) -> str:
         self._names.pop(found.text, None)
         return honest(self, found)
 
-    return masks.Pseudonyms, "name", name
+    return verdicts.Pseudonyms, "name", name
 
 
 def forget_a_frame() -> Change:
@@ -150,12 +151,12 @@ def forget_a_frame() -> Change:
 
 def forget_lanes() -> Change:
     """In the digest all lanes are one: the server's own check does not notice."""
-    honest = chains.FrameChain.add
+    honest = gate_receipts.FrameChain.add
 
-    def add(self: chains.FrameChain, _lane: str, text: str) -> None:
+    def add(self: gate_receipts.FrameChain, _lane: str, text: str) -> None:
         honest(self, "", text)
 
-    return chains.FrameChain, "add", add
+    return gate_receipts.FrameChain, "add", add
 
 
 def tell_the_receipt_early() -> Change:
