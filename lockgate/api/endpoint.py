@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from lockgate.api.aggregator.format import AnswerFault
 from lockgate.api.aggregator.format import encode_error as encode_chat_error
 from lockgate.api.guardrails.format import ErrorAnswer
 from lockgate.api.guardrails.format import encode_error as encode_guardrails_error
+from lockgate.api.ollama.format import OllamaFault
 from lockgate.api.ollama.format import encode_error as encode_ollama_error
 from lockgate.api.openai.format import encode_client_error
-from lockgate.api.responses import AnswerFault, OllamaFault
 from lockgate.config.settings import Settings
 
 JSON = "application/json"

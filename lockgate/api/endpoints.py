@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from lockgate.api.aggregator.format import ChatRequest
+from lockgate.api.aggregator.format import ANSWER_EVENTS, Answer, ChatRequest
 from lockgate.api.endpoint import (
     AGGREGATOR,
     JSON,
@@ -32,7 +32,6 @@ from lockgate.api.ollama.format import OllamaChat, OllamaText
 from lockgate.api.openai.format import Chat, ChatDetection, Text
 from lockgate.api.openai.moderations import ModerationAnswer, ModerationRequest
 from lockgate.api.openai.turn_format import AgentChat, AgentText
-from lockgate.api.responses import ANSWER_EVENTS, Answer
 from lockgate.compat import find_rules
 from lockgate.config.refs import CHAT_PATH, CHAT_STREAM_PATH
 from lockgate.config.settings import Settings

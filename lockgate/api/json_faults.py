@@ -266,27 +266,27 @@ class _Walker(_Scanner):
     def _finish(self, floor: int) -> None:
         while len(self.stack) > floor:
             frame = self.stack[-1]
-            if frame.run and frame.count and len(self.stack) < MAX_DEPTH:
-                self._run_over(frame, frame.run)
-            if frame.place.opens == "{":
+            is_map, run = frame.place.opens == "{", frame.run
+            if run and frame.count and len(self.stack) < MAX_DEPTH:  # values that cannot be at fault
+                found = (run.members if is_map else run.items).match(self.body, self.pos, self.clean)
+                if found and not is_map:
+                    frame.count += sum(1 for _ in run.item.finditer(self.body, self.pos, found.end()))
+                self.pos = found.end() if found else self.pos
+            if is_map:
                 self._member(frame)
             else:
                 self._element(frame)
 
-    def _run_over(self, frame: _Frame, run: _Run) -> None:
-        """Passes the values that follow as long as nothing in them can be at fault."""
-        is_map = frame.place.opens == "{"
-        found = (run.members if is_map else run.items).match(self.body, self.pos, self.clean)
-        if found is None:
-            return
-        if not is_map:
-            frame.count += sum(1 for _ in run.item.finditer(self.body, self.pos, found.end()))
-        self.pos = found.end()
-
     def _member(self, frame: _Frame) -> None:
         frame.at = _NO_KEY
         if not self._has_next(frame, "an object", "}"):
-            return self._close_map(frame)
+            frame.at = None
+            self.pos += 1
+            for name in frame.place.required if isinstance(frame.place, Record) else ():
+                if name not in frame.seen:
+                    raise _Stop(f"missing field `{name}`", self.pos, is_data=True)
+            self.stack.pop()
+            return
         if self.peek(self.pos) != '"':
             raise _Stop("key must be a string", self.pos + 1)
         key = self.string()
@@ -299,7 +299,7 @@ class _Walker(_Scanner):
             raise _Stop("expected `:`", self.pos + 1)
         self.pos += 1
         frame.at = key
-        return self._value(place)
+        self._value(place)
 
     def _element(self, frame: _Frame) -> None:
         frame.at = None
@@ -343,15 +343,6 @@ class _Walker(_Scanner):
             text = f"unknown field `{key}`, expected {one_of(record.fields)}"
             raise _Stop(text, self._settled(), is_data=True)
         return FREE
-
-    def _close_map(self, frame: _Frame) -> None:
-        frame.at = None
-        self.pos += 1
-        if isinstance(frame.place, Record):
-            for name in frame.place.required:
-                if name not in frame.seen:
-                    raise _Stop(f"missing field `{name}`", self.pos, is_data=True)
-        self.stack.pop()
 
     def _settled(self) -> int:
         """How far the reference reads on while it leaves a container because of an error."""

@@ -181,16 +181,15 @@ class PlaceReader:
             case inspect.IntType(multiple_of=None):
                 return self._whole(kind, name)
             case inspect.EnumType() | inspect.LiteralType():
-                return _variant(kind)
-            case _:
-                return self._plain(kind)
-
-    def _plain(self, kind: inspect.Type) -> Place:
-        is_limited = isinstance(kind, inspect.StrType | inspect.FloatType) and kind != type(kind)()
-        if type(kind) not in _PLAIN or is_limited:
-            raise TypeError(f"a request body cannot hold {kind}")
-        self.leaves_unread |= isinstance(kind, inspect.RawType)
-        return _PLAIN[type(kind)]
+                values = [one.value for one in kind.cls] if isinstance(kind, inspect.EnumType) else kind.values
+                names = tuple(one for one in values if isinstance(one, str))
+                if len(names) == len(values):
+                    return Variant(names)
+            case inspect.StrType() | inspect.FloatType() | inspect.AnyType() | inspect.BoolType() | inspect.RawType():
+                self.leaves_unread |= isinstance(kind, inspect.RawType)
+                if kind == type(kind)():  # without limits
+                    return _PLAIN[type(kind)]
+        raise TypeError(f"a request body cannot hold {kind}")
 
     def _record(self, kind: inspect.StructType, name: str) -> Record:
         if kind.cls in self.records:
@@ -219,10 +218,3 @@ class PlaceReader:
         low, high = least if low is None else low, most if high is None else high
         is_small = high < 2**32 if is_unsigned else low >= -(2**31) and high < 2**31
         return Whole(name or f"{'u' if is_unsigned else 'i'}{32 if is_small else 64}", low, high)
-
-
-def _variant(kind: inspect.EnumType | inspect.LiteralType) -> Variant:
-    names = [member.value for member in kind.cls] if isinstance(kind, inspect.EnumType) else kind.values
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"a request body cannot hold {kind}")
-    return Variant(tuple(str(name) for name in names))

@@ -14,7 +14,6 @@ from lockgate.api.endpoints import ENDPOINTS
 
 Schema = dict[str, Any]
 Schemas = Mapping[Any, Schema]  # by type
-_ANY_OBJECT: Schema = {"type": "object"}
 
 
 @cache
@@ -52,40 +51,33 @@ def _describe(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
     if not one.request:
         answer: dict[str, Any] = {"description": one.summary} | ({"content": content} if content else {})
         return {"operationId": one.name, "responses": {"200": answer}}
+    kinds = [schemas[kind] for kind in one.request]
+    schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
+    responses: dict[str, Any] = {"200": {"description": "the answer", "content": content}}
+    fault = {JSON: {"schema": schemas[one.format.error]}}
+    for code in one.statuses or one.format.statuses:
+        responses[code] = {"description": one.format.statuses[code], "content": fault}
     return {
         "operationId": one.name,
         "description": one.summary,
-        "requestBody": {"required": True, "content": _describe_request(one, schemas)},
-        "responses": {"200": {"description": "the answer", "content": content}, **_describe_errors(one, schemas)},
+        "requestBody": {"required": True, "content": {one.request_media: {"schema": schema}}},
+        "responses": responses,
     }
-
-
-def _describe_request(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
-    kinds = [schemas[kind] for kind in one.request]
-    schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0]
-    return {one.request_media: {"schema": schema}}
 
 
 def _describe_response(kind: Any, schemas: Schemas) -> Schema:
-    if isinstance(kind, Mapping):
-        return {"oneOf": [_describe_event(name, schemas[data]) for name, data in kind.items()]}
-    return _ANY_OBJECT if kind is None else schemas[kind]
-
-
-def _describe_event(name: str, data: Schema) -> Schema:
-    return {
-        "type": "object",
-        "title": name,
-        "properties": {"event": {"const": name}, "data": data},
-        "required": ["event", "data"],
-    }
-
-
-def _describe_errors(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
-    """The errors that may come as a status."""
-    content = {JSON: {"schema": schemas[one.format.error]}}
-    codes = one.statuses or one.format.statuses
-    return {code: {"description": one.format.statuses[code], "content": content} for code in codes}
+    if not isinstance(kind, Mapping):
+        return {"type": "object"} if kind is None else schemas[kind]
+    events = [
+        {
+            "type": "object",
+            "title": name,
+            "properties": {"event": {"const": name}, "data": schemas[data]},
+            "required": ["event", "data"],
+        }
+        for name, data in kind.items()
+    ]
+    return {"oneOf": events}
 
 
 def render_page() -> bytes:

@@ -64,6 +64,12 @@ class OllamaText(_Ollama, kw_only=True):
     system: str | None = None
 
 
+class OllamaFault(msgspec.Struct):
+    """Why there is no answer, or no more of it."""
+
+    error: str
+
+
 _CHAT, _TEXT = Shape(OllamaChat), Shape(OllamaText)
 
 

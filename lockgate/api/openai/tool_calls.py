@@ -59,7 +59,10 @@ def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> It
     for place, call in _list_calls(message, is_whole=is_whole):
         kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
         for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
-            yield CallText(place, kind, key, _as_text((call.get(kind) or {}).get(key)))
+            text = (call.get(kind) or {}).get(key)
+            if text is not None and not isinstance(text, str):  # some models give arguments as an object
+                text = json.dumps(text, ensure_ascii=False)
+            yield CallText(place, kind, key, text or "")
 
 
 def with_texts(
@@ -73,22 +76,17 @@ def with_texts(
     if isinstance(message.get(TOOL_CALLS), list):
         written[TOOL_CALLS] = []
     for place, call in _list_calls(message, is_whole=is_whole):
-        one = _with_text(call, place, texts, hides)
+        one = _keep_known(call, hides)
+        for kind, key in _KINDS:
+            inner = call.get(kind)
+            if isinstance(inner, Mapping):
+                one[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
+            else:
+                one.pop(kind, None)
         if place is None:
             written = {FUNCTION_CALL: one["function"], **written}
         else:
             written[TOOL_CALLS].append(one)
-    return written
-
-
-def _with_text(call: Mapping[str, Any], place: int | None, texts: Mapping[str, str], hides: bool) -> dict[str, Any]:
-    written = _keep_known(call, hides)
-    for kind, key in _KINDS:
-        inner = call.get(kind)
-        if isinstance(inner, Mapping):
-            written[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
-        else:
-            written.pop(kind, None)
     return written
 
 
@@ -109,22 +107,14 @@ def _list_calls(
             yield place if type(place) is int and not is_whole else at, call
 
 
-def _as_text(value: Any) -> str:
-    """A text as it is; some models give arguments as the object that they stand for."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def says_more(delta: Mapping[str, Any]) -> bool:
     """Whether calls without their texts still say something, as the first piece of one does with its name."""
-    return any(_names(call) for _, call in _list_calls(delta))
-
-
-def _names(call: Mapping[str, Any]) -> bool:
-    inner = [call[kind] for kind, _ in _KINDS if isinstance(call.get(kind), Mapping)]
-    own = [value for key, value in call.items() if key not in ("index", "function", "custom", *_TEXT_KEYS)]
-    return any(own) or any(value for one in inner for key, value in one.items() if key not in _TEXT_KEYS)
+    for _, call in _list_calls(delta):
+        own = {key: value for key, value in call.items() if key not in ("index", "function", "custom")}
+        parts = [own] + [call[kind] for kind, _ in _KINDS if isinstance(call.get(kind), Mapping)]
+        if any(value for part in parts for key, value in part.items() if key not in _TEXT_KEYS):
+            return True
+    return False
 
 
 class CallReader:
