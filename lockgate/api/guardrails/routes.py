@@ -42,8 +42,6 @@ from lockgate.server.error_replies import ErrorReply
 from lockgate.server.exchange import Exchange
 from lockgate.telemetry import count_detections
 
-_NO_CONTENT = "`content` cannot be empty"
-
 
 class GuardrailsRoutes:
     """The endpoints of one open gateway."""
@@ -166,7 +164,7 @@ async def _read_first(bursts: AsyncGenerator[list[ContentLine], None]) -> list[C
         if not lines[0].detectors:
             raise InvalidRequest("`detectors` must not be empty")
         if not lines[0].content:
-            raise InvalidRequest(_NO_CONTENT)
+            raise InvalidRequest("`content` cannot be empty")
         return lines
     raise InvalidRequest("`detectors` is required for the first message")
 
@@ -178,7 +176,7 @@ async def _read_frames(first: list[ContentLine], bursts: AsyncGenerator[list[Con
         if good:
             yield [Frame(number, line.content) for number, line in enumerate(good, count)]
         if len(good) < len(lines):
-            raise InvalidRequest(_NO_CONTENT)
+            raise InvalidRequest("`content` cannot be empty")
         count += len(lines)
         try:
             lines = await anext(bursts)
