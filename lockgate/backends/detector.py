@@ -177,15 +177,13 @@ class _Lane:
             streams -= sum(len(share.items) for share in shares)
         self._set_timer()
 
-    def _send_late(self) -> None:
-        self._send(self._queue.streams)
-
     def _set_timer(self) -> None:
         """Nothing waits for longer than it may, and the timer runs only while something waits."""
         if not self._queue.waiting:
             self._stop_timer()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._shared.max_wait_s, self._send_late)
+            loop, wait_s = asyncio.get_running_loop(), self._shared.max_wait_s
+            self._timer = loop.call_later(wait_s, lambda: self._send(self._queue.streams))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -5,7 +5,7 @@ Bodies that do not fit raise ValueError or RecursionError, whose messages hold n
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -114,13 +114,6 @@ class ErrorBody(msgspec.Struct):
     message: str
 
 
-class Refusal(NamedTuple):
-    """An error answer, understood: the status that counts, and words that may be empty."""
-
-    status: int
-    message: str
-
-
 _encode = msgspec.json.Encoder().encode
 _decode_contents = msgspec.json.Decoder(list[list[ContentResult]]).decode
 _decode_of_text = msgspec.json.Decoder(list[ContentResult]).decode
@@ -182,13 +175,13 @@ def read_results(body: bytes) -> list[Detection]:
     return [_to_detection(one, 0, 0, "") for one in _decode_results(body)]
 
 
-def read_refusal(status: int, body: bytes) -> Refusal:
-    """What an answer other than 200 says: the body's own code counts, unless it is no HTTP status at all."""
+def read_refusal(status: int, body: bytes) -> tuple[int, str]:
+    """The status and the words of a refusal: the body's own code counts, unless it is no HTTP status at all."""
     try:
         error = _decode_error(body)
     except (ValueError, RecursionError):
-        return Refusal(status, "")
-    return Refusal(error.code if 100 <= error.code <= 999 else status, error.message)
+        return status, ""
+    return error.code if 100 <= error.code <= 999 else status, error.message
 
 
 def encode_found_contents(found: Iterable[Iterable[Detection]]) -> bytes:

@@ -104,8 +104,7 @@ class Scrubber:
 
 
 def _check(what: str, value: str) -> str:
-    if value.isascii() and value.isprintable():
-        return value
-    if any(category(char) in _CONTROL for char in value):
+    is_plain = value.isascii() and value.isprintable()
+    if not is_plain and any(category(char) in _CONTROL for char in value):
         raise UnfitHeader(f"the {what} cannot be sent as a header")
     return value

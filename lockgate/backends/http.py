@@ -103,7 +103,7 @@ class HttpCaller:
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send(outgoing)
                     call.status = response.status
-                    return Answer(response.status, await self._read_whole(response, outgoing))
+                    return Answer(response.status, await self._read_whole(response, outgoing.failure))
             except _FOREIGN as error:
                 raise self.translate(error, outgoing.failure) from None
 
@@ -122,7 +122,7 @@ class HttpCaller:
         """The whole body of an answer that was opened, in bounded time and size."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._read_whole(response, outgoing)
+                return await self._read_whole(response, outgoing.failure)
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
@@ -138,7 +138,7 @@ class HttpCaller:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 response = await self._pooled.get(url, headers=headers, allow_redirects=False)
-                return Answer(response.status, await self._read_whole(response, Outgoing(url, headers, b"", "")))
+                return Answer(response.status, await self._read_whole(response, ""))
         except _FOREIGN as error:
             raise self.translate(error, "") from None
 
@@ -158,15 +158,23 @@ class HttpCaller:
         detail = self._detail(error)
         return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
 
-    def refuse_length(self, outgoing: Outgoing, limit: int) -> BrokeProtocol:
+    def refuse_length(self, failure: str, limit: int) -> BrokeProtocol:
         """The error for an answer that is longer than we take."""
-        return BrokeProtocol(self.name, f"{outgoing.failure}the answer is longer than {limit} bytes")
+        return BrokeProtocol(self.name, f"{failure}the answer is longer than {limit} bytes")
 
-    async def _read_whole(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+    async def _read_whole(self, response: aiohttp.ClientResponse, failure: str) -> bytes:
+        parts: list[bytes] = []
+        size = 0
         try:
-            return await _read_bounded(response, self.max_bytes)
-        except _TooLarge:
-            raise self.refuse_length(outgoing, self.max_bytes) from None
+            while part := await response.content.readany():
+                parts.append(part)
+                size += len(part)
+                if size > self.max_bytes:
+                    raise self.refuse_length(failure, self.max_bytes)
+        except BaseException:
+            response.close()
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
         """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
@@ -223,10 +231,10 @@ class HttpService(JoinedCaller):
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 response = await self._pooled.get(self.url("/health"), headers=_pass_on(passed), allow_redirects=False)
-                return _judge(response.status, await _read_bounded(response, MAX_ANSWER_BYTES))
+                return _judge(response.status, await self._read_whole(response, ""))
         except _FOREIGN as error:
             return Health("UNKNOWN", 500, self.translate(error, "").message)
-        except _TooLarge:
+        except BrokeProtocol:
             return _judge(response.status, b"")
 
     def _detail(self, error: Exception) -> str:
@@ -312,10 +320,6 @@ async def let_end(response: aiohttp.ClientResponse) -> None:
                 pass
 
 
-class _TooLarge(Exception):
-    """The body is longer than we take."""
-
-
 class _Body(aiohttp.payload.BytesPayload):
     """A JSON body in one piece. Unlike its base it does not warn above 1 MiB."""
 
@@ -378,21 +382,6 @@ def _look_at(closed: "asyncio.Future[None]") -> None:
     """Else the error of a connection is reported as never looked at."""
     if not closed.cancelled():
         closed.exception()
-
-
-async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while part := await response.content.readany():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                raise _TooLarge
-    except BaseException:
-        response.close()
-        raise
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _judge_status(status: int) -> Health:

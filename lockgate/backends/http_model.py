@@ -141,7 +141,7 @@ class HttpModel(ABC):
         if reader.failure is not None:
             raise BrokeProtocol(self._caller.name, INVALID)
         if size > (limit := self.max_stream_bytes or self._caller.max_bytes):
-            raise self._caller.refuse_length(outgoing, limit)
+            raise self._caller.refuse_length(outgoing.failure, limit)
 
 
 def refuse_model(name: str, status: int, detail: str) -> UpstreamError:

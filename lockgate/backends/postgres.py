@@ -102,15 +102,9 @@ class PostgresPool:
             return Unavailable(self.name, "TLS to the database failed")
         if isinstance(error, OSError):
             return Unavailable(self.name, "the database cannot be reached")
-        return Unavailable(self.name, _name_failure(code))
-
-
-def _name_failure(code: str) -> str:
-    """Plain words for an error's code; its own words may quote a row."""
-    if not code:
-        return _WORDS["08"]
-    known = next((words for start, words in _WORDS.items() if code.startswith(start)), None)
-    return known or f"the database failed (SQLSTATE {code})"
+        # Plain words for the code: its own words may quote a row.
+        known = next((words for start, words in _WORDS.items() if (code or "08").startswith(start)), None)
+        return Unavailable(self.name, known or f"the database failed (SQLSTATE {code})")
 
 
 @contextlib.asynccontextmanager
@@ -128,7 +122,11 @@ async def open_postgres(
     try:
         yield PostgresPool(library, pool, options, name)
     finally:
-        await _close(pool)
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await pool.close()  # waits for statements under way
+        except TimeoutError:
+            pool.terminate()
 
 
 def _load_library() -> _Library:
@@ -165,12 +163,3 @@ def _build_options(dsn: str, statement_timeout_s: float) -> dict[str, Any]:
         "command_timeout": statement_timeout_s + _SERVER_MARGIN_S,
         "server_settings": server,
     }
-
-
-async def _close(pool: Any) -> None:
-    """Wait for statements under way, but not for long."""
-    try:
-        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-            await pool.close()
-    except TimeoutError:
-        pool.terminate()

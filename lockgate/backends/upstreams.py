@@ -8,7 +8,7 @@ no name can lead elsewhere later. Nothing here raises: calls of an endpoint that
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
@@ -226,17 +226,15 @@ class _LocalSource:
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """What the source finds."""
         found = [one._replace(source=self._path) for one in await self._source.search(question, limit)]
-        return found if self._threshold is None else list(_keep_near(found, self._threshold))
-
-
-def _keep_near(found: Sequence[Document], threshold: float) -> Iterator[Document]:
-    """Those that are near enough; one of which that is not known stays, and so do all where nothing is asked for."""
-    for one in found:
-        similarity = find_similarity(one)
-        if similarity is None:
-            yield one
-        elif similarity >= threshold or threshold == 0:
-            yield one._replace(score=similarity)
+        threshold = self._threshold
+        if threshold is None:
+            return found
+        near = [(one, find_similarity(one)) for one in found]
+        return [
+            one if similarity is None else one._replace(score=similarity)
+            for one, similarity in near
+            if similarity is None or similarity >= threshold or threshold == 0
+        ]
 
 
 class _Unreachable:

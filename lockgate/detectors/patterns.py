@@ -68,13 +68,10 @@ def _read_pattern(params: Params, number: int, entry: object) -> PatternRule:
     name = entry.get("name")
     if name is not None:
         name = params.text("patterns", f"{place}.name", name, MAX_CHARS)
-    return PatternRule(number, name or "", pattern, _read_score(params, place, entry.get("score", 1.0)))
-
-
-def _read_score(params: Params, place: str, score: object) -> float:
+    score = entry.get("score", 1.0)
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         raise params.fault("patterns", f"`{place}.score` must be a number from 0 to 1, not {shown(score)}")
-    return float(score)
+    return PatternRule(number, name or "", pattern, float(score))
 
 
 def compile_patterns(
@@ -176,7 +173,9 @@ def _matches(regex: Any, data: bytes) -> Iterator[tuple[int, int]]:
         start, end = match.span()
         if end > start:
             yield start, end
-        pos = end if end > start else _next_char(data, end)
+        pos = end if end > start else end + 1
+        while pos < size and data[pos] & 0xC0 == 0x80:  # a search must not begin inside of a character
+            pos += 1
         count += 1
 
 
@@ -187,14 +186,6 @@ def _search_near(regex: Any, data: bytes, pos: int) -> Any:
             return match
         window *= 2
     return regex.search(data, pos)
-
-
-def _next_char(data: bytes, pos: int) -> int:
-    """The byte after the character at `pos`: a search must not begin inside one."""
-    pos += 1
-    while pos < len(data) and data[pos] & 0xC0 == 0x80:
-        pos += 1
-    return pos
 
 
 def _char_spans(spans: Iterable[tuple[int, int]], data: bytes, is_ascii: bool) -> Iterator[tuple[int, int]]:

@@ -94,12 +94,6 @@ _decode_greeting = msgspec.json.Decoder(_Greeting).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
-def encode_words(words: str) -> bytes:
-    """A search by words; raises ValueError for what is no valid text."""
-    query = {"multi_match": {"query": words, "fields": TEXT_FIELDS}}
-    return _encode({"query": query, "size": LEG_LIMIT, "_source": _SOURCE})
-
-
 def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
     """A search by the nearest vectors, which is the one thing that the two servers are asked in different words."""
     body: dict[str, Any] = {"size": LEG_LIMIT, "_source": _SOURCE}
@@ -208,7 +202,8 @@ class ElasticsearchSource(DoubleSearch):
 
     async def _search_words(self, words: str) -> list[Hit]:
         try:
-            body = encode_words(words)
+            query = {"multi_match": {"query": words, "fields": TEXT_FIELDS}}
+            body = _encode({"query": query, "size": LEG_LIMIT, "_source": _SOURCE})
         except ValueError:
             raise BrokeProtocol(self._caller.name, f"{_FAILED}the question is no valid text") from None
         return await self._search(body)

@@ -151,12 +151,6 @@ def pack_vectors(vectors: Sequence[Sequence[float]]) -> list[bytes]:
     return [np.asarray(vector, dtype=_LITTLE_ENDIAN).tobytes() for vector in vectors]
 
 
-def check_library() -> None:
-    """Say at start, not at the first question, that what we count with is missing."""
-    if find_spec("numpy") is None:
-        raise ConfigError("searching by meaning needs numpy: pip install 'lockgate[agent]'", source="index")
-
-
 # --- The source -----------------------------------------------------------------------------------------------
 
 THREADS = 4
@@ -298,8 +292,8 @@ async def open_index(
     is_quiet: bool = False,
 ) -> AsyncIterator[FtsDataSource]:
     """The index in a file; without an embedder it is searched by words only. Unless quiet it logs what is missing."""
-    if embedder is not None:
-        check_library()
+    if embedder is not None and find_spec("numpy") is None:
+        raise ConfigError("searching by meaning needs numpy: pip install 'lockgate[agent]'", source="index")
     files = _Connections(file, name)
     try:
         source = FtsDataSource(files, embedder, leg_timeout_s)

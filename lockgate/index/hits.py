@@ -48,7 +48,8 @@ def leave_out_chance(found: FoundByWords) -> list[Hit]:
     """The hits that have enough of what the question says."""
     weights = [_weigh(found.total, spread.passages) for spread in found.spreads]
     needed = sum(weights) * MIN_SHARE
-    return [hit for hit in found.hits if _sum_weights(hit.key, found.spreads, weights) >= needed]
+    pairs = list(zip(found.spreads, weights, strict=True))
+    return [hit for hit in found.hits if sum(weight for one, weight in pairs if hit.key in one.hits) >= needed]
 
 
 def rank_hits(rankings: Sequence[Sequence[Hit]], limit: int) -> list[tuple[Hit, float]]:
@@ -71,10 +72,6 @@ def find_similarity(document: Document) -> float | None:
     if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
         return None
     return float(told)
-
-
-def _sum_weights(key: int, spreads: Sequence[Spread], weights: Sequence[float]) -> float:
-    return sum(weight for spread, weight in zip(spreads, weights, strict=True) if key in spread.hits)
 
 
 def _weigh(total: int, passages: int) -> float:

@@ -8,7 +8,7 @@ thousand passages.
 
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,7 +184,8 @@ class PostgresIndex(DoubleSearch):
         state = await self._look()
         if all(state):
             return state
-        await self._make_extension()
+        with suppress(UpstreamError):  # where it is not installed or not allowed, words alone are searched
+            await self._pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
         async with self._pool.transaction() as connection:
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _WRITE_LOCK)
             if not (await self._read_state(connection)).has_tables:
@@ -192,13 +193,6 @@ class PostgresIndex(DoubleSearch):
             if await connection.fetchval("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"):
                 await connection.execute(self._sql.add_column)
         return await self._look()
-
-    async def _make_extension(self) -> None:
-        """Where it is installed and we may; where not, words alone are searched."""
-        try:
-            await self._pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except UpstreamError:
-            return
 
 
 def _read_hit(row: Any) -> Hit:

@@ -47,8 +47,8 @@ class Orders:
 
     def __init__(self, lines: IO[bytes]) -> None:
         self._lines = lines
-        self._asks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._stopped = 0
+        self.asks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.stopped = 0  # the last question whose answer is not wanted any more
 
     def listen(self) -> None:
         """Reads to the end of the input, which is the end of this process."""
@@ -56,18 +56,10 @@ class Orders:
             for line in self._lines:
                 order = json.loads(line)
                 if "stop" in order:
-                    self._stopped = order["stop"]
+                    self.stopped = order["stop"]
                 else:
-                    self._asks.put(order)
+                    self.asks.put(order)
         os._exit(0)
-
-    def next(self) -> dict[str, Any]:
-        """The next question."""
-        return self._asks.get()
-
-    def is_stopped(self, number: int) -> bool:
-        """Whether the answer to this question, or to a later one, is not wanted any more."""
-        return self._stopped >= number
 
 
 class Beat:
@@ -194,7 +186,7 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
 def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
     """Answers question after question; ends with the process."""
     while True:
-        ask = orders.next()
+        ask = orders.asks.get()
         number = ask["ask"]
 
         def take(text: str, number: int = number) -> None:
@@ -204,7 +196,7 @@ def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
 
         def is_stopped(number: int = number, beat: Beat = beat) -> bool:
             beat.give()
-            return orders.is_stopped(number)
+            return orders.stopped >= number
 
         try:
             end = engine.answer(ask, take, is_stopped)

@@ -150,7 +150,7 @@ class Keeper:
         self._refusal = ""  # why nobody is answered now
         self._asked = 0
         self._failures = 0
-        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def pid(self) -> int | None:
@@ -161,10 +161,6 @@ class Keeper:
     def is_ready(self) -> bool:
         """Whether a question would be answered at once, or after others."""
         return self._child is not None and self._child.is_ready
-
-    async def wait_loaded(self) -> None:
-        """Waits for the first child; raises LoadFailed."""
-        await self._loaded
 
     async def ask(self, ask: Mapping[str, Any]) -> AsyncGenerator[list[str] | End, None]:
         """The pieces of the answer, those that came at once together, and its end. Raises UpstreamError."""
@@ -248,8 +244,8 @@ class Keeper:
             if "ready" in event:
                 child.release()
                 child.is_ready = True
-                if not self._loaded.done():
-                    self._loaded.set_result(None)
+                if not self.loaded.done():
+                    self.loaded.set_result(None)
                 self._send_next()
             elif "failed" in event:
                 child.fault = event["failed"]
@@ -283,8 +279,8 @@ class Keeper:
         """Tells whom it concerns that a child died by itself; how long to pause before the next one."""
         self._drop_child()
         self._failures += 1
-        if not self._loaded.done():
-            self._loaded.set_exception(LoadFailed(fault))
+        if not self.loaded.done():
+            self.loaded.set_exception(LoadFailed(fault))
         else:
             log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=fault)
         if is_ready and self._failures == 1:
@@ -309,7 +305,7 @@ async def open_keeper(plan: Mapping[str, Any], max_waiting: int) -> AsyncIterato
     keeper = Keeper(plan, max_waiting)
     task = asyncio.create_task(keeper.work())
     try:
-        await keeper.wait_loaded()
+        await keeper.loaded
         yield keeper
     finally:
         task.cancel()

@@ -89,8 +89,11 @@ class LlamaModel:
         async with aclosing(self._keeper.ask({**ask, "options": chosen})) as events:
             async for event in events:
                 if isinstance(event, End):
-                    fields = _tell_end(event)
-                    yield [Frame(number, "", fields=fields)] if is_stream else Frame(0, said, fields=fields)
+                    fields: dict[str, Any] = {"usage": dict(event.usage)} if event.usage is not None else {}
+                    if event.is_cut:
+                        fields["is_cut"] = True
+                    told = fields or None
+                    yield [Frame(number, "", fields=told)] if is_stream else Frame(0, said, fields=told)
                 elif is_stream:
                     yield [Frame(at, piece) for at, piece in enumerate(event, number)]
                     number += len(event)
@@ -188,10 +191,3 @@ def _read_count(given: Params, name: str, default: int, least: int, most: int) -
 
 def _write(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": one.role, "content": make_sendable(one.text)} for one in messages]
-
-
-def _tell_end(end: End) -> dict[str, Any] | None:
-    fields: dict[str, Any] = {"usage": dict(end.usage)} if end.usage is not None else {}
-    if end.is_cut:
-        fields["is_cut"] = True
-    return fields or None

@@ -51,31 +51,22 @@ class Minilm:
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         """One vector per text, each of length 1; raises Unavailable while too many calls wait."""
-        if len(texts) != 1:
-            return await self._take_turn(texts)
-        known = self._recent.get(texts[0])
-        return [known] if known is not None else self._keep(texts[0], await self._take_turn(texts))
-
-    def _keep(self, text: str, vectors: list[Vector]) -> list[Vector]:
-        if len(text) <= RECENT_CHARS:
-            self._recent[text] = vectors[0]
-            if len(self._recent) > RECENT:
-                del self._recent[next(iter(self._recent))]
-        return vectors
-
-    async def _take_turn(self, texts: Sequence[str]) -> list[Vector]:
+        known = self._recent.get(texts[0]) if len(texts) == 1 else None
+        if known is not None:
+            return [known]
         if self._calls >= MAX_CALLS:
             raise Unavailable(SERVICE, f"the embedder is busy: {MAX_CALLS} calls wait for it")
+        vectors: list[Vector] = []
         self._calls += 1
         try:
-            return await self._embed(texts)
+            for start in range(0, len(texts), WINDOW_TEXTS):
+                vectors.extend(await self._embed_window(texts[start : start + WINDOW_TEXTS]))
         finally:
             self._calls -= 1
-
-    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
-        vectors: list[Vector] = []
-        for start in range(0, len(texts), WINDOW_TEXTS):
-            vectors.extend(await self._embed_window(texts[start : start + WINDOW_TEXTS]))
+        if len(texts) == 1 and len(texts[0]) <= RECENT_CHARS:
+            self._recent[texts[0]] = vectors[0]
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
         return vectors
 
     async def _embed_window(self, texts: Sequence[str]) -> list[Vector]:
@@ -89,12 +80,9 @@ class Minilm:
         return [found[at] for at in range(len(texts))]
 
     def _begin(self, texts: Sequence[str]) -> tuple[list[Numbers], list[list[int]], list[Vector]]:
-        rows = self._encode(texts)
+        rows = [self._pieces.encode(text[:MAX_TEXT_CHARS], MAX_TOKENS) for text in texts]
         batches = list(cut_batches([len(row) for row in rows]))
         return rows, batches, self._run([rows[at] for at in batches[0]])
-
-    def _encode(self, texts: Sequence[str]) -> list[Numbers]:
-        return [self._pieces.encode(text[:MAX_TEXT_CHARS], MAX_TOKENS) for text in texts]
 
     def _run(self, rows: Sequence[Numbers]) -> list[Vector]:
         import numpy as np
@@ -140,15 +128,10 @@ def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
     if missing := find_missing_package():
         raise ConfigError(f"the embedder needs {missing}: pip install 'lockgate[agent]'", source="embeddings")
     try:
-        _check_layout(weights / WEIGHTS_NAME)
+        with (weights / WEIGHTS_NAME).open("rb") as file:
+            if hashlib.sha256(file.read(HEADER_BYTES)).hexdigest() != HEADER_SHA256:
+                raise ValueError(f"{WEIGHTS_NAME} is not the weight file that the graph belongs to")
         return load_vocabulary(weights / VOCABULARY_NAME), open_session(read_graph("minilm.onnx"), weights, threads)
     except Exception as error:  # onnxruntime's have no common parent but this
         message = f"the weights of the embedder cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(weights)) from error
-
-
-def _check_layout(path: Path) -> None:
-    """Raises ValueError unless the weights lie where the graph points."""
-    with path.open("rb") as file:
-        if hashlib.sha256(file.read(HEADER_BYTES)).hexdigest() != HEADER_SHA256:
-            raise ValueError(f"{path.name} is not the weight file that the graph belongs to")

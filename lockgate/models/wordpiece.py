@@ -38,11 +38,8 @@ def _spell(letter: str) -> str:
         return " "
     parts = [one for one in unicodedata.normalize("NFD", letter) if unicodedata.category(one) != "Mn"]
     lower = "".join(f" {one} " if _is_punctuation(one) else one.lower() for one in parts)
-    return f" {lower} " if _is_cjk(letter) else lower
-
-
-def _is_cjk(letter: str) -> bool:
-    return any(first <= ord(letter) <= last for first, last in _CJK_BLOCKS)
+    is_cjk = any(first <= ord(letter) <= last for first, last in _CJK_BLOCKS)
+    return f" {lower} " if is_cjk else lower
 
 
 def _is_punctuation(letter: str) -> bool:

@@ -4,6 +4,7 @@
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,10 +131,6 @@ def _can_read(kind: Callable[[str], object], value: str) -> bool:
     return True
 
 
-def _is_ipv4(value: str) -> bool:
-    return _can_read(ipaddress.IPv4Address, value)
-
-
 def _is_ipv6(value: str) -> bool:
     """Valid, and not `a::b`, which is more often a name in a program."""
     groups = [group for group in value.split(":") if group]
@@ -150,32 +147,20 @@ def _is_mac(value: str) -> bool:
 _NOT_ISSUED_NINO = frozenset({"BG", "GB", "KN", "NK", "NT", "TN", "ZZ"})
 
 
-def _is_nino(value: str) -> bool:
-    return value[:2] not in _NOT_ISSUED_NINO
-
-
 def _is_aadhaar(value: str) -> bool:
     """Three groups of four; the pattern takes more, so that a part of a longer number is none."""
     return len(value) <= 14 and bool(aadhaar.is_valid(value))
 
 
-def _is_dni(value: str) -> bool:
-    return bool(dni.is_valid(value.replace(".", "")))
-
-
-def _is_sin(value: str) -> bool:
-    return value[3] == value[7] and bool(sin.is_valid(value))
-
-
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "card": _is_card,
-    "ipv4": _is_ipv4,
+    "ipv4": partial(_can_read, ipaddress.IPv4Address),
     "ipv6": _is_ipv6,
     "mac": _is_mac,
-    "nino": _is_nino,
+    "nino": lambda value: value[:2] not in _NOT_ISSUED_NINO,
     "aadhaar": _is_aadhaar,
-    "dni": _is_dni,
-    "sin": _is_sin,
+    "dni": lambda value: bool(dni.is_valid(value.replace(".", ""))),
+    "sin": lambda value: value[3] == value[7] and bool(sin.is_valid(value)),
 }
 
 
@@ -203,12 +188,8 @@ def _build_form(entry: FormEntry, parts: Mapping[str, str]) -> Form:
     )
 
 
-def _build_forms() -> tuple[Form, ...]:
-    parts = fill_parts(FILE.parts.items())
-    return tuple(_build_form(entry, parts) for entry in FILE.forms)
-
-
-FORMS = _build_forms()
+_PARTS = fill_parts(FILE.parts.items())
+FORMS = tuple(_build_form(entry, _PARTS) for entry in FILE.forms)
 
 
 def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
