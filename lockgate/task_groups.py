@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several calls at once; the first that fails ends the others and is what is told."""
+"""Several calls at once; the first that fails ends the others and is raised."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from lockgate.errors import LockgateError
@@ -29,21 +30,16 @@ async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: in
     return [task.result() for task in tasks]
 
 
+@dataclass(slots=True)
 class Group:
     """Tasks that belong to one block of code."""
 
-    def __init__(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
-        self._tasks: list[asyncio.Task[None]] = []
+    group: asyncio.TaskGroup
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> None:
         """One more task."""
-        self._tasks.append(self._group.create_task(work))
-
-    def cancel(self) -> None:
-        """End those that are still under way."""
-        for task in self._tasks:
-            task.cancel()
+        self.tasks.append(self.group.create_task(work))
 
 
 @asynccontextmanager
@@ -57,7 +53,8 @@ async def run_group() -> AsyncIterator[Group]:
                 yield group
             except GeneratorExit as error:  # a generator around the block is closed: no failure
                 left = error
-            group.cancel()
+            for task in group.tasks:
+                task.cancel()
     except ExceptionGroup as failures:
         raise_first(failures)
     if left is not None:
@@ -66,17 +63,11 @@ async def run_group() -> AsyncIterator[Group]:
 
 def raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
     """Raise one of them as it was; what led to it stays known, and the group does not take its place."""
-    first = _first_of(failures)
+    first: Exception = failures.subgroup(LockgateError) or failures  # ours before others
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
     context = first.__context__
     try:
         raise first
     finally:
         first.__context__ = context
-
-
-def _first_of(failures: ExceptionGroup[Exception]) -> Exception:
-    """The first error that is ours, else the first of any."""
-    first: Exception = failures.subgroup(LockgateError) or failures
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    return first

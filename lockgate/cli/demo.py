@@ -158,7 +158,6 @@ def _find_file(chosen: str) -> str:
 
 def _ask_for_name(url: str, token: str | None) -> str:
     """The first model that a server lists."""
-    import json
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

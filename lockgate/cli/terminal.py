@@ -12,30 +12,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lockgate.api.guardrails.format import encode_line
+from lockgate.cli.answer_view import DIM, OFF, RED
 from lockgate.cli.text import printable
 from lockgate.config.service_sections import embedded_defaults
 from lockgate.config.settings import DetectorSettings, Settings
 from lockgate.errors import ConfigError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
-from lockgate.gate.values import Detection, Frame
+from lockgate.gate.values import Frame
 from lockgate.gateway import open_gateway
 from lockgate.guard.detectors import Rules, choose, list_readers
 from lockgate.guard.stream import open_guarded_stream
 from lockgate.plugins import is_known
 
 _PIECE_BYTES = 65_536
-_RED, _DIM, _OFF = "\033[1;31m", "\033[2m", "\033[0m"
-
-
-class Paint:
-    """Colours where a person looks, plain text elsewhere."""
-
-    def __init__(self, stream: Any) -> None:
-        self.is_on = stream.isatty() and "NO_COLOR" not in os.environ
-
-    def __call__(self, colour: str, text: str) -> str:
-        return f"{colour}{text}{_OFF}" if self.is_on and text else text
 
 
 async def detect(
@@ -77,11 +67,11 @@ class _Marker:
     """On a terminal the text itself with findings in colour, elsewhere one line per finding."""
 
     def __init__(self) -> None:
-        self._paint = Paint(sys.stdout)
+        self._is_painting = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._marked_upto = 0
 
     def show(self, release: Release) -> None:
-        if not self._paint.is_on:
+        if not self._is_painting:
             for found in sorted(release.detections, key=lambda one: one.start):
                 print(f"{found.start}-{found.end}\t{found.detector_id}\t{printable(found.detection)}\t{found.score:.2f}\t"
                       f"{printable(found.text)}", flush=True)  # fmt: skip
@@ -90,21 +80,18 @@ class _Marker:
 
     def _mark(self, release: Release) -> str:
         parts, position = [], release.start
-        spans = sorted([(release.start, self._marked_upto, ""), *map(_label, release.detections)])
+        found = [(one.start, one.end, f"[{printable(one.detection)}]") for one in release.detections]
+        spans = sorted([(release.start, self._marked_upto, ""), *found])
         for start, end, label in spans:
             low, high = max(start, position), min(end, release.end)
             if low < high:
                 parts.append(printable(release.text[position - release.start : low - release.start]))
-                parts.append(self._paint(_RED, printable(release.text[low - release.start : high - release.start])))
-                parts.append(self._paint(_DIM, label))
+                parts.append(f"{RED}{printable(release.text[low - release.start : high - release.start])}{OFF}")
+                parts.append(f"{DIM}{label}{OFF}" if label else "")
                 position = high
             self._marked_upto = max(self._marked_upto, end)
         parts.append(printable(release.text[position - release.start :]))
         return "".join(parts)
-
-
-def _label(found: Detection) -> tuple[int, int, str]:
-    return found.start, found.end, f"[{printable(found.detection)}]"
 
 
 async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Frame, None]:

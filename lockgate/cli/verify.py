@@ -13,6 +13,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lockgate.cli import EXIT_FOUND, EXIT_OK
@@ -55,7 +56,7 @@ def run_verify(options: argparse.Namespace) -> int:
     receipt = given or stream.find_receipt(name)
     fault = stream.compare(receipt)
     doubts = _list_doubts(receipt)
-    for line in (*stream.describe(name), *_describe(receipt), *[f"warning: {doubt}" for doubt in doubts]):
+    for line in (stream.describe(name), *_describe(receipt), *[f"warning: {doubt}" for doubt in doubts]):
         print(line)
     print(f"NOT what was cleared: {fault}" if fault else "The text is what was cleared.")
     if doubts and options.strict:
@@ -89,20 +90,17 @@ class _Stream:
 
     def read(self, saved: BinaryIO) -> None:
         """Take in everything that was saved."""
-        for one in _read_objects(saved):
-            self._take(one)
-
-    def _take(self, one: Mapping[str, Any]) -> None:
         from lockgate.api.receipts import list_frames
 
-        self._objects += 1
-        for lane, text in list_frames(one):
-            self._last.append(_Kept(self._chain.value, lane, text[:_SHOWN_CHARS]))
-            self._chain.add(lane, text)
-        if isinstance(one.get("receipt"), dict):
-            self._receipts += 1
-            self._receipt = one["receipt"]
-        self._error = _find_error(one) or self._error
+        for one in _read_objects(saved):
+            self._objects += 1
+            for lane, text in list_frames(one):
+                self._last.append(_Kept(self._chain.value, lane, text[:_SHOWN_CHARS]))
+                self._chain.add(lane, text)
+            if isinstance(one.get("receipt"), dict):
+                self._receipts += 1
+                self._receipt = one["receipt"]
+            self._error = _find_error(one) or self._error
 
     def find_receipt(self, name: str) -> "ReceiptBody":
         """The receipt in it."""
@@ -130,11 +128,10 @@ class _Stream:
         first = self._last[place]
         return f"{more}, behind what was cleared. The first, in lane `{_plain(first.lane)}`: {_plain(first.text)}"
 
-    def describe(self, name: str) -> list[str]:
-        """What was looked at."""
-        return [
-            f"{_plain(name)}: {count_of(self._objects, 'message')}, {count_of(self._chain.frames, 'frame')} with text"
-        ]
+    def describe(self, name: str) -> str:
+        """How much was looked at."""
+        frames = count_of(self._chain.frames, "frame")
+        return f"{_plain(name)}: {count_of(self._objects, 'message')}, {frames} with text"
 
 
 def _find_error(one: Mapping[str, Any]) -> str:
@@ -188,7 +185,7 @@ def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str,
     parser = SseParser(max_event_bytes=_MAX_OBJECT_BYTES)
     count = 0
     try:
-        for piece in _and_then(first, pieces, b"\n\n"):  # a last event may have lost its blank line
+        for piece in chain([first], pieces, [b"\n\n"]):  # a last event may have lost its blank line
             for event in parser.feed(piece):
                 count += 1
                 if event.data.strip() != _DONE and event.event != _TRACE:  # a trace is no part of the answer
@@ -204,7 +201,7 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
     """
     held: list[str] = []
     size = depth = 0
-    for number, line in enumerate(_join_lines(_and_then(first, pieces)), 1):
+    for number, line in enumerate(_join_lines(chain([first], pieces)), 1):
         where = f"line {number}"
         if not held:
             with contextlib.suppress(ValueError, RecursionError):
@@ -274,13 +271,6 @@ def _join_lines(pieces: Iterator[bytes]) -> Iterator[str]:
             yield b"".join(held).decode("utf-8", "replace")
             held, size = [], 0
     yield b"".join(held).decode("utf-8", "replace")
-
-
-def _and_then(first: bytes, pieces: Iterator[bytes], last: bytes = b"") -> Iterator[bytes]:
-    yield first
-    yield from pieces
-    if last:
-        yield last
 
 
 # Receipts.
