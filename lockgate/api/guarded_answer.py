@@ -6,6 +6,7 @@ and writes what the endpoint's own words make of it. Whole answers and streams g
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -151,7 +152,8 @@ class Answering:
         of_output = await self.choose({**outputs[0], **policy.output}, outputs[1], headers)
         wants_receipt = self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER)
         chosen = {"input": of_input, "output": of_output}
-        resolved = build_policy(chosen, policy, self.gateway.settings)._replace(
+        resolved = replace(
+            build_policy(chosen, policy, self.gateway.settings),
             trusts_chunks=self._endpoint_rules.trusts_chunks,
             lanes=tuple(lanes),
             refusing=frozenset(inputs[0]) - policy.input.keys(),

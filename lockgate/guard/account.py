@@ -15,7 +15,7 @@ from lockgate.gate.verdicts import Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.interfaces import Chunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
-from lockgate.telemetry import Event, count_detections, log_event, name_causes, observe_policy
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
 
 _DOCS = "docs"
 
@@ -77,11 +77,6 @@ class Meter:
             self.receipt.note_finding(one.detector_id)
             self.receipt.note_action(measures.of(one.detector_id), part)
 
-    def note_released(self, part: Part, text: str) -> None:
-        """The text goes on: to a source, the model or the client."""
-        if self.is_on:
-            self.receipt.note_released(part, text)
-
     def note_failure(self, detector_id: str) -> None:
         """The detector failed, and that ends the request."""
         self.receipt.note_failure(detector_id, ends=True)
@@ -92,11 +87,6 @@ class Meter:
         for name, count in self._found_in_answer.items():
             for _ in range(count):
                 self.receipt.note_finding(name)
-
-    def observe(self) -> None:
-        """The request is over: metrics and the log get its figures."""
-        if self.is_on:
-            observe_policy(self.receipt)
 
     def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
         name = one.guard.id

@@ -42,16 +42,13 @@ class Guard:
     default_threshold: float
     lookbehind_chars: int = field(init=False)
     in_place: InPlaceChunker | None = field(init=False)  # the chunker, where text is fed to it in place
+    reads_whole_text: bool = field(init=False)  # its one chunk is the text
 
     def __post_init__(self) -> None:
         look = self.detector.lookbehind_chars if isinstance(self.detector, LookbehindDetector) else 0
         object.__setattr__(self, "lookbehind_chars", look)
         object.__setattr__(self, "in_place", self.chunker if isinstance(self.chunker, InPlaceChunker) else None)
-
-    @property
-    def reads_whole_text(self) -> bool:
-        """Whether its one chunk is the text."""
-        return self.chunker_id == WHOLE_TEXT_CHUNKER
+        object.__setattr__(self, "reads_whole_text", self.chunker_id == WHOLE_TEXT_CHUNKER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ become this one type, on every surface.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from lockgate.gate.receipts import Part
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.account import Meter
 from lockgate.guard.detectors import ActiveGuard, ActiveReview
 
+_ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
 
-class Policy(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Policy:
     """The detectors of each part, and the action on their findings; `for_output` holds for grounding too.
 
     `reviews` read the whole answer when it is complete. `refusing` names detectors whose finding in the input ends the
@@ -27,9 +30,9 @@ class Policy(NamedTuple):
     output: Sequence[ActiveGuard] = ()
     grounding: Sequence[ActiveReview] = ()
     reviews: Sequence[ActiveReview] = ()
-    for_input: Measures = Measures(Action.BLOCK)
-    for_documents: Measures = Measures(Action.BLOCK)
-    for_output: Measures = Measures()
+    for_input: Measures = _BLOCK
+    for_documents: Measures = _BLOCK
+    for_output: Measures = _ANNOTATE
     name: str = ""
     is_shadow: bool = False
     is_speculative: bool = False
@@ -42,41 +45,30 @@ class Policy(NamedTuple):
     refusing: frozenset[str] = frozenset()
     unused: Sequence[str] = ()
     is_metered: bool = True  # a receipt or a policy's metrics are wanted
+    # Computed from the rest.
+    is_on: bool = field(init=False)  # any detector reads anything
+    fallback: str = field(init=False)  # the text in place of an answer that was withheld
+    masks_input: bool = field(init=False)  # the input may be changed before a source or the model gets it
+    is_early: bool = field(init=False)  # the model is asked before the input has been read
+    hides: bool = field(init=False)  # text of the answer in which something is found must not be seen
+    trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
+    is_holding: bool = field(init=False)  # any detector holds the answer back
 
-    @property
-    def is_on(self) -> bool:
-        """Whether any detector reads anything."""
-        return bool(self.input or self.documents or self.output or self.grounding or self.reviews)
-
-    @property
-    def fallback(self) -> str:
-        """The text in place of an answer that was withheld."""
-        return self.for_output.fallback
-
-    @property
-    def masks_input(self) -> bool:
-        """Whether the input may have to be changed before a source or the model gets it."""
-        return not self.is_shadow and any(self.for_input.of(one.guard.id) is Action.MASK for one in self.input)
-
-    @property
-    def is_early(self) -> bool:
-        """Whether the model is asked before the input has been read."""
-        return self.is_speculative and bool(self.input) and not self.masks_input
-
-    @property
-    def hides(self) -> bool:
-        """Whether text of the answer in which something is found must not be seen."""
-        return self.for_output.changes_text([one.guard.id for one in self.output])
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether any detector holds the answer back."""
-        return not self.is_shadow and any(one.holds for one in self.output)
-
-    @property
-    def trailing(self) -> frozenset[str]:
-        """The detectors of the answer that report at its end."""
-        return frozenset(one.guard.id for one in self.output if self.is_shadow or not one.holds)
+    def __post_init__(self) -> None:
+        is_masking = any(self.for_input.of(one.guard.id) is Action.MASK for one in self.input)
+        masks_input = is_masking and not self.is_shadow
+        trailing = [one.guard.id for one in self.output if self.is_shadow or not one.holds]
+        computed = {
+            "is_on": bool(self.input or self.documents or self.output or self.grounding or self.reviews),
+            "fallback": self.for_output.fallback,
+            "masks_input": masks_input,
+            "is_early": self.is_speculative and bool(self.input) and not masks_input,
+            "hides": self.for_output.changes_text([one.guard.id for one in self.output]),
+            "trailing": frozenset(trailing),
+            "is_holding": len(trailing) < len(self.output),
+        }
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
 
     def open_meter(self) -> Meter:
         """The account of one request, with every detector that is to read something, in the order of the parts."""

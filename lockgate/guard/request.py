@@ -31,7 +31,7 @@ from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Policy
 from lockgate.guard.stream import Source, Watch, open_guarded_stream
 from lockgate.task_groups import run_group
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.telemetry import Event, log_event, name_causes, observe_policy
 
 T = TypeVar("T")
 
@@ -161,7 +161,8 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
             raise fail_check(error) from error
         raise
     finally:
-        request.meter.observe()
+        if request.meter.is_on:
+            observe_policy(request.meter.receipt)
 
 
 def fail_check(error: UpstreamError) -> CheckFailed:
@@ -252,8 +253,8 @@ class _GuardedRun:
         if ahead is Ahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
-        for one in self._request.input.slices:
-            self._meter.note_released(Part.PROMPT, one.text)
+        for one in self._request.input.slices if self._meter.is_on else ():
+            self._meter.receipt.note_released(Part.PROMPT, one.text)
         reading = Speculation(self._read_input if ahead else None)
         async with reading.open():
             async with aclosing(self._answer(reading, ahead)) as events:
@@ -303,11 +304,12 @@ class _GuardedRun:
             return
         if not is_known:
             yield InputRead(self._input)
-        reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
-        for choice, subject in request.subjects() if reviews else ():
-            reviewed = await self._review(reviews, choice, subject)
-            if not self._policy.is_shadow:
-                yield reviewed
+        if self._policy.reviews:
+            reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
+            for choice, subject in request.subjects():
+                reviewed = await self._review(reviews, choice, subject)
+                if not self._policy.is_shadow:
+                    yield reviewed
 
     # The input.
 
@@ -363,7 +365,7 @@ class _GuardedRun:
         if judge is None:
             judge = self._judges[release.choice] = Judge(policy.for_output, meter.names)
         verdict = judge.judge(release.start, release.text, release.detections)
-        meter.note_released(Part.ANSWER, release.text[: verdict.kept])
+        meter.receipt.note_released(Part.ANSWER, release.text[: verdict.kept])
         return Released(release, verdict)
 
     async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVarTuple
 
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.gate.batching import Ask
-from lockgate.gate.lanes import Lane, LanePlan, Lanes, Opened, Outcome
+from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
@@ -269,22 +269,18 @@ class _GuardedStream:
         frames = lane.take_feed(name)
         while frames:
             text = frames[0].text if len(frames) == 1 else "".join([frame.text for frame in frames])
-            frames = []
-            if len(text) <= _TURN_CHARS:  # as nearly always
-                self._place(cutter, machine.feed(text))
-            else:
-                for start in range(0, len(text), _TURN_CHARS):
-                    self._place(cutter, machine.feed(text[start : start + _TURN_CHARS]))
+            is_long = len(text) > _TURN_CHARS
+            for start in range(0, len(text) or 1, _TURN_CHARS):
+                for chunk in machine.feed(text[start : start + _TURN_CHARS]):
+                    self._carry_out(lane.place(name, chunk))
+                if is_long:
                     await asyncio.sleep(0)
-                frames = lane.take_feed(name)
+            frames = lane.take_feed(name) if is_long else []
         if not lane.is_source_open:
             cutter.is_done = True
-            self._place(cutter, machine.finish())
+            for chunk in machine.finish():
+                self._carry_out(lane.place(name, chunk))
             self._carry_out(lane.end_chunker(name))
-
-    def _place(self, cutter: "_Cutter", chunks: Sequence[Chunk]) -> None:
-        for chunk in chunks:
-            self._carry_out(cutter.lane.place(cutter.name, chunk))
 
     async def _read(self, name: str) -> None:
         asks, read_chars = self._asks[name], 0
@@ -295,7 +291,11 @@ class _GuardedStream:
             ask, since = asks.popleft()
             findings: Sequence[Sequence[Detection]] = ()
             try:
-                findings = await self._ask(name, ask)
+                if self._permits is None:
+                    findings = await self._readings[name].read(ask.excerpts)
+                else:
+                    async with self._permits:
+                        findings = await self._readings[name].read(ask.excerpts)
             except LockgateError as error:
                 self._note_failure(name, refuse(name, error) if isinstance(error, RequestError) else error)
             observe_held(name, perf_counter() - since)
@@ -314,12 +314,6 @@ class _GuardedStream:
             raise failure
         self._late_failure = self._late_failure or failure  # what others have cleared leaves first
 
-    async def _ask(self, name: str, ask: Ask) -> Sequence[Sequence[Detection]]:
-        if self._permits is None:
-            return await self._readings[name].read(ask.excerpts)
-        async with self._permits:
-            return await self._readings[name].read(ask.excerpts)
-
     # What the lanes decided, carried out.
 
     def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
@@ -333,21 +327,18 @@ class _GuardedStream:
                     self._workers[outcome.detector] += 1
                     self._launch(self._read, outcome.detector)
             else:
-                self._open_lane(outcome)
+                lane = self._lanes[outcome.choice]
+                for name in self._chunkers:
+                    chunker = self._in_place.get(name)
+                    if chunker is not None:
+                        self._cutters.append(_Cutter(lane, name, chunker.build_machine()))
+                    else:
+                        self._has_streamed = True
+                        self._busy_chunkers += 1
+                        self._launch(self._cut, lane, name)
         self._moved.set()
         if self._watch is not None:
             self._watch(self._lanes)
-
-    def _open_lane(self, opened: Opened) -> None:
-        lane = self._lanes[opened.choice]
-        for name in self._chunkers:
-            chunker = self._in_place.get(name)
-            if chunker is not None:
-                self._cutters.append(_Cutter(lane, name, chunker.build_machine()))
-            else:
-                self._has_streamed = True
-                self._busy_chunkers += 1
-                self._launch(self._cut, lane, name)
 
     async def _wait(self) -> None:
         """Until something has moved: a release was taken, an answer or a chunk came, a chunker took text."""

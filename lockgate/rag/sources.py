@@ -100,9 +100,9 @@ class DocumentReader:
 
     def note_used(self, documents: Iterable[Document]) -> None:
         """These documents go on to the model."""
-        for document in documents:
+        for document in documents if self._meter.is_on else ():
             _, read = self._originals.get(id(document), (document, _read_text(document)))
-            self._meter.note_released(Part.DOCUMENTS, read)
+            self._meter.receipt.note_released(Part.DOCUMENTS, read)
 
     async def _inspect(self, retrieval: Retrieval) -> Retrieval:
         """The retrieval with only those documents that may be used, as they may be used."""
