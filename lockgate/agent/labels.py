@@ -138,7 +138,9 @@ def read_keywords(text: str, question: str) -> str:
     words = " ".join(flatten_name(lines[0]).split()).strip("\"'`* ") if lines else ""
     if not any(char.isalnum() for char in words):
         words = " ".join(question.split())
-    return _cut_words(words, MAX_KEYWORD_CHARS)
+    if len(words) > MAX_KEYWORD_CHARS:
+        words = words[: MAX_KEYWORD_CHARS + 1].rpartition(" ")[0] or words[:MAX_KEYWORD_CHARS]
+    return words
 
 
 def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
@@ -198,10 +200,3 @@ def _find_label(text: str, labels: Collection[str]) -> str | None:
 
 def _is_yes(said: object) -> bool:
     return said is True or (isinstance(said, str) and said.strip().casefold() in {"true", "yes"})
-
-
-def _cut_words(words: str, limit: int) -> str:
-    if len(words) <= limit:
-        return words
-    cut = words[: limit + 1].rpartition(" ")[0]
-    return cut or words[:limit]

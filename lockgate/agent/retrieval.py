@@ -12,7 +12,7 @@ from lockgate.guard.request import fail_check
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
 from lockgate.interfaces import Embedder, HybridSource
-from lockgate.rag.sources import DocumentReader, NamedSource, Retrieval
+from lockgate.rag.sources import DocumentReader, NamedSource
 from lockgate.task_groups import run_together
 
 
@@ -28,13 +28,17 @@ async def find_documents(wanted: Query, library: Library, reader: DocumentReader
     """The best documents first, only those that may be used, until that time of the loop's clock."""
     if not library.sources:
         return ()
-
     searches = [(one.path, partial(_search, one, wanted, library.passages)) for one in library.sources]
     try:
         retrievals = await run_together([partial(reader.ask, *one, until) for one in searches], len(searches))
     except UpstreamError as error:  # of a detector: sources tell theirs otherwise
         raise fail_check(error) from error
-    documents = _merge(retrievals, library)
+    kept = [[one for one in retrieval.documents if _is_near(one, library)] for retrieval in retrievals]
+    if len(kept) == 1:
+        documents = tuple(kept[0][: library.passages])
+    else:  # by rank, for their scores mean different things
+        ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
+        documents = tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
     reader.note_used(documents)
     return documents
 
@@ -45,15 +49,6 @@ async def _search(named: NamedSource, wanted: Query, limit: int) -> Sequence[Doc
     if isinstance(source, HybridSource):
         return await source.search_both(wanted, limit)
     return await source.search(wanted.question, limit)
-
-
-def _merge(retrievals: Sequence[Retrieval], library: Library) -> tuple[Document, ...]:
-    """One order of all: of one source its own, of several by rank, for their scores mean different things."""
-    kept = [[one for one in retrieval.documents if _is_near(one, library)] for retrieval in retrievals]
-    if len(kept) == 1:
-        return tuple(kept[0][: library.passages])
-    ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
-    return tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
 
 
 def _is_near(document: Document, library: Library) -> bool:

@@ -115,9 +115,9 @@ def find_route(label: str, routes: Routes) -> Route:
 def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Message, ...]:
     """The messages for the model that answers: what to be, what was said, what was found, what is asked."""
     route = find_route(state["label"], routes)
-    parts = [*_tell_found(route, state), *_tell_editor(state), *_tell_account(route, state)]
-    fence = find_fence(text for _, text in parts)
-    blocks = [_write(title, text, fence) for title, text in parts]
+    parts = _list_parts(route, state)
+    fence = find_fence([text for _, text in parts])
+    blocks = [f"{fence} {title.replace(FENCE, '-')}\n{text}\n{fence}" for title, text in parts]
     if route.retrieves:
         blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
     instructions = state.get("instructions", "")
@@ -126,35 +126,19 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
     return (Message(SYSTEM, system), *state.get("history", ()), Message(USER, asked))
 
 
-def _tell_found(route: Route, state: TurnState) -> list[tuple[str, str]]:
-    documents = state.get("documents", ()) if route.retrieves else ()
-    return [(_name(number, document), document.text) for number, document in enumerate(documents, 1)]
-
-
-def _name(number: int, document: Document) -> str:
-    title = " ".join(flatten_name(document.title).split())
-    return f"passage {number}: {title}" if title else f"passage {number}"
-
-
-def _tell_editor(state: TurnState) -> list[tuple[str, str]]:
-    if not state.get("uses_editor"):
-        return []
-    editor = state.get("editor", Editor())
-    told = (
-        ("the open file", editor.content),
-        ("the selected text", editor.selection),
-        ("further context", editor.extra),
-    )
-    return [(title, text) for title, text in told if text]
-
-
-def _tell_account(route: Route, state: TurnState) -> list[tuple[str, str]]:
+def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
+    """What the model is given beside the question, each with its title: passages, the editor, the account."""
+    parts = []
+    for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
+        title = " ".join(flatten_name(document.title).split())
+        parts.append((f"passage {number}: {title}" if title else f"passage {number}", document.text))
+    if state.get("uses_editor"):
+        titles = ("the open file", "the selected text", "further context")
+        parts += [(title, text) for title, text in zip(titles, state.get("editor", Editor()), strict=True) if text]
     account = state.get("account", "")
-    return [("account details", account)] if route.tells_account and account else []
-
-
-def _write(title: str, text: str, fence: str) -> str:
-    return f"{fence} {title.replace(FENCE, '-')}\n{text}\n{fence}"
+    if route.tells_account and account:
+        parts.append(("account details", account))
+    return parts
 
 
 def choose_routes(*, has_platform: bool) -> Routes:

@@ -218,7 +218,8 @@ class _Turn:
         self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
         sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True)]
         if self._ask.session is None:
-            before = [one for one in _before_question(sent) if one.role in (USER, ASSISTANT)]
+            asked = max([at for at, one in enumerate(sent) if one.role == USER], default=len(sent))
+            before = [one for one in sent[:asked] if one.role in (USER, ASSISTANT)]
             history = recall_sent(before, memory.max_messages, memory.max_tokens)
         else:
             history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
@@ -352,14 +353,6 @@ class _Turn:
 async def _read_stored(answer: str) -> Source:
     """The stored answer, as if a model gave it."""
     yield Frame(0, answer, is_last=True)
-
-
-def _before_question(sent: Sequence[Message]) -> Sequence[Message]:
-    """What stands before the user's last message."""
-    for place in range(len(sent) - 1, -1, -1):
-        if sent[place].role == USER:
-            return sent[:place]
-    return sent
 
 
 def _fail_store(error: UpstreamError) -> TurnFailed:

@@ -7,16 +7,16 @@ unless what is found is to be masked. A prompt that is blocked ends the request.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import Citation, CitationScanner, Grounds, build_prompt, tell_lack
 from lockgate.gate.receipts import Receipt
-from lockgate.gate.values import Detection, Document, Frame
+from lockgate.gate.values import Detection, Document
 from lockgate.guard.account import Chunking
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
@@ -38,7 +38,7 @@ from lockgate.guard.stream import Source
 from lockgate.interfaces import GroundedModel, Model
 from lockgate.rag.sources import MAX_LOGGED_CHARS, DocumentReader, NamedSource, Retrieval, Status, merge_documents
 from lockgate.rag.trace import Trace
-from lockgate.task_groups import Group, run_group
+from lockgate.task_groups import run_group
 from lockgate.telemetry import Event, log_event, name_causes
 
 _ABANDONED = "Not asked to the end: the prompt was blocked"
@@ -82,23 +82,26 @@ class Token(NamedTuple):
 Step = RetrievalStarted | SourceEnded | RetrievalEnded | GenerationStarted | Token
 
 
+@dataclass(slots=True, eq=False)
 class Outcome:
     """What is known of a request when it is over. Retrievals stand in the order of the request."""
 
-    def __init__(self) -> None:
-        self.retrievals: list[Retrieval] = []
-        self.ended: list[Retrieval] = []  # in the order in which they ended
-        self.documents: list[Document] = []
-        self.usage: Mapping[str, int] | None = None
-        self.retrieval_ms = self.generation_ms = self.total_ms = 0
-        self.found_in_prompt: Sequence[Detection] = ()
-        self.found_in_answer: list[Detection] = []
-        self.grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
-        self.citations: list[Citation] = []
-        self.receipt = Receipt()
-        self.excused: Mapping[str, bool] = {}  # detectors that failed, and whether that would have ended the request
-        self.pseudonyms: Mapping[str, str] = {}  # what made-up names stand for
-        self.is_prompt_blocked = self.is_answer_blocked = False
+    retrievals: list[Retrieval] = field(default_factory=list)
+    ended: list[Retrieval] = field(default_factory=list)  # in the order in which they ended
+    documents: list[Document] = field(default_factory=list)
+    usage: Mapping[str, int] | None = None
+    retrieval_ms: int = 0
+    generation_ms: int = 0
+    total_ms: int = 0
+    found_in_prompt: Sequence[Detection] = ()
+    found_in_answer: list[Detection] = field(default_factory=list)
+    grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
+    citations: list[Citation] = field(default_factory=list)
+    receipt: Receipt = field(default_factory=Receipt)
+    excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended it
+    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
+    is_prompt_blocked: bool = False
+    is_answer_blocked: bool = False
 
 
 class Limits(NamedTuple):
@@ -171,8 +174,7 @@ class _Run:
         self._scanner: CitationScanner | None = None
         self._has_begun = False
         self._retrieved: dict[int, Retrieval] = {}
-        self._unheard: deque[Retrieval] = deque()
-        self._moved = asyncio.Event()
+        self._unheard: asyncio.Queue[Retrieval] = asyncio.Queue()
 
     def elapsed_ms(self, since: float) -> int:
         return int((self._clock() - since) * 1000)
@@ -196,35 +198,41 @@ class _Run:
             async for event in events:
                 await self._take(event)
         self._collect()
-        if not self.outcome.is_prompt_blocked:
-            await self._finish()
-
-    async def _take(self, event: Any) -> None:
-        """Pass an event on."""
-        if isinstance(event, Released):
-            token = self._take_release(event)
-            if token.text:
-                self._find_citations(token.text)
-                self._has_begun = True
-                await self._tell(token)
-        elif isinstance(event, InputRead | InputBlocked):
-            self.outcome.found_in_prompt = event.input.found
-            self.outcome.is_prompt_blocked = event.input.is_blocked
-            if event.input.is_blocked:
-                await self._tell(Token(self._policy.fallback, 0, 0))
-        elif isinstance(event, ModelStarted):
-            self._began = self._clock()
-            await self._tell(GenerationStarted())
-            log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(self.outcome.documents))
-        else:
-            await self._tell(event)
-
-    async def _finish(self) -> None:
+        if self.outcome.is_prompt_blocked:
+            return
         if self._scanner is not None:
             self.outcome.citations += self._scanner.finish()
         if not self._has_begun:  # an answer without a word is an answer
             await self._tell(Token("", 0, 0))
         self.outcome.generation_ms = self.elapsed_ms(self._began)
+
+    async def _take(self, event: Any) -> None:
+        """Pass an event on; the findings of a release are noted."""
+        outcome = self.outcome
+        if isinstance(event, Released):
+            release, verdict = event
+            text, detections = release.text, release.detections
+            if verdict is not None:
+                outcome.is_answer_blocked = verdict.is_blocked
+                text, detections = verdict.text, verdict.detections
+                outcome.found_in_answer += detections
+            if self._question.trace is not None:
+                self._question.trace.leave(release, verdict)
+            if text:
+                self._find_citations(text)
+                self._has_begun = True
+                await self._tell(Token(text, release.start, release.end, detections))
+        elif isinstance(event, InputRead | InputBlocked):
+            outcome.found_in_prompt = event.input.found
+            outcome.is_prompt_blocked = event.input.is_blocked
+            if event.input.is_blocked:
+                await self._tell(Token(self._policy.fallback, 0, 0))
+        elif isinstance(event, ModelStarted):
+            self._began = self._clock()
+            await self._tell(GenerationStarted())
+            log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
+        else:
+            await self._tell(event)
 
     # The sources.
 
@@ -235,11 +243,21 @@ class _Run:
         log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
         reader = DocumentReader(self._policy, self._meter)
         async with run_group() as group:
-            self._ask_sources(group, checked.text, reader, min(began + question.limits.retrieval_s, self.deadline))
+            until = min(began + question.limits.retrieval_s, self.deadline)
+            for place, source in enumerate(question.sources):
+                group.create_task(self._ask_source(place, source, checked.text, reader, until))
             while len(outcome.ended) < len(question.sources):
-                yield await self._hear_source()
+                retrieval = await self._unheard.get()
+                outcome.ended.append(retrieval)
+                if question.trace is not None:
+                    question.trace.come(retrieval)
+                yield SourceEnded(retrieval)
         outcome.retrieval_ms = self.elapsed_ms(began)
-        yield self._end_retrieval()
+        count = sum([one.retrieved for one in outcome.ended])
+        log_event(
+            Event.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
+        )
+        yield RetrievalEnded(count, outcome.retrieval_ms)
         self._collect()
         outcome.documents = merge_documents(outcome.retrievals)
         reader.note_used(outcome.documents)
@@ -249,36 +267,13 @@ class _Run:
         lack = tell_lack(has_sources=bool(question.sources))
         yield Prepared(self._ask_model(grounds), outcome.documents, lack)
 
-    def _ask_sources(self, group: Group, prompt: str, reader: DocumentReader, until: float) -> None:
+    async def _ask_source(
+        self, place: int, source: NamedSource, prompt: str, reader: DocumentReader, until: float
+    ) -> None:
         limit = self._question.top_k
-
-        async def ask(place: int, source: NamedSource) -> None:
-            retrieval = await reader.ask(source.path, lambda: source.open().search(prompt, limit), until)
-            self._retrieved[place] = retrieval
-            self._unheard.append(retrieval)
-            self._moved.set()
-
-        for place, source in enumerate(self._question.sources):
-            group.create_task(ask(place, source))
-
-    async def _hear_source(self) -> SourceEnded:
-        """The next source that ends."""
-        while not self._unheard:
-            self._moved.clear()
-            await self._moved.wait()
-        retrieval = self._unheard.popleft()
-        self.outcome.ended.append(retrieval)
-        if self._question.trace is not None:
-            self._question.trace.come(retrieval)
-        return SourceEnded(retrieval)
-
-    def _end_retrieval(self) -> RetrievalEnded:
-        outcome = self.outcome
-        count = sum([one.retrieved for one in outcome.ended])
-        log_event(
-            Event.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
-        )
-        return RetrievalEnded(count, outcome.retrieval_ms)
+        retrieval = await reader.ask(source.path, lambda: source.open().search(prompt, limit), until)
+        self._retrieved[place] = retrieval
+        self._unheard.put_nowait(retrieval)
 
     def _collect(self) -> None:
         """Every source has its entry, also one whose end was not awaited because the prompt was blocked."""
@@ -300,7 +295,9 @@ class _Run:
                 frames = _generate(question.model(), grounds, question.params)
             async with aclosing(frames):
                 while (burst := await next_burst(frames, until)) is not None:
-                    self._note_usage(burst)
+                    for frame in burst if isinstance(burst, list) else (burst,):
+                        if frame.fields is not None and frame.fields.get("usage"):
+                            self.outcome.usage = frame.fields["usage"]
                     if question.trace is not None:
                         question.trace.receive(burst)
                     yield burst
@@ -320,24 +317,7 @@ class _Run:
             raise GenerationFailed(cause, question.model_path, latency_ms) from error
         log_event(Event.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._began), status="success")
 
-    def _note_usage(self, burst: Frame | list[Frame]) -> None:
-        for frame in burst if isinstance(burst, list) else (burst,):
-            if frame.fields is not None and frame.fields.get("usage"):
-                self.outcome.usage = frame.fields["usage"]
-
     # The answer.
-
-    def _take_release(self, released: Released) -> Token:
-        """What the client gets of a release; its findings are noted."""
-        outcome, (release, verdict) = self.outcome, released
-        text, detections = release.text, release.detections
-        if verdict is not None:
-            outcome.is_answer_blocked = verdict.is_blocked
-            text, detections = verdict.text, verdict.detections
-            outcome.found_in_answer += detections
-        if self._question.trace is not None:
-            self._question.trace.leave(release, verdict)
-        return Token(text, release.start, release.end, detections)
 
     def _find_citations(self, text: str) -> None:
         """Look for them until there are very many: an answer may be nothing but marks."""

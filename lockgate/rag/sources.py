@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from lockgate.errors import TimedOut, UpstreamError
@@ -175,12 +176,25 @@ def _read_text(document: Document) -> str:
 
 
 async def _query(path: str, search: Search, until: float) -> Retrieval:
-    """What a source gives; a failure of the source is not raised."""
+    """What a source gives; a failure of the source is not raised, and logged without the source's words."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     source = path[:MAX_LOGGED_CHARS]
     log_event(Event.DATA_SOURCE_QUERY_STARTED, source=source)
-    retrieval, reason = await _search(path, search, until)
+    retrieval, reason = Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), "no time left"
+    if until > started:  # else it is not even asked
+        limit_calls(until)
+        try:
+            async with asyncio.timeout_at(until):
+                documents = await search()
+                kept = tuple([one if one.source else one._replace(source=path) for one in documents])
+            retrieval, reason = Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept)), ""
+        except (TimeoutError, TimedOut):
+            reason = TimedOut.__name__
+        except UpstreamError as error:
+            retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
+        except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
+            retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)
     limit_calls(None)  # what follows in this task is not the source's
     is_well = retrieval.status is Status.SUCCESS
     log_event(
@@ -190,33 +204,15 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
         documents_count=retrieval.retrieved,
         latency_ms=int((loop.time() - started) * 1000),
         status=retrieval.status.value,
-        **reason,
+        **({"reason": reason} if reason else {}),
     )
     return retrieval
-
-
-async def _search(path: str, search: Search, until: float) -> tuple[Retrieval, dict[str, str]]:
-    """What came of the question, and for the log why not more did: never in the source's words."""
-    if until <= asyncio.get_running_loop().time():  # it is not even asked
-        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), {"reason": "no time left"}
-    limit_calls(until)
-    try:
-        async with asyncio.timeout_at(until):
-            documents = await search()
-            kept = tuple([one if one.source else one._replace(source=path) for one in documents])
-    except (TimeoutError, TimedOut):
-        return Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), {"reason": TimedOut.__name__}
-    except UpstreamError as error:
-        return Retrieval(path, Status.ERROR, error=error.message or _BROKEN), {"reason": name_causes(error)}
-    except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
-        return Retrieval(path, Status.ERROR, error=_BROKEN), {"reason": describe_exception(error)}
-    return Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept)), {}
 
 
 def merge_documents(retrievals: Iterable[Retrieval]) -> list[Document]:
     """All documents, the highest score first; equal scores keep the order of the sources, then their own."""
     documents = [document for retrieval in retrievals for document in retrieval.documents]
-    documents.sort(key=lambda one: one.score, reverse=True)
+    documents.sort(key=attrgetter("score"), reverse=True)
     return documents
 
 

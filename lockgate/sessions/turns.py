@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lockgate.gate.values import Message
@@ -93,15 +94,14 @@ class StoreLimits(NamedTuple):
         return cls(**{name: options[name] for name in cls._fields if name in options})
 
 
+@dataclass(slots=True, eq=False)
 class Said:
     """What has been said of an answer, as far as it is to be remembered: its beginning."""
 
-    __slots__ = ("_left", "_parts", "has_begun", "is_cut")
-
-    def __init__(self, max_chars: int) -> None:
-        self._parts: list[str] = []
-        self._left = max_chars
-        self.has_begun = self.is_cut = False
+    _left: int  # characters that may still be remembered
+    _parts: list[str] = field(default_factory=list)
+    has_begun: bool = False
+    is_cut: bool = False
 
     def add(self, piece: str) -> None:
         """One more piece."""
