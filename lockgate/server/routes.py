@@ -9,7 +9,6 @@ import msgspec
 from lockgate.api.aggregator import routes as chat
 from lockgate.api.endpoint import ANY_VALUE, ApiEndpoint, Port
 from lockgate.api.endpoints import ENDPOINTS, put_under
-from lockgate.api.guardrails import generation_routes as generation
 from lockgate.api.guardrails import routes as guardrails
 from lockgate.api.openai import moderations
 from lockgate.api.openai import routes as openai
@@ -112,7 +111,7 @@ async def _attend_under(policy: str, handler: Handler, exchange: Exchange) -> No
 def _guardrails_handlers(gateway: Gateway) -> Handlers:
     formats = find_formats(gateway.settings)
     detecting = guardrails.GuardrailsRoutes(gateway, formats)
-    generating = generation.GenerationRoutes(gateway, gateway.generation or NoBackend(), formats)
+    generating = guardrails.GenerationRoutes(gateway, gateway.generation or NoBackend(), formats)
     return {
         "classify": generating.classify,
         "classifyStream": generating.classify_stream,
