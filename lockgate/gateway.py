@@ -25,8 +25,8 @@ from lockgate.config.settings import (
 from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
-from lockgate.guard.account import Chunking
 from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
+from lockgate.guard.policy import Chunking
 from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
 from lockgate.opened_agents import (
     AgentOpener,

@@ -25,9 +25,8 @@ from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamE
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
-from lockgate.guard.account import Chunking
 from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse, list_readers
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.rag.sources import NamedSource

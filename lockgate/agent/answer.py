@@ -17,9 +17,9 @@ from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TurnFailed, Up
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
-from lockgate.guard.account import Chunking, Meter
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import blaming_model, next_burst
+from lockgate.guard.policy import Chunking, Meter
 from lockgate.guard.request import (
     GuardedRequest,
     InputBlocked,

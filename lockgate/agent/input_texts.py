@@ -26,9 +26,6 @@ class InputTexts:
         slices = [Slice(start, text) for text, start in self._starts.items()]
         self.input = Input(_BETWEEN.join(unique), slices)
 
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def locate(self, found: Sequence[Detection]) -> list[tuple[int, Detection]]:
         """Each finding with the number of its text, and its place in that text; of equal texts the last one counts."""
         places = {text: at for at, text in enumerate(self._texts)}

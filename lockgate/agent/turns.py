@@ -44,9 +44,8 @@ from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, S
 from lockgate.agent.turn_types import Ask, Speech, attend
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.guard.account import Meter
 from lockgate.guard.model_stream import blaming_model, next_burst
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
 from lockgate.guard.stream import Source
 from lockgate.index.fusion import Query
@@ -70,6 +69,7 @@ from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_c
 
 _TOO_SLOW = "the answer could not be prepared in time"
 _NO_STORE = "the session store is not available"
+_OWN_TEXTS = 5  # of a turn before the messages that its client sent: the question, the editor's three, the account
 _NOTE_S = 1.0  # for the note about a turn that came to no end
 _MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
 
@@ -162,9 +162,14 @@ class _Turn:
         return int((self._clock() - self._started) * 1000)
 
     async def _say(self) -> AsyncGenerator[str, None]:
-        self._past = await self._load()
+        ask, memory = self._ask, self._agent.memory
+        try:
+            if ask.session is not None:
+                self._past = await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
+        except UpstreamError as error:
+            raise _fail_store(error) from error
         self._machine.load(self._past.repeated)
-        policy, is_whole = self._agent.guarding(), not self._ask.is_stream
+        policy, is_whole = self._agent.guarding(), not ask.is_stream
         self._guarding, self._meter = policy, policy.open_meter()
         request = GuardedRequest(
             policy,
@@ -182,8 +187,7 @@ class _Turn:
                 async for piece in pieces:
                     yield piece
         located = self._texts.locate(self.facts.found_in_prompt)
-        before = len(self._texts) - len(self._ask.sent)
-        self.facts.found_in_messages = [(at - before, one) for at, one in located if at >= before]
+        self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """The graph as far as the answer; a repeated request gets the stored answer."""
@@ -201,22 +205,17 @@ class _Turn:
         facts.label, facts.layer, facts.topic = state["label"], state["layer"], state["topic"]
         facts.confidence, facts.documents = state["confidence"], state.get("documents", ())
         self._machine.label = Label(facts.label, facts.layer, facts.topic, facts.confidence)
-        yield self._build_call(state)
-
-    async def _load(self) -> Past:
-        ask, memory = self._ask, self._agent.memory
-        if ask.session is None:
-            return Past()
-        try:
-            return await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
-        except UpstreamError as error:
-            raise _fail_store(error) from error
+        agent, ask, route = self._agent, self._ask, find_route(state["label"], self._agent.routes)
+        model = agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main
+        source = listen(ModelCall(model, build_final_messages(state, agent.routes), ask.params, agent.pace), facts)
+        lack = NOTHING_FOUND if route.retrieves else ""
+        yield Prepared(source if ask.is_stream else collect(source), facts.documents, lack)
 
     def _begin(self, texts: Sequence[str]) -> TurnState:
         """What was asked, in the texts as they go on."""
         memory = self._agent.memory
         self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
-        sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[5:], strict=True)]
+        sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[_OWN_TEXTS:], strict=True)]
         if self._ask.session is None:
             asked = max([at for at, one in enumerate(sent) if one.role == USER], default=len(sent))
             before = [one for one in sent[:asked] if one.role in (USER, ASSISTANT)]
@@ -285,16 +284,6 @@ class _Turn:
             self._vector = PendingVector()
             self._group.create_task(self._vector.fill(embedder, self._question))
 
-    def _build_call(self, state: TurnState) -> Prepared:
-        """The model that answers, and what it is asked."""
-        agent, ask = self._agent, self._ask
-        route = find_route(state["label"], agent.routes)
-        model = agent.conversational if route.slot == CONVERSATIONAL_SLOT else agent.main
-        call = ModelCall(model, build_final_messages(state, agent.routes), ask.params, agent.pace)
-        source = listen(call, self.facts)
-        lack = NOTHING_FOUND if route.retrieves else ""
-        return Prepared(source if ask.is_stream else collect(source), state.get("documents", ()), lack)
-
     # The end.
 
     def _note_input(self) -> None:
@@ -311,7 +300,8 @@ class _Turn:
     async def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Store):
-                await self._carry_out(await self._store(effect.turn))
+                # Once the store has begun, a client that leaves changes nothing any more.
+                await self._carry_out(await see_through(self._store(effect.turn)))
             elif isinstance(effect, NoteAborted):
                 await see_through(self._note_aborted(effect.turn))
             elif isinstance(effect, NoteLabel):
@@ -319,15 +309,11 @@ class _Turn:
                 self._agent.note_label(effect.question, label.label, label.layer, label.confidence)
 
     async def _store(self, turn: Turn) -> list[Effect]:
-        """Store the turn. Once the store has begun, a client that leaves changes nothing any more."""
+        assert self._ask.session is not None
         try:
-            return await see_through(self._append(turn))
+            await self._agent.memory.store.append(self._ask.session, turn)
         except UpstreamError as error:
             raise _fail_store(error) from error
-
-    async def _append(self, turn: Turn) -> list[Effect]:
-        assert self._ask.session is not None
-        await self._agent.memory.store.append(self._ask.session, turn)
         return self._machine.stored()
 
     async def _note_aborted(self, turn: AbortedTurn) -> None:

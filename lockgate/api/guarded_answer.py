@@ -20,11 +20,10 @@ from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
-from lockgate.guard.account import Meter
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers, prepare
 from lockgate.guard.model_source import WithPrompt, read_stream, read_whole
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
     GuardedRequest,

@@ -66,11 +66,11 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def all_text_of(message: Mapping[str, Any], between: str = "") -> str:
-    """All text of a message whose content has parts, joined."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return text_of(message)
-    texts = [part.get("text") for part in content if isinstance(part, dict)] if is_read(message.get("role")) else []
+    """All text of a message that is read; that of parts is joined."""
+    content = message.get("content") if is_read(message.get("role")) else None
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content or () if isinstance(part, dict)] if isinstance(content, list) else []
     return between.join([text for text in texts if isinstance(text, str) and text])
 
 

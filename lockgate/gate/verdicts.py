@@ -134,19 +134,17 @@ def _dress(kind: str, word: str) -> str:
     return f"{kind.lower().replace('_', '-')}-{word}"
 
 
+@dataclass(slots=True, eq=False)
 class Masker:
     """The masks of one text whose releases come in order.
 
     A finding comes once, with the first release that it overlaps or earlier; what it covers beyond is remembered.
     """
 
-    __slots__ = ("_names", "_upto", "_with", "ahead")
-
-    def __init__(self, mask_with: MaskWith = MaskWith.BLOCK, names: Pseudonyms | None = None) -> None:
-        self._with = mask_with
-        self._names = names if names is not None else Pseudonyms()
-        self.ahead: list[Detection] = []  # what covers text that has not come
-        self._upto = 0  # where the mask that was begun last ends, as far as is known
+    _with: MaskWith = MaskWith.BLOCK
+    _names: Pseudonyms = field(default_factory=Pseudonyms)
+    ahead: list[Detection] = field(default_factory=list)  # what covers text that has not come
+    _upto: int = 0  # where the mask that was begun last ends, as far as is known
 
     def mask(self, start: int, length: int, found: Sequence[Detection]) -> list[Mask]:
         """The masks of the release that starts there, cut to it; in order, and none overlaps another."""
@@ -276,7 +274,7 @@ class Judge:
         self._measures = measures
         strictest = max([measures.action, *measures.actions.values()])
         self._tells_all = strictest is Action.ANNOTATE
-        self._masker = Masker(measures.mask_with, names)
+        self._masker = Masker(measures.mask_with, names or Pseudonyms())
         self._is_blocked = False
         self.called_for = Action.ANNOTATE
 

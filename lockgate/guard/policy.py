@@ -3,17 +3,119 @@
 
 It is resolved: detectors are chosen, their parameters accepted. Settings and the request's own `detectors` field both
 become this one type, on every surface.
+
+Meter: the account of one request, its receipt and policy metrics. Detectors are wrapped so that they write it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import NamedTuple, cast
 
-from lockgate.gate.receipts import Part
-from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.account import Meter
-from lockgate.guard.detectors import ActiveGuard, ActiveReview
+from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
+from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
+from lockgate.gate.verdicts import Action, Measures, Pseudonyms
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
+from lockgate.interfaces import Chunker, Reading, Review, SourceReading
+from lockgate.task_groups import run_together
+from lockgate.telemetry import Event, count_detections, log_event, name_causes
 
+_DOCS = "docs"
 _ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
+
+
+class Chunking(NamedTuple):
+    """What cuts text for detectors that have no chunker of their own."""
+
+    id: str
+    chunker: Chunker
+
+
+class Meter:
+    """The account of one request: what detectors read, who failed and was excused, which names were made up.
+
+    In shadow nobody holds text, and no failure ends anything. A request that has no policy and wants no receipt has an
+    account that is not on: findings are counted in the metrics alone.
+    """
+
+    def __init__(
+        self,
+        policy: str = "",
+        *,
+        is_shadow: bool = False,
+        lanes: Sequence[str] = ("content",),
+        own: frozenset[str] = frozenset(),
+        is_on: bool = True,
+    ) -> None:
+        self.is_on = is_on
+        self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
+        self.names = Pseudonyms()
+        self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
+        self._is_shadow = is_shadow
+        self._own = own  # detectors that the policy names: the caller is not to blame for what they refuse
+        self._found_in_answer: dict[str, int] = {}
+
+    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
+        """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
+        if not self.is_on:
+            return tuple(guards)
+        seen = self._found_in_answer if part is Part.ANSWER else {}
+        watched = []
+        for one in guards:
+            entry = self._open_entry(one, part)
+            reading = _MeteredReading(entry, one.reading, one.threshold, seen)
+            holds = one.holds and not self._is_shadow
+            watched.append(replace(one, reading=reading, holds=holds, excuse=entry.excuse))
+        return tuple(watched)
+
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+        """The same for reviewers."""
+        if not self.is_on:
+            return tuple(reviews)
+        return tuple([replace(one, review=_MeteredReview(self._open_entry(one, part), one.review)) for one in reviews])
+
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+        """What was found is counted, on the receipt and in the metrics; and what it calls for."""
+        count_detections(found)
+        for one in found if self.is_on else ():
+            self.receipt.note_finding(one.detector_id)
+            self.receipt.note_action(measures.of(one.detector_id), part)
+
+    def note_failure(self, detector_id: str) -> None:
+        """The detector failed, and that ends the request."""
+        self.receipt.note_failure(detector_id, ends=True)
+
+    def withdraw_answer(self) -> None:
+        """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
+        self.receipt.take_back(Part.ANSWER)
+        for name, count in self._found_in_answer.items():
+            for _ in range(count):
+                self.receipt.note_finding(name)
+
+    def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
+        name = one.guard.id
+        self.receipt.expect(name, part)
+        excuse = self._excuse(one) if one.passes or self._is_shadow else None
+        return _Entry(name, part, self.receipt, name in self._own, excuse)
+
+    def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
+        """Takes a failure; whether the text goes on all the same."""
+
+        def excuse(error: LockgateError) -> bool:
+            if not (self._is_shadow or isinstance(error, UpstreamError)):
+                return False
+            name, ends = one.guard.id, not one.passes
+            if name not in self.excused:
+                reason = name_causes(error) if isinstance(error, UpstreamError) else type(error).__name__
+                log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
+            self.excused[name] = self.excused.get(name, False) or ends
+            self.receipt.note_failure(name, ends=ends)
+            return True
+
+        return excuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +190,125 @@ class Policy:
         for name in self.unused:
             meter.receipt.expect(name, Part.ANSWER)
         return meter
+
+
+def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
+    """The same detectors; those that want to know are told where the documents behind the answer came from."""
+    return tuple(
+        [
+            replace(one, reading=cast("SourceReading", one.reading).with_sources(paths))
+            if _takes_sources(type(one.reading))
+            else one
+            for one in guards
+        ]
+    )
+
+
+def ground(
+    reviews: Sequence[ActiveReview], documents: Sequence[str], chunking: Chunking, max_open: int = 5, *, holds: bool
+) -> tuple[ActiveGuard, ...]:
+    """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents.
+
+    Those without a chunker read what `chunking` cuts; each makes at most `max_open` comparisons at once.
+    """
+    return tuple([_ground(one, tuple(documents), chunking, max_open, holds=holds) for one in reviews])
+
+
+@lru_cache
+def _takes_sources(kind: type) -> bool:
+    return issubclass(kind, SourceReading)  # slow, so once for each class
+
+
+def _ground(
+    one: ActiveReview, documents: tuple[str, ...], chunking: Chunking, max_open: int, *, holds: bool
+) -> ActiveGuard:
+    own = one.guard
+    cutter = chunking if own.chunker is None or own.reads_whole_text else Chunking(own.chunker_id, own.chunker)
+    guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
+    return ActiveGuard(guard, _Grounding(own.id, one.review, documents, max_open), one.threshold, holds, one.passes)
+
+
+class _Entry(NamedTuple):
+    """The place of one detector in the account of a request."""
+
+    detector_id: str
+    part: Part
+    receipt: Receipt
+    is_own: bool  # the policy names the detector: what it refuses is a failure
+    excuse: Excuse | None
+
+    def fail(self, error: LockgateError) -> None:
+        """Raise the error as a failure of the detector as the settings call it, unless it is excused."""
+        name = self.detector_id
+        if isinstance(error, UpstreamError):
+            error.service = name
+        elif self.is_own and isinstance(error, RequestError):
+            refused, error = error, Rejected(name, f"detector `{name}` refused the text", status=502)
+            error.__cause__ = refused
+        if self.excuse is None or not self.excuse(error):
+            raise error
+
+
+class _MeteredReading(NamedTuple):
+    entry: _Entry
+    reading: Reading
+    threshold: float
+    seen: dict[str, int]  # findings, by detector
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        entry, started = self.entry, perf_counter()
+        name = entry.detector_id
+        try:
+            found = await self.reading.read(excerpts)
+            if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
+                raise BrokeProtocol(name, f"detector `{name}`: too few answers")
+        except LockgateError as error:
+            entry.fail(error)
+            return ()
+        texts = [excerpt.text for excerpt in excerpts]
+        entry.receipt.note_read(name, entry.part, texts, perf_counter() - started)
+        count = sum([one.score >= self.threshold for of_text in found for one in of_text])
+        if count:
+            self.seen[name] = self.seen.get(name, 0) + count
+        return found
+
+
+class _MeteredReview(NamedTuple):
+    entry: _Entry
+    inner: Review
+
+    async def review(self, subject: Subject) -> Sequence[Detection]:
+        entry, started = self.entry, perf_counter()
+        try:
+            found = await self.inner.review(subject)
+        except LockgateError as error:
+            entry.fail(error)
+            return ()
+        entry.receipt.note_read(entry.detector_id, entry.part, [last_text(subject)], perf_counter() - started)
+        return found
+
+
+class _Grounding(NamedTuple):
+    detector_id: str
+    review: Review
+    documents: tuple[str, ...]
+    max_open: int
+
+    async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+        found: list[Sequence[Detection]] = []
+        for start in range(0, len(excerpts), self.max_open):  # a whole answer may have very many
+            window = excerpts[start : start + self.max_open]
+            found += await run_together([partial(self._compare, one.text) for one in window], self.max_open)
+        return found
+
+    async def _compare(self, text: str) -> Sequence[Detection]:
+        """What is found about a claim covers all of it."""
+        claim = text.strip()
+        if not claim:
+            return ()
+        try:
+            found = await self.review.review(Claim(claim, _DOCS, self.documents))
+        except RequestError as error:
+            raise refuse(self.detector_id, error) from error
+        start = text.index(claim)
+        return [one._replace(start=start, end=start + len(claim), text=claim) for one in found]

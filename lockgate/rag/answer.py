@@ -17,11 +17,10 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import Citation, CitationScanner, Grounds, build_prompt, tell_lack
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document
-from lockgate.guard.account import Chunking
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import TIMED_OUT, blaming_model, next_burst
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.guard.request import (
     Ahead,
     CheckedInput,

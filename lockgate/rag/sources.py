@@ -17,9 +17,8 @@ from lockgate.errors import TimedOut, UpstreamError
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
-from lockgate.guard.account import Meter
 from lockgate.guard.detect import detect_contents
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Meter, Policy
 from lockgate.interfaces import DataSource
 from lockgate.task_groups import run_together
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
@@ -97,6 +96,10 @@ class DocumentReader:
         if size > self._left:
             return Retrieval(path, Status.ERROR, error=_NO_ROOM)
         self._left -= size
+        if not (self._guards and retrieval.documents):
+            return retrieval
+        if any(len(_read_text(one)) > self._policy.max_chars for one in retrieval.documents):
+            return Retrieval(path, Status.ERROR, error=_TOO_LONG)
         return await self._inspect(retrieval)
 
     def note_used(self, documents: Iterable[Document]) -> None:
@@ -107,10 +110,6 @@ class DocumentReader:
 
     async def _inspect(self, retrieval: Retrieval) -> Retrieval:
         """The retrieval with only those documents that may be used, as they may be used."""
-        if not (self._guards and retrieval.documents):
-            return retrieval
-        if any(len(_read_text(one)) > self._policy.max_chars for one in retrieval.documents):
-            return Retrieval(retrieval.path, Status.ERROR, error=_TOO_LONG)
         seen: list[tuple[Document | None, Inspected | None]] = []
         for start in range(0, len(retrieval.documents), _WINDOW):  # a source may give very many
             window = retrieval.documents[start : start + _WINDOW]

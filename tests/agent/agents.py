@@ -14,8 +14,7 @@ from lockgate.agent.routes import ROUTES, Routes
 from lockgate.agent.turn_types import Ask, Speaker
 from lockgate.agent.turns import Agent, Memory
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.guard.account import Chunking
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.sources import NamedSource
 from lockgate.sessions.turns import SessionKey
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel

@@ -6,8 +6,8 @@ import pytest
 from lockgate.chunkers.machines import MachineChunker, WordMachine
 from lockgate.detectors.citations import CitationReading
 from lockgate.gate.values import TEXT_CONTENTS
-from lockgate.guard.account import tell_sources
 from lockgate.guard.detectors import ActiveGuard, Guard
+from lockgate.guard.policy import tell_sources
 from lockgate.index.elasticsearch import ElasticsearchSource
 from lockgate.index.fts import FtsDataSource
 from lockgate.index.postgres import PostgresIndex

@@ -26,8 +26,8 @@ from lockgate.detectors.groundedness.grounds import NO_NUMBER, OTHER_DAY, Ground
 from lockgate.errors import ConfigError, InvalidRequest, Unavailable
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detection, Excerpt
 from lockgate.gate.verdicts import hide
-from lockgate.guard.account import Chunking, ground
 from lockgate.guard.detectors import ActiveReview, Guard
+from lockgate.guard.policy import Chunking, ground
 from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.models import onnx_session
 from lockgate.models.minilm import open_minilm

@@ -14,8 +14,7 @@ from lockgate.errors import Unavailable
 from lockgate.gate.receipts import Outcome, Part
 from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, MaskWith, Measures
-from lockgate.guard.account import Chunking
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.answer import Step, Token, answer
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.agent.agents import KEY, build_agent, build_main, converse, turns_of

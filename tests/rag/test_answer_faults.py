@@ -18,8 +18,7 @@ from lockgate.gate.values import (
     Message,
     Subject,
 )
-from lockgate.guard.account import Chunking
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.answer import Step, answer
 from lockgate.rag.sources import Status
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word

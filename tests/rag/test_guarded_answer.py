@@ -11,8 +11,7 @@ from lockgate.gate.prompt import tell_lack
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.account import Chunking
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.answer import RetrievalEnded, SourceEnded, Step, Token, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.guard.early_parts import Gated, Talker
