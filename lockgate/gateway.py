@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""open_gateway(settings): the one place where parts are chosen, opened and closed.
-
-Parts that run here come from plugins, services from clients; what the settings do not name is not imported.
-"""
+"""Chooses, opens and closes the parts of a process; imports only what the settings name."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -155,10 +152,7 @@ class Parts:
 
 @asynccontextmanager
 async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
-    """Opens the detectors and chunkers that the settings name and that run here; closes them in reverse order.
-
-    A detector comes without its chunker: others cut for it. The chunker of whole texts stays here: all have their own.
-    """
+    """Opens the detectors (without their chunkers) and chunkers that run here; closes them in reverse order."""
     names = [name for name, one in settings.chunkers.items() if one.embedded and name != WHOLE_TEXT_CHUNKER]
     detectors = {name: one for name, one in settings.detectors.items() if one.embedded}
     async with AsyncExitStack() as stack:

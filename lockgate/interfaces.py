@@ -209,10 +209,8 @@ class Model(Protocol):
     ) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer's frames as they come, those that came at once in a list; closing the iterator stops the model.
 
-        `params` are `stream`, without which the answer comes as one frame, `max_tokens`, `temperature`, and what else
-        a TunableModel takes. A frame
-        may carry `usage` in its fields: the counters of the model; and `is_cut`, true where it was not allowed
-        to say more. Errors are UpstreamError, their words for the caller.
+        `params`: `stream` (without it one frame), `max_tokens`, `temperature`, and what a TunableModel takes. A frame's
+        fields may have `usage`, and `is_cut` where the answer was cut short. Errors are UpstreamError.
         """
 
 

@@ -68,16 +68,12 @@ class Port(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """Who may call. Only `KEY` and `BEARER` know callers, count towards limits and are logged.
+    """Who may call. Only `KEY` and `BEARER` know callers, count towards limits and are logged."""
 
-    KEY: callers, by X-Lockgate-Key or their certificate. BEARER: also by a bearer token. PAGE: anyone, the files of the
-    playground. PROBE: anyone, however busy the process is; not logged where the port lacks the path either.
-    """
-
-    KEY = enum.auto()
-    BEARER = enum.auto()
-    PAGE = enum.auto()
-    PROBE = enum.auto()
+    KEY = enum.auto()  # callers, by X-Lockgate-Key or certificate
+    BEARER = enum.auto()  # also by a bearer token
+    PAGE = enum.auto()  # anyone: files of the playground
+    PROBE = enum.auto()  # anyone, however busy the process is
 
 
 class CorsRule(enum.Enum):
@@ -93,32 +89,25 @@ ANY_VALUE = "{}"  # of the variable at the end of a path
 
 @dataclass(frozen=True, kw_only=True)
 class ApiEndpoint:
-    """One endpoint.
+    """One endpoint. Without `summary` it is not in the OpenAPI document."""
 
-    `name` is its operation id and the key of its handler, `span` its name in traces. A path may end in `{variable}`.
-    `exists` says whether a configuration has it, `lacks` which section would make it useful. `request` is the type of a
-    body (several where the model decides), `response` the type of each media type: for server-sent events with names
-    a type by name. `statuses` are the errors it can have, where not all of its format. `input` and `output` are the
-    types of detectors that requests may name. An endpoint without `summary` is not in the OpenAPI document.
-    """
-
-    name: str
-    path: str
+    name: str  # operation id, and key of the handler
+    path: str  # may end in `{variable}`
     method: str = "POST"
     port: Port = Port.API
     format: WireFormat = GUARDRAILS
     scope: Scope = Scope.KEY
     cors: CorsRule = CorsRule.SERVER
-    span: str = ""
+    span: str = ""  # name in traces
     summary: str = ""
-    request: tuple[Any, ...] = ()
+    request: tuple[Any, ...] = ()  # types of the body
     request_media: str = JSON
-    response: Mapping[str, Any] = field(default_factory=dict)
-    statuses: tuple[str, ...] = ()
-    input: tuple[str, ...] = ()
+    response: Mapping[str, Any] = field(default_factory=dict)  # by media type; of named events by name
+    statuses: tuple[str, ...] = ()  # errors, where not all of the format
+    input: tuple[str, ...] = ()  # types of detectors that requests may name
     output: tuple[str, ...] = ()
     exists: Callable[[Settings], bool] = lambda _: True
-    lacks: Callable[[Settings], str] = lambda _: ""
+    lacks: Callable[[Settings], str] = lambda _: ""  # the section that is missing
 
     @property
     def prefix(self) -> str:

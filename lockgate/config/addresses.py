@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AddressRules: which addresses requests may let us call.
-
-The address of the connection decides, not its name. Link-local and cloud metadata addresses are refused unless they are
-listed themselves: such services give credentials to any process of this machine.
-"""
+"""AddressRules: which addresses requests may let us call. The address of the connection decides, not its name."""
 
 import ipaddress
 import re
@@ -16,7 +12,7 @@ MAX_NAME_CHARS = 253
 
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # the last part of a name that some resolvers read as an IPv4 address
-_GUARDED = tuple(
+_GUARDED = tuple(  # services there give credentials to any process of this machine
     ipaddress.ip_network(network)
     for network in (
         "169.254.0.0/16",  # link-local; the metadata address of most clouds is 169.254.169.254
@@ -39,10 +35,9 @@ _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
 
 class AddressRules:
-    """Who may be called. No entries: everybody but the guarded addresses; else only who is listed.
+    """Which addresses may be called. Without entries: all but the guarded ones.
 
-    An entry is an address, a network, a host name, or `*.example.com` for every name below it. A name opens no guarded
-    address: whoever owns it can let it lead anywhere. Nor does a network that is larger than the guarded one.
+    An entry is an address, a network, a host name or `*.example.com`. Names and large networks open no guarded address.
     """
 
     def __init__(self, allow: Sequence[str]) -> None:

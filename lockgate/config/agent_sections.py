@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the sections `models`, `sources`, `upstreams`, `agents`, `sessions`, `embeddings`, `classifier`, `evaluation`.
-
-An unknown key is a fault here: it may be what keeps something closed.
-"""
+"""Reads the sections of models, sources, upstreams, agents and what agents share. An unknown key is a fault."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -157,10 +154,7 @@ def add_index(draft: Draft) -> None:
 
 
 def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
-    """The sections as fields of Settings; an agent that is None is faulty, which has been noted.
-
-    `known` has the ids of the sections that agents may name.
-    """
+    """The sections as fields of Settings; a faulty agent is None. `known`: the ids that agents may name."""
     agents = draft.take_map(draft.tree.get("agents"), ("agents",))
     return {
         "agents": MappingProxyType({name: _read_agent(draft, name, raw, known) for name, raw in agents.items()}),

@@ -10,19 +10,14 @@ NDJSON = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class EndpointRules:
-    """Rules that hold for all endpoints of one gateway. The defaults are Lockgate's own.
+    """Rules that hold for all endpoints of one gateway. The defaults are Lockgate's own."""
 
-    `has_extensions`: whether policies, receipts and the paths that only Lockgate has are served. `trusts_chunks`: text
-    and places are taken from the chunker as it reports them. `strategy`: where releases end; None leaves the choice to
-    settings and endpoint.
-    """
-
-    has_extensions: bool = True
+    has_extensions: bool = True  # serves policies, receipts and the paths that only Lockgate has
     unsuitable_status: int = 400  # answered for a detector that the endpoint cannot use
     checks_thresholds_first: bool = True  # before a stream begins
     allows_whole_text: bool = True  # whether detectors of whole texts may hold v1 streams and stream-content
-    trusts_chunks: bool = False
-    strategy: Strategy | None = None
+    trusts_chunks: bool = False  # takes text and places from the chunker as it reports them
+    strategy: Strategy | None = None  # where releases end; None: as settings and endpoint say
     max_open: int = 4  # requests per detector and stream
     batch_contents: int | None = None  # texts per request to a detector; None: as the settings say
     line_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", NDJSON.encode()),)  # of stream-content answers

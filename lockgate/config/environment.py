@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables and flags laid over the file.
-
-Three families: LOCKGATE_<PATH> for every setting, the existing orchestrator's names, and the aggregator's AGGREGATOR_
-names. Where several set the same value the order of `_rank` decides, and the last one counts.
-"""
+"""Environment variables and flags laid over the file; `_rank` orders those that set the same value."""
 
 from collections.abc import Mapping
 from pathlib import PurePath

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of values that settings have, each with a parser; `option` declares a field as a setting of a kind.
-
-A parser returns the value to keep, or raises ValueError. Its message never repeats the value, which may be a secret in
-the wrong place; only a choice among words is repeated.
-"""
+"""The kinds of values that settings have, each with a parser. A ValueError never repeats a value: it may be secret."""
 
 import dataclasses
 import math
@@ -35,10 +31,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """A map of settings. `shared` names an object that occurs in several places and is described once.
-
-    `can_be_named`: a string refers to one.
-    """
+    """A map of settings. `shared` names an object that is described once; `can_be_named`: a string refers to one."""
 
     fields_of: type
     shared: str = ""

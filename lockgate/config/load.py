@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings from flags, variables and the config file: flag > variable > file > default. Every fault at once.
-
-Reads one file and nothing else; opens no socket, imports no plugin, and does not look whether named files exist.
-"""
+"""Settings from flags, variables and the config file: flag > variable > file > default. Every fault at once."""
 
 import dataclasses
 import os
@@ -70,11 +67,7 @@ def load_settings(
     try_part: TryPart | None = None,
     needs_callers: bool = True,
 ) -> Settings:
-    """The settings, or ConfigFaults. `flags` maps dotted paths of settings to the values that were given.
-
-    `try_part` opens an embedded part on trial: what is wrong with its name or options is then reported with the rest.
-    Without `needs_callers` the section `callers` and its keys are not read.
-    """
+    """The settings, or ConfigFaults. `flags` are values by dotted path; `try_part` opens an embedded part on trial."""
     draft = _start_draft(config_path, environ)
     rename_old_keys(draft)
     add_embedded_chunkers(draft)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies: which detectors read which part of a request, and what happens to text in which they find something.
-
-Of a detector's parameters the policy itself takes `on_finding` and `on_detector_failure`, and checks `threshold`.
-"""
+"""Policies: which detectors read which part of a request, and what happens to text in which they find something."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -38,12 +35,9 @@ _FAILURE_WORDS = ("fail", "pass")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """One policy, resolved: the parameters of the detectors of each section, and what becomes of their findings.
+    """One policy, resolved. `on_*` hold for all detectors of a section, `own_*` for some.
 
-    `on_input` and the like hold for all detectors of a section, `own_actions` for some; no action on `input` is STOP:
-    of a question nothing goes back to the client, so there it is BLOCK. A detector whose action on `output` changes
-    text is of type text_contents, and must hold text, whole-document ones too; one whose action on `grounding` does
-    holds text as well. `own_failures` says for some detectors what `passes_failures` says for all.
+    No action on `input` is STOP: a question is blocked instead. A detector that changes `output` reads contents.
     """
 
     name: str
@@ -117,10 +111,7 @@ def _as_text(action: Action | DocumentAction) -> Action:
 
 
 def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> Mapping[str, PolicySettings]:
-    """The policies of the draft. A detector that is None is configured and faulty, which has been noted.
-
-    `grounding`: whether detectors that compare answer and documents hold text.
-    """
+    """The policies of the draft. A faulty detector is None; `grounding` says whether comparing detectors hold text."""
     raw = draft.take_map(draft.tree.get("policies"), ("policies",))
     policies = {name: _read_policy(draft, name, value, detectors) for name, value in raw.items()}
     if grounding == "trail":

@@ -48,10 +48,7 @@ def render_check(
     endpoints: Sequence[Row] = (),
     rules: EndpointRules = OWN_RULES,
 ) -> str:
-    """Everything that an operator wants to see before the start. `locate` tells where an embedded part comes from,
-    `missing` what is not there yet on this machine, `endpoints` what is served, `rules` are those of the API variant
-    that the settings choose. What needs attention stands at the end.
-    """
+    """What an operator wants to see before the start. `locate` says where an embedded part comes from."""
     warnings = (*settings.warnings, *without_effect(settings), *missing)
     parts = [
         _render_table("", _list_basics(settings, rules)),

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the config sections that name services: generation, openai, detectors, chunkers and tls (G-15 to G-25).
-
-The Rust orchestrator's config file has the same sections, whichever `compat` is set. Detectors and chunkers may run
-here instead of being called: then they have `embedded` in place of `service`.
-"""
+"""Reads the config sections that name services: generation, openai, detectors, chunkers and tls (G-15 to G-25)."""
 
 import re
 from collections.abc import Mapping

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option with its default and its help, frozen. Field names are the keys of the config file.
-
-A field without help is not a setting: `load_settings` fills it in.
-"""
+"""Every option with its default and its help. A field without help is no setting: `load_settings` fills it in."""
 
 import dataclasses
 from collections.abc import Mapping

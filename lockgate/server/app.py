@@ -24,10 +24,7 @@ _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 
 
 class _Route(NamedTuple):
-    """What a path is, and what answers each of its methods: nothing, where the path is not served.
-
-    `is_light`: its requests are answered however busy we are, neither counted nor logged.
-    """
+    """A path and its handlers, None where it is not served. `is_light`: neither limited, counted nor logged."""
 
     endpoint: ApiEndpoint
     methods: Mapping[str, Handler] | None

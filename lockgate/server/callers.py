@@ -81,10 +81,7 @@ class Callers:
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
 
     def admit(self, request: HttpRequest, *, takes_bearer: bool) -> Share:
-        """The share of the request's caller, which is noted on the request; raises Unauthorized or TooManyRequests.
-
-        `takes_bearer`: a key may also be shown as a bearer token.
-        """
+        """The share of the request's caller, noted on the request; raises Unauthorized or TooManyRequests."""
         if not self._shares:
             request.caller = request.certificate_name or ANONYMOUS
             return self._everybody
@@ -96,10 +93,7 @@ class Callers:
         return self.admit_name(request.caller)
 
     def identify(self, key: bytes, certificate_name: str = "") -> str:
-        """The caller's name, by its key or else by its certificate; raises Unauthorized.
-
-        Every key is compared, whichever fits, and by its digest: neither place nor length shows in the time taken.
-        """
+        """The caller's name; raises Unauthorized. Every digest is compared, so that the time taken shows nothing."""
         if not self._shares:
             return certificate_name or ANONYMOUS
         digest = sha256(key).digest()

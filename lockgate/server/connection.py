@@ -152,11 +152,7 @@ class WatchedFlow(FlowControl):
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """The head of a request without the wish to speak another protocol, which we do not.
-
-    Some clients ask for HTTP/2 in this way with every first request, and go on in HTTP/1.1 if they do not get it. The
-    parser would take the body for the other protocol. Where the header is torn in two packets it is not seen.
-    """
+    """The head without `upgrade`: the parser would take the body for another protocol."""
     if b"pgrade:" not in data and b"PGRADE:" not in data:
         return data
     head, end, rest = data.partition(b"\r\n\r\n")

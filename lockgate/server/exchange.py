@@ -102,11 +102,7 @@ class ClientLeft(Exception):
 
 
 class HttpRequest:
-    """One request.
-
-    `key` is the key of the caller, `withheld` the headers that are meant for the gateway: neither is passed on.
-    `policy` is the one that the path names, if any. `correlation_id` is empty until `correlate`.
-    """
+    """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is named by the path."""
 
     __slots__ = (
         "_first_message", "_is_received", "_receive", "_scope", "_task", "_watcher", "caller", "connection",
@@ -165,10 +161,7 @@ class HttpRequest:
         return (CORRELATION_HEADER, name)
 
     def passthrough(self, names: Collection[str], rewrites_token: bool) -> tuple[tuple[str, str], ...]:
-        """The headers of these names, in lower case, for upstream services (G-24); never the caller's key.
-
-        `rewrites_token`: a forwarded access token becomes the authorization.
-        """
+        """The headers of these names for upstream services, never the caller's key (G-24)."""
         kept = [
             (str(key, "latin-1"), _read_value(value))
             for key, value in self._scope["headers"]
@@ -289,10 +282,7 @@ class HttpReply:
         await self.answer(status, body, _JSON)
 
     async def start_stream(self, headers: Headers, end_with_error: Callable[[ErrorReply], bytes]) -> None:
-        """Begin a reply whose body follows by `write`; an error becomes its last piece.
-
-        `connection: keep-alive` is left out where the connection is not kept.
-        """
+        """Begin a reply whose body follows by `write`; an error becomes its last piece."""
         await self._request.accept_body()
         connection = self._request.connection
         body = connection.open_body() if connection is not None else _AsgiBody(self._send)
@@ -315,11 +305,7 @@ class HttpReply:
         encode_error: Callable[[str], bytes] | None = None,
         error_event: str = "error",
     ) -> None:
-        """Begin a reply of server-sent events; each `write` is one. An error is an event too, followed by `done`.
-
-        `encode_error` encodes that event, else it is named `error_event`. A silent stream sends a comment now and then,
-        so that no proxy takes it for dead.
-        """
+        """Begin a reply of server-sent events, with comments while it is silent. An error is an event before `done`."""
 
         def end_with_error(reply: ErrorReply) -> bytes:
             if encode_error is not None:

@@ -132,10 +132,7 @@ class Acceptor:
 
 
 class TlsAcceptor:
-    """Accepts connections that complete the TLS handshake in time.
-
-    asyncio's own servers cannot end the handshakes that are under way, and do not report why one failed.
-    """
+    """Accepts connections that complete the TLS handshake in time; `close` ends handshakes, which asyncio cannot."""
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self._socket = listening

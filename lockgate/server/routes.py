@@ -61,10 +61,7 @@ def health_routes(gateway: Gateway) -> Routes:
 def bind(
     port: Port, settings: Settings, handlers: Handlers, values: Mapping[str, Iterable[str]] | None = None
 ) -> Routes:
-    """The routes of a port: every endpoint that exists under these settings and has a handler.
-
-    `values` are those of the variable at the end of a path, by its endpoint; ANY_VALUE is all others.
-    """
+    """The routes of a port. `values` are those of the variable at the end of a path, by endpoint."""
     routes: dict[str, dict[str, Handler]] = {}
     has_extensions = find_rules(settings).has_extensions
     policies = [name for name in settings.policies if check_segment(name) is None and has_extensions]

@@ -179,10 +179,7 @@ class GrpcPort:
         await self._server.start()
 
     async def serve(self, timeout_s: float | None) -> None:
-        """Until `stop`, then until no call is under way: at most `timeout_s`, and not once `cut` is called.
-
-        Only calls of our services count: whoever looks at health or at what there is to call is not waited for.
-        """
+        """Serve until `stop`, then until no call of our services is open: at most `timeout_s`, or until `cut`."""
         try:
             await self._stopping.wait()
             async with asyncio.TaskGroup() as group:
