@@ -55,4 +55,5 @@ def serving_parts(directory: Path, arguments: Sequence[str] = (), **variables: s
         yield parts
     finally:
         status = parts.stop()
-    assert (status, parts.error_path.read_text()) == (0, "")
+    said = parts.error_path.read_text()
+    assert (status, said) == (0, ""), (status, said)

@@ -12,6 +12,7 @@ import pytest
 from tests.contracts.http_peers import Exchange, Peer, Script, open_peer, reply_json
 from tests.server.gateways import ask, events_of, gateway
 from tests.server.http_client import build_request, connect
+from tests.waits import until
 
 CHAT, OLLAMA_CHAT = "/v1/chat/completions", "/api/chat"
 CONFIG = """
@@ -133,8 +134,7 @@ async def test_a_client_that_leaves_closes_the_connection_of_the_model() -> None
             await client.send(build_request("POST", CHAT, json.dumps(body("wise", is_stream=True)).encode()))
             await client.read_head()
             assert b"One is " in await client.read_chunk()
-        async with asyncio.timeout(60):
-            await left.wait()
+        await until(left.is_set, "the end of the model's connection")
 
 
 @pytest.mark.parametrize("field", ["session_id", "query_type"])
