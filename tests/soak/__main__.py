@@ -100,7 +100,7 @@ def _soak_server(options: argparse.Namespace) -> tuple[int, int]:
 def _soak_laws(options: argparse.Namespace) -> tuple[int, int]:
     profile = "default" if options.quick else "thorough"
     print(f"the laws of the core, profile {profile}", flush=True)
-    command = [sys.executable, "-m", "pytest", "tests/core", "-v", "--no-header", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "tests/gate", "-v", "--no-header", "-p", "no:cacheprovider"]
     command += [f"--hypothesis-profile={profile}", f"--hypothesis-seed={options.seed}"]
     with tempfile.TemporaryFile() as output:
         is_complete, status = _run_limited(command, output.fileno(), options.seconds)
