@@ -163,6 +163,10 @@ class Receipt:
         """Nothing of the part has left after all: what was let through is heard by nobody."""
         self.released[part] = self._solid[part] = 0
 
+    def note_dropped(self, part: Part, chars: int) -> None:
+        """So many released characters of the part have not left after all: the answer ended before their turn came."""
+        self.released[part] -= chars
+
     def note_withheld(self, part: Part, text: str) -> None:
         """The text was read and does not go on: that it was read stands for nothing that did."""
         self._solid[part] += _count_solid(text)

@@ -170,8 +170,8 @@ def all_messages_may_be_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
 def what_is_cut_off_leaves_with_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = EventWriter._cut_off
 
-    def cut_off(self: EventWriter, segment: Segment, release: Release) -> bytes:
-        return honest(self, segment, release._replace(text=release.text + "Q"))
+    def cut_off(self: EventWriter, segment: Segment, release: Release, kept: int) -> bytes:
+        return honest(self, segment, release._replace(text=release.text + "Q"), kept)
 
     monkeypatch.setattr(EventWriter, "_cut_off", cut_off)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from tests.surfaces.cells import SECRET
+from tests.surfaces.cells import ANSWER, ARGUMENTS, FALLBACK, SAID, SECRET, Cell, Choice, Scene
 from tests.surfaces.comparison import ALLOWED, WRONG, ask_cell, find_faults, list_cells
 from tests.surfaces.differences import DIFFERENCES, KNOWN_WRONG
 from tests.surfaces.expectations import expect
 from tests.surfaces.gateway import Table, open_table
-from tests.surfaces.surfaces import SURFACES
+from tests.surfaces.surfaces import SURFACES, Request
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -31,6 +31,26 @@ async def test_every_cell_is_as_the_table_says_or_as_an_entry_of_the_differences
     for cell in list_cells(surface):
         faults += find_faults(surface, cell, await ask_cell(table, surface, cell))
     assert not faults, "\n".join(["", *faults])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("surface", ["proxied_chat/whole", "proxied_chat/stream", "model_chat/whole"])
+@pytest.mark.parametrize("policy", ["stop", "block"])
+@pytest.mark.parametrize(
+    "choice",
+    [Choice(ANSWER, arguments=ARGUMENTS), Choice(SAID, arguments=ARGUMENTS), Choice(SAID, "Hm.", '{"a": 1}')],
+)
+async def test_of_an_answer_with_several_texts_the_receipt_counts_those_that_left(
+    table: Table, surface: str, policy: str, choice: Choice
+) -> None:
+    table.upstreams.set_scene(Scene(choices=(choice,)))
+    seen = await SURFACES[surface].ask(Request(table, Cell(policy, "tool_arguments"), SURFACES[surface].is_stream))
+    assert SECRET not in str(seen)
+    assert seen.text["content"].endswith(FALLBACK)
+    assert seen.released is not None
+    assert seen.released["answer"] == sum(map(len, seen.text.values())) - len(FALLBACK)
+    assert seen.text.get("reasoning", "") == choice.reasoning
+    assert seen.text.get("tool_arguments", "") == ('{"to": "' if (choice.content, policy) == (ANSWER, "stop") else "")
 
 
 def test_no_cell_has_two_entries() -> None:

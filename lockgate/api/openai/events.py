@@ -29,6 +29,7 @@ from lockgate.api.openai.format import (
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import FILTERED, Dialect, input_entries
+from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
@@ -141,27 +142,33 @@ class EventWriter(AnswerWriter):
     # Text that was held.
 
     def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
-        is_blocked = verdict is not None and verdict.is_blocked
         text = release.text
-        if is_blocked:
+        if verdict is not None and verdict.is_blocked:
             text = text.removesuffix(self._options.fallback)
         if segment.call is not None:
             text = segment.call.release(release, verdict, text)
         if text is not release.text:
             release = release._replace(text=text)
-        if is_blocked:
-            return self._cut_off(segment, release)
+        if verdict is not None and verdict.is_blocked:
+            return self._cut_off(segment, release, verdict.kept)
         leaving = self._order.take(segment.choice, segment.lane, release)
         if self._is_ruled and segment.field == CONTENT:
             leaving += self._order.pass_content(segment.choice, release.end)
         return b"".join([self._write(self._segments[lane], one) for lane, one in leaving])
 
-    def _cut_off(self, segment: Segment, release: Release) -> bytes:
-        """The last event with text: what may still leave, then the fallback, which is content in any case."""
+    def _cut_off(self, segment: Segment, release: Release, kept: int) -> bytes:
+        """The last event with text: what may still leave, then the fallback, which is content in any case.
+
+        `kept` characters of the model stand in the release; those of texts that wait do not leave any more.
+        """
         self._cut.add(segment.choice)
         self.is_blocked = len(self._cut) >= self._asked.choices
+        dropped = 0
         if self._order.is_waiting(segment.choice, segment.lane):
-            release = release._replace(text="")
+            release, dropped = release._replace(text=""), kept
+        dropped += self._order.drop(segment.choice)
+        if self.account.receipt is not None:
+            self.account.receipt.note_dropped(Part.ANSWER, dropped)
         found = self._note_late(segment.choice, segment.field, release)
         event = self._event(segment, release._replace(frames=()), found)
         [choice] = event["choices"]

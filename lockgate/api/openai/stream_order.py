@@ -95,6 +95,15 @@ class StreamOrder:
             queue.popleft()
         return leaving
 
+    def drop(self, choice: int) -> int:
+        """Forget the releases of a choice that wait: it has been cut off. How many characters of the model they are."""
+        chars = 0
+        for turn in self._queues.pop(choice, ()):
+            chars += sum([release.end - release.start for release in turn.waiting])
+            self.hold(-sum([len(release.text) + 1 for release in turn.waiting]))
+            turn.waiting.clear()
+        return chars
+
     def end(self, choice: int) -> bool:
         """End the choice; false if it has ended before."""
         is_first = choice not in self.ended

@@ -90,6 +90,21 @@ def with_texts(
     return written
 
 
+def keep_spoken_calls(calls: Mapping[str, Any]) -> dict[str, Any]:
+    """The calls of a message that have a text."""
+    kept: dict[str, Any] = {}
+    single, listed = calls.get(FUNCTION_CALL), calls.get(TOOL_CALLS) or ()
+    if single and _is_spoken({"function": single}):
+        kept[FUNCTION_CALL] = single
+    if spoken := [call for call in listed if _is_spoken(call)]:
+        kept[TOOL_CALLS] = spoken
+    return kept
+
+
+def _is_spoken(call: Mapping[str, Any]) -> bool:
+    return any((call.get(kind) or {}).get(key) for kind, key in _KINDS)
+
+
 def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
     return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
 

@@ -13,6 +13,7 @@ from lockgate.api.openai.deltas import (
     CONTENT,
     CONTENT_LANE,
     EVENT_KEYS,
+    REFUSAL,
     list_lane_texts,
     list_unread_keys,
 )
@@ -25,9 +26,10 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
-from lockgate.api.openai.tool_calls import CallReader, list_call_texts, with_texts
+from lockgate.api.openai.tool_calls import CallReader, keep_spoken_calls, list_call_texts, with_texts
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
+from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
@@ -84,7 +86,9 @@ class WholeAnswer(AnswerWriter):
         self.choices: list[dict[str, Any]] = []  # of the upstream answer
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
         self._texts: dict[int, dict[str, str]] = {}  # what may leave, where something is hidden
+        self._released_chars: dict[tuple[int, str], int] = {}  # the same as counted: characters of the model
         self._blocked: set[tuple[int, str]] = set()
+        self._dropped: set[tuple[int, str]] = set()  # texts behind one that is blocked
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
@@ -98,13 +102,13 @@ class WholeAnswer(AnswerWriter):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
             text = self._text_of(choice)
-            is_ours = _is_ours(choice)
-            if is_ours:
-                yield from self._read_others(place, choice)
-            if text and (self._reads_content or not is_ours):
-                yield self._frame(place, CONTENT, text)
-            elif is_ours and not text:
+            if not _is_ours(choice):
+                if text:
+                    yield self._frame(place, CONTENT, text)
+                continue
+            if not text:
                 self._empty.append(place)
+            yield from self._read_choice(place, choice, text if self._reads_content else "")
 
     def _text_of(self, choice: Mapping[str, Any]) -> str:
         """The content of a choice, whose shape is checked here."""
@@ -120,11 +124,14 @@ class WholeAnswer(AnswerWriter):
             raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
         return all_text_of(message)
 
-    def _read_others(self, place: int, choice: Mapping[str, Any]) -> Iterable[Frame]:
-        """The frames of texts besides the content."""
+    def _read_choice(self, place: int, choice: Mapping[str, Any], content: str) -> Iterable[Frame]:
+        """The frames of a choice's texts, in the order of a stream: reasoning, content, refusal, tool calls."""
         message = choice["message"] if self._is_chat else {}
-        for field, words in list_lane_texts(message, self._named_lanes):
-            yield self._frame(place, field, words)
+        texts = dict(list_lane_texts(message, self._named_lanes))
+        refusal = texts.pop(REFUSAL, "")
+        for field, text in {**texts, CONTENT: content, REFUSAL: refusal}.items():
+            if text:
+                yield self._frame(place, field, text)
         for call in list_call_texts(message, is_whole=True) if CALLS_LANE in self._named_lanes else ():
             reader = CallReader(call)
             if plain := reader.feed(call.text):
@@ -150,20 +157,29 @@ class WholeAnswer(AnswerWriter):
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """A choice has been read; nothing is sent yet."""
         place, field = self._lanes[release.choice]
-        is_blocked = verdict is not None and verdict.is_blocked
-        call = self._calls.get(release.choice)
-        if call is not None and not is_blocked:
-            release = release._replace(text=call.release(release, verdict, release.text))
         if field == CONTENT:
             self._found.setdefault(place, []).extend(release.detections)
         elif release.detections:
             self._elsewhere.append((place, field, release.detections))
-        if self._hides:
-            texts = self._texts.setdefault(place, {})
-            texts[field] = texts.get(field, "") + release.text
-        if is_blocked:
-            self._blocked.add((place, field))
+        if self._hides and (place, field) not in self._blocked:
+            self._keep(release, verdict)
         return b""
+
+    def _keep(self, release: Release, verdict: Verdict | None) -> None:
+        """What may leave of a text. Behind the release with which it is blocked there is nothing."""
+        place, field = self._lanes[release.choice]
+        text, kept = release.text, release.end - release.start
+        if verdict is not None:
+            kept = verdict.kept
+            if verdict.is_blocked:
+                self._blocked.add((place, field))
+                text = text.removesuffix(self._fallback)
+        call = self._calls.get(release.choice)
+        if call is not None:
+            text = call.release(release, verdict, text)
+        texts = self._texts.setdefault(place, {})
+        texts[field] = texts.get(field, "") + text
+        self._released_chars[place, field] = release.start + kept
 
     def _choice(self, place: int) -> dict[str, Any]:
         """The choice as it may leave."""
@@ -186,13 +202,13 @@ class WholeAnswer(AnswerWriter):
         content = None if message.get("content") is None else ""
         left = {"role": message.get("role", "assistant"), "content": content}
         spoken = {field: text for field, text in texts.items() if "/" not in field}
-        if is_blocked:
-            return left | spoken
         kept = list_unread_keys(self._named_lanes) | {"tool_call_id", "name"}
         calls: dict[str, Any] = {}
         if CALLS_LANE in self._named_lanes:
             kept -= CALL_KEYS
             calls = with_texts(message, texts, hides=True, is_whole=True)
+        if is_blocked:
+            return left | spoken | keep_spoken_calls(calls)
         return left | {key: message[key] for key in message if key in kept} | spoken | calls
 
     def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,22 +220,32 @@ class WholeAnswer(AnswerWriter):
         return first | {key: value for key, value in choice.items() if key not in first}
 
     def _list_left(self, place: int) -> tuple[dict[str, str], bool]:
-        """The texts of a choice that may leave, in the order of the model; after one that is withheld none does."""
+        """The texts of a choice that may leave. Behind one that is blocked stands the fallback, and no text follows."""
         left: dict[str, str] = {}
         texts = self._texts.get(place, {})
-        for field in [field for of_choice, field in self._lanes if of_choice == place and field in texts]:
-            text = texts[field]
-            if (place, field) in self._blocked:
-                if field != CONTENT and text != self._fallback:  # what may still leave of a thought is no content
-                    left[field] = text.removesuffix(self._fallback)
-                    text = self._fallback  # calls do not leave at all
-                return left | {CONTENT: text}, True
-            left[field] = text
+        fields = [field for of_choice, field in self._lanes if of_choice == place and field in texts]
+        for at, field in enumerate(fields):
+            is_blocked = (place, field) in self._blocked
+            if texts[field] or not is_blocked:
+                left[field] = texts[field]
+            if is_blocked:
+                self._drop(place, fields[at + 1 :])
+                return left | {CONTENT: left.get(CONTENT, "") + self._fallback}, True
         return left, False
+
+    def _drop(self, place: int, fields: Iterable[str]) -> None:
+        """These texts do not leave after all: they are not counted, and their findings are not reported."""
+        for field in fields:
+            self._dropped.add((place, field))
+            if self.account.receipt is not None:
+                self.account.receipt.note_dropped(Part.ANSWER, self._released_chars[place, field])
 
     def finish(self) -> bytes:
         """The answer."""
         answer = self._build_answer()
+        self._elsewhere = [one for one in self._elsewhere if one[:2] not in self._dropped]
+        for place in [place for place, field in self._dropped if field == CONTENT]:
+            self._found.pop(place, None)
         if detections := self._detections():
             answer["detections"] = detections
         if warnings := self._warnings():
