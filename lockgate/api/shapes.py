@@ -31,6 +31,15 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
+def _refuse(fault: Fault) -> RequestError:
+    text = f"{fault.path}: {fault.text}" if fault.path else fault.text
+    return UnreadableBody(_NOT_JSON + text, status=400) if fault.is_syntax else InvalidRequest(text)
+
+
+def _refuse_line(fault: Fault) -> RequestError:
+    return InvalidRequest(fault.text)
+
+
 class Shape(Generic[T]):
     """Decodes bodies of one type. `name` is what the reference calls the outermost struct."""
 
@@ -44,15 +53,12 @@ class Shape(Generic[T]):
         # Past 19 digits a number may not fit 64 bits, past 308 not even a double.
         self._long = 19 if reader.has_unbounded_integers else 309
 
-    def decode(self, body: bytes) -> T:
-        """The message in `body`; raises UnreadableBody when it is not JSON and InvalidRequest when it does not fit."""
-        return self._read(body, _refuse)
-
     def decode_line(self, line: bytes) -> T:
         """The message in one line of a stream; every fault is InvalidRequest, and its text names no path."""
-        return self._read(line, lambda fault: InvalidRequest(fault.text))
+        return self.decode(line, _refuse_line)
 
-    def _read(self, body: bytes, refuse: Callable[[Fault], RequestError]) -> T:
+    def decode(self, body: bytes, refuse: Callable[[Fault], RequestError] = _refuse) -> T:
+        """The message in `body`; raises UnreadableBody when it is not JSON and InvalidRequest when it does not fit."""
         try:
             value = self._decoder.decode(body)
         except (ValueError, RecursionError):
@@ -83,11 +89,6 @@ class Shape(Generic[T]):
 async def decode(raw: bytes, read: Callable[[bytes], T]) -> T:
     """The value that `read` makes of the bytes; large bodies are read in a thread."""
     return read(raw) if len(raw) <= CHEAP_BYTES else await asyncio.to_thread(read, raw)
-
-
-def _refuse(fault: Fault) -> RequestError:
-    text = f"{fault.path}: {fault.text}" if fault.path else fault.text
-    return UnreadableBody(_NOT_JSON + text, status=400) if fault.is_syntax else InvalidRequest(text)
 
 
 def _letters_by_code(letters: str) -> re.Pattern[bytes]:

@@ -12,10 +12,18 @@ from lockgate.api.endpoints import find_cors, find_endpoint, put_under, split_po
 from lockgate.config.refs import CHAT_PATH
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.callers import Callers
-from lockgate.server.cors import Cors, answer_preflight
+from lockgate.server.cors import ORIGIN, Cors, answer_preflight
 from lockgate.server.error_replies import reply_to
-from lockgate.server.exchange import KEEP_ALIVE_S, ErrorEncoder, Exchange, HttpReply, HttpRequest
-from lockgate.telemetry import IncomingRequest, observe_request, start_request
+from lockgate.server.exchange import (
+    CONNECTION_EXTENSION,
+    KEEP_ALIVE_S,
+    ErrorEncoder,
+    Exchange,
+    HttpReply,
+    HttpRequest,
+)
+from lockgate.server.plain_asgi import PlainConnection
+from lockgate.telemetry import observe_request, start_request
 
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
@@ -24,57 +32,70 @@ _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 
 
 class _Route(NamedTuple):
-    """A path and its handlers, None where it is not served. `is_light`: neither limited, counted nor logged."""
+    """A path and its handlers, none where it is not served. `label` and `span` name it in metrics and traces."""
 
     endpoint: ApiEndpoint
-    methods: Mapping[str, Handler] | None
+    methods: Mapping[str, Handler]
     cors: CorsRule
-    is_light: bool
-
-    def find_handler(self, method: str) -> Handler | None:
-        """What answers a method, if anything does."""
-        return self.methods.get("GET" if method == "HEAD" else method) if self.methods else None
-
-
-def _build_route(path: str, methods: Mapping[str, Handler] | None = None) -> _Route:
-    endpoint = find_endpoint(path)
-    is_light = endpoint.is_open and (methods is not None or endpoint.scope is Scope.PROBE)
-    return _Route(endpoint, methods, find_cors(path), is_light)
+    encode_error: ErrorEncoder
+    label: str | None
+    span: str
+    is_open: bool  # to anyone, without limits
+    is_light: bool  # neither counted nor logged
+    is_counted: bool
+    is_correlated: bool
 
 
 class App:
-    """An ASGI application over a table of routes: path -> method -> handler."""
+    """An ASGI application over a table of routes: path -> method -> handler.
 
-    def __init__(self, routes: Routes, *, max_streams: int, timeout_s: float, callers: Callers | None = None) -> None:
-        self._routes = {path: _build_route(path, methods) for path, methods in routes.items()}
-        self._is_counted = any(one.endpoint.scope is not Scope.PROBE for one in self._routes.values())
+    `encode_error` writes errors of every path; without it the format of the endpoint says how.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        *,
+        max_streams: int,
+        timeout_s: float,
+        callers: Callers | None = None,
+        encode_error: ErrorEncoder | None = None,
+    ) -> None:
+        self._is_counted = any(find_endpoint(path).scope is not Scope.PROBE for path in routes)
+        self._encode_error = encode_error
+        self._routes = {path: self._build_route(path, methods) for path, methods in routes.items()}
         self._has_policies = any(split_policy(path) is not None for path in routes)
         self._permits = max_streams
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
         self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
-        self.encode_error: ErrorEncoder = GUARDRAILS.encode_error
+        self.encode_error = encode_error or GUARDRAILS.encode_error  # where no path is known
         self.cors: Cors | None = None
         self.is_correlated = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             raise NotImplementedError(f"ASGI `{scope['type']}` is not supported")
-        request = HttpRequest(scope, receive)
-        reply = HttpReply(request, send)
+        connection = (scope.get("extensions") or {}).get(CONNECTION_EXTENSION)
+        if connection is None:
+            connection = PlainConnection(receive, send)
+            receive, send = connection.receive, connection.send
+        request = HttpRequest(scope, receive, connection)
+        path, headers = request.path, request.first_headers
+        route = self._routes.get(path) or self._find_template(path)
+        reply = HttpReply(request, send, route.encode_error, self.keep_alive_s)
         exchange = Exchange(request, reply)
-        reply.keep_alive_s = self.keep_alive_s
-        route = self._routes.get(request.path) or self._find_template(request.path)
-        reply.encode_error = self._choose_encoder(route.endpoint)
-        observed = self._start(request, route)
-        handler = route.find_handler(request.method)
-        if self.is_correlated and (handler is None or route.endpoint.is_correlated):
+        observed = start_request(
+            request.method, path, route.label, headers.get, span_name=route.span, is_counted=route.is_counted
+        )
+        handler = route.methods.get(request.method)
+        if self.is_correlated and (handler is None or route.is_correlated):
             reply.add_headers([request.correlate()])
             observed.correlation_id = request.correlation_id
-        asked = self.cors.admit(exchange, route.cors) if self.cors is not None else None
+        asked = self.cors.admit(exchange, route.cors) if self.cors is not None and ORIGIN in headers else None
         if handler is not None:
-            await self._attend(handler, exchange, route.endpoint)
-        elif asked is not None and route.methods is not None:
+            await self._attend(handler, exchange, route)
+        elif asked is not None and route.methods:
             await answer_preflight(exchange, asked)
         else:
             await self._refuse(exchange, route)
@@ -83,28 +104,34 @@ class App:
 
     def _find_template(self, path: str) -> _Route:
         """The route of a path that ends in a variable, or one that nothing answers."""
-        route, under = _build_route(path), split_policy(path)
+        route, under = self._build_route(path), split_policy(path)
         template = route.endpoint.path if route.endpoint.is_template else ""
         return self._routes.get(put_under(under[0], template) if under else template) or route
 
-    def _start(self, request: HttpRequest, route: _Route) -> IncomingRequest:
-        """Report the request to telemetry. One under the name of a policy has no span of its endpoint."""
-        path, is_counted = request.path, self._is_counted and not route.is_light
-        span_name = route.endpoint.span if route.endpoint.path == path and route.methods is not None else ""
-        label = None if route.methods is None else path if path in self._routes else route.endpoint.path
-        return start_request(request.method, path, label, request.header, span_name=span_name, is_counted=is_counted)
-
-    def _choose_encoder(self, endpoint: ApiEndpoint) -> ErrorEncoder:
-        """How errors are written: as the application says, else as the endpoint's format says."""
-        is_given = self.encode_error is not GUARDRAILS.encode_error
-        return self.encode_error if is_given else endpoint.format.encode_error
+    def _build_route(self, path: str, methods: Mapping[str, Handler] | None = None) -> _Route:
+        """The route of a path, or of all that it is a template of. One under a policy's name has no span."""
+        endpoint = find_endpoint(path)
+        methods = methods or {}
+        is_light = endpoint.is_open and (bool(methods) or endpoint.scope is Scope.PROBE)
+        label = endpoint.path if "{" in path else path
+        return _Route(
+            endpoint,
+            methods={**methods, "HEAD": methods["GET"]} if "GET" in methods else methods,
+            cors=find_cors(path),
+            encode_error=self._encode_error or endpoint.format.encode_error,
+            label=label if methods else None,
+            span=endpoint.span if methods and endpoint.path == path else "",
+            is_open=endpoint.is_open,
+            is_light=is_light,
+            is_counted=self._is_counted and not is_light,
+            is_correlated=endpoint.is_correlated,
+        )
 
     async def _refuse(self, exchange: Exchange, route: _Route) -> None:
         """There is no such path, or it has no such method."""
-        methods = route.methods
-        if methods is not None:
-            allowed = ",".join([*methods, "HEAD"] if "GET" in methods else methods)
-            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
+        if route.methods:
+            allowed = ",".join(route.methods).encode()
+            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed))
         elif (policy := self._find_unknown_policy(exchange.request.path)) is not None:
             words = f"policy `{policy}` not found"
             body = OPENAI.encode_error(HTTPStatus.NOT_FOUND, words)
@@ -117,45 +144,50 @@ class App:
         name, own = (split_policy(path) if self._has_policies else None) or ("", "")
         return name if own in self._routes and name != "v1" else None
 
-    async def _attend(self, handler: Handler, exchange: Exchange, endpoint: ApiEndpoint) -> None:
+    async def _attend(self, handler: Handler, exchange: Exchange, route: _Route) -> None:
+        request, reply = exchange
         task = asyncio.current_task()
         assert task is not None
-        exchange.request.watch(task)
+        request.watch(task)
         try:
-            await self._admit(handler, exchange, endpoint)
+            if route.is_open:
+                await handler(exchange)
+            else:
+                await self._admit(handler, exchange, route)
         except asyncio.CancelledError as error:
-            if not exchange.request.has_left:  # the process ends now, whatever is under way
-                exchange.reply.drop()
+            if not request.has_left:  # the process ends now, whatever is under way
+                reply.drop()
             _forget(error)
         except Exception as error:  # noqa: BLE001 - the last place to answer
-            exchange.request.unwatch()
-            if not exchange.request.has_left:
+            request.unwatch()
+            if not request.has_left:
                 await self._answer_error(exchange, error)
             _forget(error)
         finally:
-            exchange.request.unwatch()
-            exchange.reply.close()
-        if task.cancelling():
+            request.unwatch()
+            reply.close()
+        while task.cancelling():
             task.uncancel()
 
-    async def _admit(self, handler: Handler, exchange: Exchange, endpoint: ApiEndpoint) -> None:
-        if endpoint.is_open:
+    async def _admit(self, handler: Handler, exchange: Exchange, route: _Route) -> None:
+        """Call the handler with the overall limit of time; what asyncio.timeout does, for a third of its price."""
+        request = exchange.request
+        share = self._callers.admit(request, takes_bearer=route.endpoint.scope is Scope.BEARER)
+        if self._permits <= 0:
+            raise OverloadedError("too many requests at once, try again later")
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, request.end_late)
+        self._permits -= 1
+        share.open += 1
+        try:
             await handler(exchange)
-            return
-        with self._callers.admit(exchange.request, takes_bearer=endpoint.scope is Scope.BEARER):
-            if self._permits <= 0:
-                raise OverloadedError("too many requests at once, try again later")
-            self._permits -= 1
-            limit = _Limit(self._timeout_s)
-            try:
-                await handler(exchange)
-            except asyncio.CancelledError:
-                if limit.has_passed and not exchange.request.has_left:
-                    raise RequestTimedOut from None
-                raise
-            finally:
-                limit.lift()
-                self._permits += 1
+        except asyncio.CancelledError:
+            if request.is_late and not request.has_left:
+                raise RequestTimedOut from None
+            raise
+        finally:
+            timer.cancel()
+            share.open -= 1
+            self._permits += 1
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
         reply = reply_to(error)
@@ -164,28 +196,6 @@ class App:
                 await exchange.reply.fail(reply)
         except TimeoutError:
             exchange.reply.drop()
-
-
-class _Limit:
-    """The overall time of the task that makes it; what asyncio.timeout does, for a third of its price."""
-
-    __slots__ = ("_task", "_timer", "has_passed")
-
-    def __init__(self, seconds: float) -> None:
-        self.has_passed = False
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._pass)
-
-    def _pass(self) -> None:
-        self.has_passed = True
-        if self._task is not None:
-            self._task.cancel()
-
-    def lift(self) -> None:
-        """It counts no more."""
-        self._timer.cancel()
-        if self.has_passed and self._task is not None:
-            self._task.uncancel()
 
 
 async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:

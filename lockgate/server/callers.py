@@ -83,13 +83,13 @@ class Callers:
     def admit(self, request: HttpRequest, *, takes_bearer: bool) -> Share:
         """The share of the request's caller, noted on the request; raises Unauthorized or TooManyRequests."""
         if not self._shares:
-            request.caller = request.certificate_name or ANONYMOUS
+            request.caller = request.connection.certificate_name or ANONYMOUS
             return self._everybody
-        request.key = request.raw_header(KEY_HEADER).strip()
+        request.key = request.first_headers.get(KEY_HEADER, b"").strip()
         if takes_bearer:
             request.withheld |= {_AUTHORIZATION}
-            request.key = request.key or read_bearer(request.raw_header(_AUTHORIZATION))
-        request.caller = self.identify(request.key, request.certificate_name)
+            request.key = request.key or read_bearer(request.first_headers.get(_AUTHORIZATION, b""))
+        request.caller = self.identify(request.key, request.connection.certificate_name)
         return self.admit_name(request.caller)
 
     def identify(self, key: bytes, certificate_name: str = "") -> str:

@@ -64,7 +64,7 @@ class StreamedBody:
         if self._size >= MAX_WAITING_BYTES:
             self.flush()
         elif self._turn is None:
-            self._turn = self._loop.call_soon(self._end_turn)
+            self._turn = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what waits, now."""
@@ -79,19 +79,16 @@ class StreamedBody:
     def finish(self) -> bytes:
         """The bytes that still wait; they leave with uvicorn's end of the answer. Nothing more may be added."""
         rest = self._take()
-        self._stop_pulse()
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
+            self._pulse_timer = None
         if not self._cycle.chunked_encoding:
             self._cycle.expected_content_length = len(rest)  # uvicorn counts only what it sends itself
         return rest
 
     def close(self) -> None:
         """Send nothing more: the client has left, or the answer is complete."""
-        self._take()
-        self._stop_pulse()
-
-    def _end_turn(self) -> None:
-        self._turn = None
-        self.flush()
+        self.finish()
 
     def _take(self) -> bytes:
         if self._turn is not None:
@@ -112,11 +109,6 @@ class StreamedBody:
                 self.add(self._pulse)
         self._pulse_timer = self._loop.call_later(max(wait_s, _SHORTEST_WAIT_S), self._beat)
 
-    def _stop_pulse(self) -> None:
-        if self._pulse_timer is not None:
-            self._pulse_timer.cancel()
-            self._pulse_timer = None
-
 
 class WatchedFlow(FlowControl):
     """Looks after a client from which nothing is read: its end would otherwise be noticed only by reading on."""
@@ -132,7 +124,8 @@ class WatchedFlow(FlowControl):
 
     def resume_reading(self) -> None:
         super().resume_reading()
-        self.stop_looking()
+        if self._look_out is not None:
+            self.stop_looking()
 
     def stop_looking(self) -> None:
         if self._look_out is not None:
@@ -153,8 +146,6 @@ class WatchedFlow(FlowControl):
 
 def _without_upgrade(data: bytes) -> bytes:
     """The head without `upgrade`: the parser would take the body for another protocol."""
-    if b"pgrade:" not in data and b"PGRADE:" not in data:
-        return data
     head, end, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"", head) + end + rest
 
@@ -172,17 +163,20 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._encode_error = encode_error
         self.on_leave: Callable[[], object] | None = None
+        self.certificate_name = ""  # the common name of the client's certificate, which the handshake has verified
         # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
         self._attended: RequestResponseCycle | None = None
         self._body: StreamedBody | None = None
-        self._certificate_name: str | None = None
-        self._is_in_head = True
+        self._is_in_head = True  # or between requests
+        self._is_head_begun = False
         self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = self._flow = WatchedFlow(transport)
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            self.certificate_name = _common_name(tls.getpeercert() or {})
         self._arm(HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -199,9 +193,13 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._bytes_without_body += len(data)
-        super().data_received(_without_upgrade(data) if self._is_in_head else data)
+        if self._is_in_head and (b"pgrade:" in data or b"PGRADE:" in data):
+            data = _without_upgrade(data)
+        super().data_received(data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, "request head is too large")
+        if self._is_head_begun and self._timer is None:  # a head that came at once needs no timer
+            self._arm(HEAD_TIMEOUT_S)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
@@ -209,19 +207,16 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION_EXTENSION: self}  # type: ignore[dict-item]
-        if self._timer is None:
-            self._arm(HEAD_TIMEOUT_S)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_in_head:  # what follows a body in chunks is not part of the head
-            super().on_header(name, value)
+        self._is_head_begun = True
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        self._disarm()
+        self._is_head_begun = False
+        if self._timer is not None:
+            self._disarm()
         if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > MAX_HEAD_BYTES:
             self._refuse(431, "request head is too large")
             raise ValueError("stops the parser")
@@ -230,10 +225,12 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
             self.send_400_response("Invalid HTTP request received.")
+        self.headers = []  # what follows a body in chunks is not part of the head
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._disarm()
+        if self._timer is not None:
+            self._disarm()
         self._is_in_head = True
         self._bytes_without_body = 0
 
@@ -246,14 +243,6 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._attended = cycle
         super()._start_asgi_task(cycle, app)
-
-    @property
-    def certificate_name(self) -> str:
-        """The common name of the client's certificate, if there is one; the handshake has verified it."""
-        if self._certificate_name is None:
-            tls = self.transport.get_extra_info("ssl_object")
-            self._certificate_name = _common_name(tls.getpeercert() or {}) if tls is not None else ""
-        return self._certificate_name
 
     @property
     def stays_open(self) -> bool:

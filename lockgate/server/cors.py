@@ -11,7 +11,7 @@ from lockgate.server.exchange import CORRELATION_HEADER, Exchange, Headers
 
 ANY = "*"
 REFUSAL = ErrorReply(400, "this origin may not call")
-_ORIGIN = b"origin"
+ORIGIN = b"origin"
 _METHOD = b"access-control-request-method"
 _HEADERS = b"access-control-request-headers"
 _MAX_HEADERS_BYTES = 2048
@@ -66,14 +66,13 @@ class Cors:
 
     def admit(self, exchange: Exchange, cors: CorsRule) -> OriginRule | None:
         """Puts on the exchange what its answer tells browsers; gives the rule if a browser asks whether it may call."""
-        origin = exchange.request.raw_header(_ORIGIN)
-        if not origin:
-            return None
+        headers = exchange.request.first_headers
+        origin = headers.get(ORIGIN)
         rule = self._rules[cors]
-        if rule.is_silent:
+        if not origin or rule.is_silent:
             return None
         exchange.reply.add_headers(rule.headers(origin))
-        if exchange.request.method == "OPTIONS" and exchange.request.raw_header(_METHOD):
+        if exchange.request.method == "OPTIONS" and headers.get(_METHOD):
             return rule
         if rule.allows(origin):
             exchange.reply.add_headers([_EXPOSED])
@@ -82,10 +81,10 @@ class Cors:
 
 async def answer_preflight(exchange: Exchange, rule: OriginRule) -> None:
     """Whether a browser may send the request that it asks about; all methods and all sane headers are allowed."""
-    if not rule.allows(exchange.request.raw_header(_ORIGIN)):
+    if not rule.allows(exchange.request.first_headers[ORIGIN]):
         await exchange.reply.fail(REFUSAL)
         return
-    names = _read_names(exchange.request.raw_header(_HEADERS))
+    names = _read_names(exchange.request.first_headers.get(_HEADERS, b""))
     headers = [(b"access-control-allow-headers", names)] if names else []
     await exchange.reply.answer(200, b"", _METHODS, *headers, _MAX_AGE)
 

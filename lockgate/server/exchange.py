@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from lockgate.api.guardrails.format import encode_error
 from lockgate.errors import UnreadableBody
 from lockgate.gate.sse import encode_event
 from lockgate.rag.trace import Trace
@@ -34,6 +33,7 @@ _FRAMING = frozenset(
 )
 _JSON: Header = (b"content-type", b"application/json")
 _NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
+_NO_STREAM = "no stream is open"
 TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
 
 
@@ -64,13 +64,10 @@ class ReplyBody(Protocol):
 
 
 class ClientConnection(Protocol):
-    """What a server can do for a request beyond ASGI; see CONNECTION_EXTENSION. The app also works without."""
+    """What a server does for a request beyond ASGI; see CONNECTION_EXTENSION."""
 
     on_leave: Callable[[], object] | None  # called as soon as the client leaves, also while nothing is received
-
-    @property
-    def certificate_name(self) -> str:
-        """The common name of the client's verified certificate, or nothing."""
+    certificate_name: str  # the common name of the client's verified certificate, or nothing
 
     @property
     def stays_open(self) -> bool:
@@ -102,25 +99,27 @@ class ClientLeft(Exception):
 
 
 class HttpRequest:
-    """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is named by the path."""
+    """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is named by the path.
+
+    `first_headers` has the first header of each name.
+    """
 
     __slots__ = (
-        "_first_message", "_is_received", "_receive", "_scope", "_task", "_watcher", "caller", "connection",
-        "correlation_id", "has_left", "key", "method", "path", "policy", "withheld",
+        "_first_message", "_is_received", "_receive", "_scope", "_task", "caller", "connection", "correlation_id",
+        "first_headers", "has_left", "is_late", "key", "method", "path", "policy", "withheld",
     )  # fmt: skip
 
-    def __init__(self, scope: Any, receive: Any) -> None:
+    def __init__(self, scope: Any, receive: Any, connection: ClientConnection) -> None:
         self._scope = scope
         self._receive = receive
         self._first_message: Any = None
         self._is_received = False
         self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        extensions = scope.get("extensions")
-        self.connection: ClientConnection | None = extensions.get(CONNECTION_EXTENSION) if extensions else None
-        self.has_left = False
+        self.first_headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        self.connection = connection
+        self.has_left = self.is_late = False
         self.caller = ANONYMOUS
         self.correlation_id = ""
         self.key = b""
@@ -133,29 +132,17 @@ class HttpRequest:
         client = self._scope.get("client")
         return str(client[0]) if client else ""
 
-    @property
-    def certificate_name(self) -> str:
-        """The common name of the client's verified certificate, or nothing."""
-        return self.connection.certificate_name if self.connection is not None else ""
-
-    def raw_header(self, name: bytes) -> bytes:
-        """The first header of that name, or nothing."""
-        for key, value in self._scope["headers"]:
-            if key == name:
-                return bytes(value)
-        return b""
-
     def headers(self, name: bytes) -> list[str]:
         """All headers of that name as text."""
         return [str(value, "latin-1") for key, value in self._scope["headers"] if key == name]
 
     def header(self, name: bytes) -> str:
         """The first header of that name as text, or nothing."""
-        return str(self.raw_header(name), "latin-1")
+        return str(self.first_headers.get(name, b""), "latin-1")
 
     def correlate(self) -> Header:
         """Take the client's correlation id, or make one; returns the header that reports it."""
-        given = self.raw_header(b"x-correlation-id").strip(b" \t")
+        given = self.first_headers.get(b"x-correlation-id", b"").strip(b" \t")
         name = given if _CORRELATION_ID.fullmatch(given) else str(uuid4()).encode()
         self.correlation_id = str(name, "ascii")
         return (CORRELATION_HEADER, name)
@@ -179,73 +166,68 @@ class HttpRequest:
         return is_key or name in self.withheld or name in _FRAMING
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """Cancel the task when the client leaves. A plain ASGI server reports that once the body is received."""
+        """Cancel the task when the client leaves."""
         self._task = task
-        if self.connection is not None:
-            self.connection.on_leave = self._leave
+        self.connection.on_leave = self._leave
 
     def unwatch(self) -> None:
         """The reply is complete. The next request on the connection may be watching it already."""
-        self._task = None
-        if self.connection is not None and self.connection.on_leave == self._leave:
+        if self.connection.on_leave == self._leave:
             self.connection.on_leave = None
-        if self._watcher is not None:
-            self.stop_receiving()
-
-    def stop_receiving(self) -> None:
-        """The last part of the reply is about to be sent: a plain ASGI server reports that as leaving too."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            self._watcher = None
 
     def _leave(self) -> None:
         self.has_left = True
         if self._task is not None:
             self._task.cancel()
 
-    async def _wait_for_leaving(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._leave()
+    def end_late(self) -> None:
+        """The time of the request is over: cancel its task."""
+        self.is_late = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def accept_body(self) -> None:
         """Let a client send its body that asked first whether it may: it takes a reply for a no."""
-        if self.header(b"expect") and not self._is_received:
+        if not self._is_received:
             self._first_message = await self._receive()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives."""
+        has_more = True
+        while has_more:
+            piece, has_more = await self._receive_piece()
+            if piece:
+                yield piece
+
+    async def _receive_piece(self) -> tuple[bytes, bool]:
+        """The next piece of the body, and whether more follows."""
         self._is_received = True
-        while True:
-            message, self._first_message = self._first_message or await self._receive(), None
-            if message["type"] != "http.request":
-                self.has_left = True
-                raise ClientLeft
-            if body := message.get("body"):
-                yield body
-            if not message.get("more_body"):
-                break
-        if self.connection is None and self._task is not None:
-            self._watcher = asyncio.get_running_loop().create_task(self._wait_for_leaving())
+        message, self._first_message = self._first_message or await self._receive(), None
+        if message["type"] != "http.request":
+            self.has_left = True
+            raise ClientLeft
+        return message.get("body", b""), message.get("more_body", False)
 
     async def read_json(self, limit: int) -> bytes:
         """The whole body of a JSON request."""
-        if not _is_json(self.header(b"content-type")):
+        content_type = self.first_headers.get(b"content-type", b"")
+        if content_type != _JSON[1] and not _is_json(str(content_type, "latin-1")):
             raise UnreadableBody(_NOT_JSON_TYPE, status=415)
         return await self.read_body(limit)
 
     async def read_body(self, limit: int) -> bytes:
         """The whole body, of any content type."""
-        length = self.header(b"content-length")
-        if length.isdecimal() and int(length) > limit:
+        length = self.first_headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > limit:
             raise UnreadableBody(TOO_LARGE, status=413)
-        parts, size = [], 0
-        async for piece in self.pieces():
-            parts.append(piece)
+        pieces, size, has_more = [], 0, True
+        while has_more:
+            piece, has_more = await self._receive_piece()
+            pieces.append(piece)
             size += len(piece)
             if size > limit:
                 raise UnreadableBody(TOO_LARGE, status=413)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class HttpReply:
@@ -256,7 +238,7 @@ class HttpReply:
         "status", "tracer",
     )  # fmt: skip
 
-    def __init__(self, request: HttpRequest, send: Any) -> None:
+    def __init__(self, request: HttpRequest, send: Any, encode_error: ErrorEncoder, keep_alive_s: float) -> None:
         self._request = request
         self._send = send
         self._end_with_error: Callable[[ErrorReply], bytes] | None = None
@@ -264,8 +246,8 @@ class HttpReply:
         self._added: Headers | None = None
         self.status = 0
         self.error_code = 0
-        self.keep_alive_s = KEEP_ALIVE_S
-        self.encode_error: ErrorEncoder = encode_error
+        self.keep_alive_s = keep_alive_s
+        self.encode_error = encode_error
         self.tracer: Tracing | None = None
 
     def add_headers(self, headers: Headers) -> None:
@@ -275,7 +257,8 @@ class HttpReply:
     async def answer(self, status: int, body: bytes = b"", *headers: Header) -> None:
         """A complete reply."""
         await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self._send_last(body)
+        await self._send({"type": "http.response.body", "body": body})
+        self._request.unwatch()
 
     async def answer_json(self, body: bytes, status: int = 200) -> None:
         """A complete JSON reply."""
@@ -283,17 +266,18 @@ class HttpReply:
 
     async def start_stream(self, headers: Headers, end_with_error: Callable[[ErrorReply], bytes]) -> None:
         """Begin a reply whose body follows by `write`; an error becomes its last piece."""
-        await self._request.accept_body()
-        connection = self._request.connection
-        body = connection.open_body() if connection is not None else _AsgiBody(self._send)
+        request = self._request
+        if request.first_headers.get(b"expect"):
+            await request.accept_body()
+        body = request.connection.open_body()
         if body is None:
-            self._request.has_left = True
+            request.has_left = True
             raise ClientLeft
         if body.is_stuck:  # with the reply before this one
             await body.drain()
         self._body = body
         self._end_with_error = end_with_error
-        if _KEEP_OPEN in headers and (connection is None or not connection.stays_open):
+        if _KEEP_OPEN in headers and not request.connection.stays_open:
             headers = [one for one in headers if one != _KEEP_OPEN]
         await self._start(200, headers)
 
@@ -313,11 +297,14 @@ class HttpReply:
             return encode_event(self.encode_error(reply.status, reply.details).decode(), error_event) + done
 
         await self.start_stream([*_EVENTS, *headers], end_with_error)
-        self._open_body().keep_alive(_PULSE, self.keep_alive_s)
+        if self._body is not None:
+            self._body.keep_alive(_PULSE, self.keep_alive_s)
 
     async def write(self, data: bytes) -> None:
         """More of a stream, sent when this turn of the loop ends; waits while the client does not read."""
-        body = self._open_body()
+        body = self._body
+        if body is None:
+            raise RuntimeError(_NO_STREAM)
         body.add(data)
         frame_sent()
         if body.is_stuck:
@@ -325,20 +312,19 @@ class HttpReply:
 
     def flush(self) -> None:
         """Send what was written now, not when this turn of the loop ends."""
-        self._open_body().flush()
+        if self._body is not None:
+            self._body.flush()
 
     async def end(self) -> None:
         """The end of a stream."""
-        body = self._open_body()
+        body = self._body
+        if body is None:
+            raise RuntimeError(_NO_STREAM)
         if body.is_stuck:
             await body.drain()
         self._body = self._end_with_error = None
-        await self._send_last(body.finish())
-
-    def _open_body(self) -> ReplyBody:
-        if self._body is None:
-            raise RuntimeError("no stream is open")
-        return self._body
+        await self._send({"type": "http.response.body", "body": body.finish()})
+        self._request.unwatch()
 
     async def fail(self, reply: ErrorReply) -> None:
         """Reply with an error, or end a stream with it."""
@@ -350,9 +336,8 @@ class HttpReply:
             await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
     def drop(self) -> None:
-        """Cut the connection. A plain ASGI server does so itself when a reply has no end."""
-        if self._request.connection is not None:
-            self._request.connection.drop()
+        """Cut the connection."""
+        self._request.connection.drop()
 
     def close(self) -> None:
         """Send nothing more."""
@@ -367,49 +352,12 @@ class HttpReply:
             headers = [*headers, *self._added]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def _send_last(self, body: bytes) -> None:
-        self._request.stop_receiving()
-        await self._send({"type": "http.response.body", "body": body})
-        self._request.unwatch()
-
 
 class Exchange(NamedTuple):
     """A request and its reply."""
 
     request: HttpRequest
     reply: HttpReply
-
-
-class _AsgiBody:
-    """The body of a streamed reply on a plain ASGI server: `drain` sends each write, and there is no keep-alive."""
-
-    def __init__(self, send: Any) -> None:
-        self._send = send
-        self._waiting = b""
-
-    @property
-    def is_stuck(self) -> bool:
-        return bool(self._waiting)
-
-    async def drain(self) -> None:
-        await self._send({"type": "http.response.body", "body": self.finish(), "more_body": True})
-        await asyncio.sleep(0)  # a server ignores what is sent after the client left: let the watcher see that
-
-    def add(self, data: bytes) -> None:
-        self._waiting += data
-
-    def finish(self) -> bytes:
-        data, self._waiting = self._waiting, b""
-        return data
-
-    def keep_alive(self, pulse: bytes, every_s: float) -> None:
-        """Nothing: no timer may send beside the handler."""
-
-    def flush(self) -> None:
-        """Nothing: no byte waits when `write` returns."""
-
-    def close(self) -> None:
-        self._waiting = b""
 
 
 def _read_value(value: bytes) -> str:

@@ -161,9 +161,12 @@ def _list_exposed(place: PartsPlace) -> list[str]:
 def build_parts_app(parts: Parts) -> App:
     """The application of the port."""
     limits = parts.settings.limits
-    app = App(part_routes(parts), max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
-    app.encode_error = encode_refusal
-    return app
+    return App(
+        part_routes(parts),
+        max_streams=limits.max_streams,
+        timeout_s=limits.request_timeout_s,
+        encode_error=encode_refusal,
+    )
 
 
 def part_routes(parts: Parts) -> Routes:

@@ -184,7 +184,7 @@ def start_request(
     method: str,
     path: str,
     route: str | None,
-    header: Callable[[bytes], str],
+    header: Callable[[bytes], bytes | None],
     *,
     span_name: str = "",
     is_counted: bool = True,
@@ -195,15 +195,16 @@ def start_request(
     """
     parent = None
     if ACTIVE.joins_traces and (place := header(b"traceparent")):
-        parent = read_trace(place, header(b"tracestate"))
-    origin = parent or Trace(os.urandom(16).hex(), "")
+        parent = read_trace(str(place, "latin-1"), str(header(b"tracestate") or b"", "latin-1"))
+    ids = os.urandom(24).hex()
+    trace = Trace(ids[:32], ids[32:]) if parent is None else parent._replace(span_id=ids[32:])
     request = IncomingRequest(
         method=method,
         path=path[:_MAX_PATH_CHARS],
         route=OTHER if route is None else route,
         span_name=span_name,
         parent=parent,
-        trace=origin._replace(span_id=os.urandom(8).hex()),
+        trace=trace,
         observers=ACTIVE.observers if is_counted else (),
     )
     CURRENT.set(request)

@@ -34,7 +34,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> _Notes:
 
 
 async def test_a_call_aside_leaves_the_requests_own_call_alone(notes: _Notes) -> None:
-    request = start_request("POST", "/x", "/x", lambda name: "")
+    request = start_request("POST", "/x", "/x", lambda name: None)
     note_generation("main", "chat")
     with client_call("model", "openai"):
         with calling_aside(inf):

@@ -24,7 +24,7 @@ from lockgate.config.settings import OtlpSettings
 from lockgate.telemetry import observe_held, open_telemetry, render_metrics, start_request
 with open_telemetry(OtlpSettings()):
     observe_held("pii", 0.5)
-    start_request("POST", "/x", "/x", lambda name: "")
+    start_request("POST", "/x", "/x", lambda name: None)
     if {shows}:
         print(render_metrics().decode())
 """

@@ -67,7 +67,7 @@ def test_every_line_of_a_request_names_its_trace(capsys: pytest.CaptureFixture[s
     set_up_logging(style="json", level="INFO", is_quiet=False)
 
     def serve() -> str:
-        request = start_request("POST", "/" + "x" * 500, None, lambda name: "", is_counted=False)
+        request = start_request("POST", "/" + "x" * 500, None, lambda name: None, is_counted=False)
         log_event(Event.WARNING, reason="something")
         observe_request(request, code=500, caller="me")
         return request.trace.trace_id

@@ -65,8 +65,8 @@ def test_everything_is_sampled_unless_the_standard_variable_says_otherwise(
     monkeypatch.setattr(opening, "_GIVE_UP_S", HANG_S)
 
     def serve() -> str:
-        parent = {b"traceparent": f"00-{'1' * 32}-{'2' * 16}-00"}
-        request = start_request("POST", "/x", "/x", lambda name: parent.get(name, ""))
+        parent = {b"traceparent": f"00-{'1' * 32}-{'2' * 16}-00".encode()}
+        request = start_request("POST", "/x", "/x", parent.get)
         with client_call("detector", "pii"):
             headers = dict(trace_headers())
         observe_request(request)
@@ -84,7 +84,7 @@ def test_a_collector_that_does_not_answer_does_not_keep_us(monkeypatch: pytest.M
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     settings = dataclasses.replace(TRACES, export=("traces", "metrics"), metrics_endpoint=NOBODY)
     with open_telemetry(settings):
-        copy_context().run(lambda: observe_request(start_request("POST", "/x", "/x", lambda name: "")))
+        copy_context().run(lambda: observe_request(start_request("POST", "/x", "/x", lambda name: None)))
     assert [thread.name for thread in threading.enumerate() if "elemetry" in thread.name or "Otel" in thread.name] == []
 
 

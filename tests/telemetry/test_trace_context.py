@@ -17,8 +17,8 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"
 
 
-def headers_of(**values: str) -> Callable[[bytes], str]:
-    return lambda name: values.get(name.decode(), "")
+def headers_of(**values: str) -> Callable[[bytes], bytes | None]:
+    return {name.encode(): value.encode() for name, value in values.items()}.get
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ async def test_a_step_of_a_stream_that_another_task_closes_comes_to_its_end() ->
 
 
 def take_a_turn() -> None:
-    request = start_request("POST", "/agent", "/agent", lambda _: "")
+    request = start_request("POST", "/agent", "/agent", lambda _: None)
     with agent_step("prepare"):
         with agent_step("classify"):
             pass

@@ -56,7 +56,7 @@ class Calls:
 
     async def attend(self, path: str, context: Context, answer: Callable[[str], Awaitable[T]]) -> T:
         """Lets `answer` run its course for a caller whom it is told; whatever it raises ends the call with a status."""
-        request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()))
+        request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
         code, has_left, caller = 0, False, ""
         task = asyncio.current_task()
         assert task is not None
