@@ -12,7 +12,7 @@ from typing import Any
 
 from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, find_path, open_caller, own_headers
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
-from lockgate.backends.http_model import HttpModel
+from lockgate.backends.http_model import HttpModel, WholeAnswer
 from lockgate.backends.ollama_format import (
     TAKES,
     ChatReader,
@@ -23,7 +23,7 @@ from lockgate.backends.ollama_format import (
     read_refusal,
     read_vectors,
 )
-from lockgate.backends.replies import MAX_DETAIL_CHARS, PieceReader, WholeAnswer, read_detail
+from lockgate.backends.replies import MAX_DETAIL_CHARS, read_detail
 from lockgate.config.settings import OllamaModelSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Health, Message
@@ -43,7 +43,9 @@ _NO_TOKENS = Scrubber()
 class OllamaModel(HttpModel):
     """A chat model."""
 
+    reader = ChatReader
     stream_type = NDJSON
+    always_streams = True  # a whole answer is a stream of one line
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES
     takes = TAKES
@@ -73,12 +75,6 @@ class OllamaModel(HttpModel):
 
     def _find_detail(self, body: bytes) -> str:
         return read_refusal(body)[:MAX_DETAIL_CHARS] or read_detail(body, self._scrub) or NO_DETAIL
-
-    def _open_reader(self) -> PieceReader:
-        return ChatReader()
-
-    def _is_stream(self, content_type: str) -> bool:
-        return True  # a whole answer is a stream of one line
 
 
 class OllamaEmbedder:

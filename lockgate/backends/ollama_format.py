@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from lockgate.backends.replies import PieceReader, Usage, WholeAnswer, count_usage, refuse_dense
+from lockgate.backends.http_model import PieceReader, Usage, WholeAnswer, count_usage
+from lockgate.backends.replies import refuse_dense
 from lockgate.errors import UnreadableBody
 from lockgate.gate.ndjson import LineSplitter
 from lockgate.gate.values import Message
@@ -99,30 +100,27 @@ def read_refusal(body: bytes) -> str:
 class ChatReader(PieceReader):
     """A streamed answer: a line of JSON for each piece, the last one says `done`."""
 
-    __slots__ = ("_lines",)
-
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        super().__init__()
         self._lines = LineSplitter(max_line_bytes)
 
     def feed(self, packet: bytes) -> list[str]:
         """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
-        return [] if self.is_over else self._read(self._lines.feed(packet))
+        return self._read(self._lines.feed(packet))
 
     def finish(self) -> list[str]:
         """The piece of a last line that nobody ended."""
-        return [] if self.is_over else self._read(self._lines.finish())
+        return self._read(self._lines.finish())
 
     def _read(self, lines: Iterable[bytes]) -> list[str]:
         pieces: list[str] = []
         try:
             for line in lines:
-                if self.is_over:
+                if self.is_done or self.failure is not None:
                     break
                 if (piece := self._read_line(line)) is not None:
                     pieces.append(piece)
         except UnreadableBody:  # a line that is too long; behind the end nobody cares
-            if not self.is_done:
+            if not self.is_done and self.failure is None:
                 self.failure = ""
         return pieces
 
@@ -139,7 +137,7 @@ class ChatReader(PieceReader):
             self.failure = _describe(line.error)
             return None
         if line.done:
-            self.is_done = True
+            self.is_done = self.has_end = True
             self.usage = _count(line)
             self.is_cut = line.done_reason == _CUT
         return (line.message.content or None) if line.message is not None else None

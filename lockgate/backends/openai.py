@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
+from yarl import URL
 
 from lockgate.backends.http import (
     EVENT_STREAM,
@@ -25,7 +27,8 @@ from lockgate.backends.http import (
     open_with_health,
     refuse,
 )
-from lockgate.backends.replies import DONE, refuse_many
+from lockgate.backends.http_model import DONE, NETWORK_ERROR
+from lockgate.backends.replies import refuse_many
 from lockgate.config.settings import OpenAISettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.sse import SseParser
@@ -196,6 +199,38 @@ class OpenAIClient(CompletionClient):
         url, what = self._endpoints[request.kind]
         headers = self._service.headers(request.headers, _NO_HEADERS)
         return Outgoing(url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: ")
+
+
+class OpenAIChat(CompletionClient):
+    """The chat completions of a model of the settings: every field of a request goes to its server."""
+
+    needs_end = True
+
+    def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], model: str) -> None:
+        super().__init__(caller)
+        self._url = url
+        self._headers = headers
+        self._model = model
+
+    async def generate(self, request: Generation) -> dict[str, Any]:
+        """The whole answer as it came."""
+        return await super().generate(request._replace(model=self._model))
+
+    def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The messages as they came. The last one tells the usage, for our metrics."""
+        options = {**(request.body.get("stream_options") or {}), "include_usage": True}
+        return super().stream(request._replace(model=self._model, body={**request.body, "stream_options": options}))
+
+    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
+        """Not every server counts."""
+        return 0
+
+    def _address(self, request: Generation) -> Outgoing:
+        headers = self._headers.copy()
+        if request.body.get("stream"):
+            headers["Accept"] = EVENT_STREAM
+        body = _encode({**request.body, "model": self._model})
+        return Outgoing(self._url, headers, body, NETWORK_ERROR)
 
 
 class ChunkReader:

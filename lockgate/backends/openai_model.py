@@ -5,7 +5,7 @@ Decides which of a completion's words are the answer: the text of its first choi
 and how long it may take. The same server as a backend of the guardrails API is lockgate.backends.openai.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,21 +14,13 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, open_caller, own_headers
-from lockgate.backends.http import EVENT_STREAM, HttpCaller, Outgoing
-from lockgate.backends.http_model import NETWORK_ERROR, HttpModel
-from lockgate.backends.openai import NAME, CompletionClient, find_error, read_message
-from lockgate.backends.replies import (
-    DONE,
-    MAX_DETAIL_CHARS,
-    AnswerReader,
-    WholeAnswer,
-    count_usage,
-    read_detail,
-    refuse_many,
-)
+from lockgate.backends.http import HttpCaller
+from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, WholeAnswer, count_usage
+from lockgate.backends.openai import NAME, OpenAIChat, find_error, read_message
+from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, count_values, read_detail
 from lockgate.config.settings import OpenAIModelSettings
 from lockgate.gate.sse import SseEvent
-from lockgate.gate.values import Endpoint, Generation, Health, Message
+from lockgate.gate.values import Endpoint, Health, Message
 from lockgate.interfaces import Headers
 
 DEFAULT_BASE = "/v1"
@@ -56,11 +48,34 @@ _encode_json = msgspec.json.Encoder().encode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
+class _ChatReader(AnswerReader):
+    """The pieces of the first choice of a streamed completion; some servers never say that the stream is done."""
+
+    def _read_event(self, event: SseEvent) -> Iterator[str]:
+        if event.data == DONE:
+            self.is_done = self.has_end = True
+            return
+        message = _read_completion(event.data)
+        if message is None:
+            self.failure = _find_words(event.data)
+            return
+        if usage := message.get("usage"):
+            self.usage = count_usage(usage) or self.usage
+        choice = _find_choice(message)
+        if choice is not None:
+            reason = choice.get("finish_reason")
+            self.has_end = self.has_end or reason is not None
+            self.is_cut = self.is_cut or reason == _CUT
+            yield _find_text(choice, "delta") or ""
+
+
 class OpenAIModel(HttpModel):
     """A chat model, the endpoint's slug its name. `base` is the server's: a path ends where `/chat/completions` begins.
 
     `known_as` is the model's name for telemetry; without it all such models are one.
     """
+
+    reader = _ChatReader
 
     def __init__(
         self, caller: HttpCaller, base: URL, headers: CIMultiDict[str], endpoint: Endpoint, known_as: str = NAME
@@ -95,9 +110,6 @@ class OpenAIModel(HttpModel):
         words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
         return words or read_detail(body, self._scrub) or NO_DETAIL
 
-    def _open_reader(self) -> AnswerReader:
-        return _ChatReader()
-
 
 class OwnOpenAIModel(OpenAIModel):
     """A model of the settings: an answer that it breaks off is a failure, and one may be as long as it likes."""
@@ -107,41 +119,9 @@ class OwnOpenAIModel(OpenAIModel):
     takes = TAKES
 
     @property
-    def chat(self) -> "OpenAIChat":
+    def chat(self) -> OpenAIChat:
         """The chat completions of the model."""
         return OpenAIChat(self._caller, self._url, self._headers, self._model)
-
-
-class OpenAIChat(CompletionClient):
-    """The chat completions of a model of the settings: every field of a request goes to its server."""
-
-    needs_end = True
-
-    def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], model: str) -> None:
-        super().__init__(caller)
-        self._url = url
-        self._headers = headers
-        self._model = model
-
-    async def generate(self, request: Generation) -> dict[str, Any]:
-        """The whole answer as it came."""
-        return await super().generate(request._replace(model=self._model))
-
-    def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The messages as they came. The last one tells the usage, for our metrics."""
-        options = {**(request.body.get("stream_options") or {}), "include_usage": True}
-        return super().stream(request._replace(model=self._model, body={**request.body, "stream_options": options}))
-
-    async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """Not every server counts."""
-        return 0
-
-    def _address(self, request: Generation) -> Outgoing:
-        headers = self._headers.copy()
-        if request.body.get("stream"):
-            headers["Accept"] = EVENT_STREAM
-        body = _encode_json({**request.body, "model": self._model})
-        return Outgoing(self._url, headers, body, NETWORK_ERROR)
 
 
 @asynccontextmanager
@@ -153,41 +133,9 @@ async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnO
         yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
 
 
-class _ChatReader(AnswerReader):
-    """The pieces of the first choice of a streamed completion."""
-
-    __slots__ = ("_is_finished",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._is_finished = False
-
-    @property
-    def has_end(self) -> bool:
-        """Whether the choice has its reason to end; some servers never say that the stream is done."""
-        return self.is_done or self._is_finished
-
-    def _read_event(self, event: SseEvent) -> Iterator[str]:
-        if event.data == DONE:
-            self.is_done = True
-            return
-        message = _read_completion(event.data)
-        if message is None:
-            self.failure = _find_words(event.data)
-            return
-        self.usage = count_usage(message.get("usage")) or self.usage
-        choice = _find_choice(message)
-        if choice is not None:
-            self._is_finished = self._is_finished or choice.get("finish_reason") is not None
-            self.is_cut = self.is_cut or choice.get("finish_reason") == _CUT
-            yield _find_text(choice, "delta") or ""
-
-
 def _read_completion(text: bytes | str) -> dict[str, Any] | None:
     """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
-    try:
-        refuse_many(text)
-    except ValueError:
+    if len(text) > MAX_VALUES and count_values(text) > MAX_VALUES:
         return None
     return read_message(text)
 

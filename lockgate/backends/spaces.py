@@ -6,6 +6,7 @@ Replies are read leniently: documents and answers, whole or as server-sent event
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,19 +16,8 @@ from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, Scrubber
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
-from lockgate.backends.http_model import HttpModel
-from lockgate.backends.replies import (
-    DONE,
-    AnswerReader,
-    Usage,
-    WholeAnswer,
-    count_usage,
-    decode_any,
-    is_number,
-    mend,
-    read_detail,
-    refuse_dense,
-)
+from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, Usage, WholeAnswer, count_usage
+from lockgate.backends.replies import decode_any, is_number, mend, read_detail, refuse_dense
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Document, Endpoint, Message
@@ -164,16 +154,14 @@ _NO_ERROR = (None, False, "")
 class SpaceReader(AnswerReader):
     """The pieces of an answer, whatever format each of its chunks has."""
 
-    __slots__ = ()
-
     def _read_event(self, event: SseEvent) -> Iterator[str]:
         for data in _split(event.data):
-            if self.is_over:
+            if self.is_done or self.failure is not None:
                 return
             if event.event == "error":
                 self.failure = _describe(data)
             elif data.strip() == DONE:
-                self.is_done = True
+                self.is_done = self.has_end = True
             elif piece := self._read_chunk(data):
                 yield mend(piece)
 
@@ -239,44 +227,41 @@ def _describe(data: str) -> str:
 NAME = "syftai_space"
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class SpaceSource:
     """A data source. Its documents are cited by the endpoint's path."""
 
-    __slots__ = ("_caller", "_endpoint", "_headers", "_threshold", "_url")
-
-    def __init__(
-        self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], endpoint: Endpoint, threshold: float
-    ) -> None:
-        self._caller = caller
-        self._url = url
-        self._headers = headers
-        self._endpoint = endpoint
-        self._threshold = threshold
+    caller: HttpCaller
+    url: URL
+    headers: CIMultiDict[str]
+    endpoint: Endpoint
+    threshold: float
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """All documents that the source gives."""
         try:
-            body = encode_query(question, limit, self._threshold, self._endpoint.transaction_token)
+            body = encode_query(question, limit, self.threshold, self.endpoint.transaction_token)
         except ValueError:
-            raise BrokeProtocol(self._caller.name, "the question is no valid text") from None
-        answer = await self._caller.post(Outgoing(self._url, self._headers, body, ""))
+            raise BrokeProtocol(self.caller.name, "the question is no valid text") from None
+        answer = await self.caller.post(Outgoing(self.url, self.headers, body, ""))
         if answer.status != 200:
             detail = await decode(answer.body, self._find_detail)
             words = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
-            raise refuse(self._caller.name, words, answer.status)
+            raise refuse(self.caller.name, words, answer.status)
         try:
-            return await decode(answer.body, partial(read_documents, source=self._endpoint.path))
+            return await decode(answer.body, partial(read_documents, source=self.endpoint.path))
         except (ValueError, RecursionError):
-            raise BrokeProtocol(self._caller.name, "the answer is not the JSON of a data source") from None
+            raise BrokeProtocol(self.caller.name, "the answer is not the JSON of a data source") from None
 
     def _find_detail(self, body: bytes) -> str:
-        return read_detail(body, scrubber_of(self._endpoint)) or NO_DETAIL
+        return read_detail(body, scrubber_of(self.endpoint)) or NO_DETAIL
 
 
 class SpaceModel(HttpModel):
     """A model, streamed or not."""
 
     known_as = NAME
+    reader = SpaceReader
 
     def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], endpoint: Endpoint) -> None:
         super().__init__(caller, url, headers, scrubber_of(endpoint))
@@ -290,9 +275,6 @@ class SpaceModel(HttpModel):
 
     def _find_detail(self, body: bytes) -> str:
         return read_detail(body, self._scrub) or NO_DETAIL
-
-    def _open_reader(self) -> AnswerReader:
-        return SpaceReader()
 
 
 def scrubber_of(endpoint: Endpoint) -> Scrubber:

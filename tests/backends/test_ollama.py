@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.backends.http_model import WholeAnswer
 from lockgate.backends.ollama_format import (
     ChatReader,
     encode_chat,
@@ -17,7 +18,6 @@ from lockgate.backends.ollama_format import (
     read_refusal,
     read_vectors,
 )
-from lockgate.backends.replies import WholeAnswer
 from lockgate.gate.values import Message
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
@@ -45,7 +45,7 @@ def read(*packets: bytes, max_line_bytes: int = 10_000) -> tuple[list[str], Chat
     pieces: list[str] = []
     for packet in packets:
         pieces += reader.feed(packet)
-        if reader.is_over:
+        if reader.is_done or reader.failure is not None:
             return pieces, reader
     return pieces + reader.finish(), reader
 

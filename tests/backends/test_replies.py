@@ -8,11 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from lockgate.backends.http_model import DONE, AnswerReader
 from lockgate.backends.replies import (
-    DONE,
     LARGE_BYTES,
     MAX_VALUES,
-    AnswerReader,
     decode_any,
     mend,
     read_detail,
@@ -90,7 +89,7 @@ class Echo(AnswerReader):
     def _read_event(self, event: SseEvent) -> Iterable[str]:
         self.is_done = event.data == DONE
         self.failure = "bad" if event.data == "bad" else None
-        return [] if self.is_over else [event.data, ""]
+        return [] if event.data in (DONE, "bad") else [event.data, ""]
 
 
 def test_no_event_is_read_behind_the_end_or_a_failure_and_no_piece_is_empty() -> None:
@@ -99,7 +98,12 @@ def test_no_event_is_read_behind_the_end_or_a_failure_and_no_piece_is_empty() ->
         assert not reader.has_events
         assert reader.feed(f"data: a\n\ndata: {last}\n\ndata: b\n\n".encode()) == ["a"]
         assert reader.feed(b"data: c\n\n") == reader.finish() == []
-        assert (reader.has_events, reader.is_over) == (True, True)
+        assert reader.has_events
+        assert (reader.is_done, reader.failure) == ((True, None) if last == DONE else (False, last))
+            True,
+            last == DONE,
+            None if last == DONE else last,
+        )
 
 
 def test_a_stream_that_breaks_off_ends_its_last_event() -> None:
