@@ -100,10 +100,6 @@ def test_no_event_is_read_behind_the_end_or_a_failure_and_no_piece_is_empty() ->
         assert reader.feed(b"data: c\n\n") == reader.finish() == []
         assert reader.has_events
         assert (reader.is_done, reader.failure) == ((True, None) if last == DONE else (False, last))
-            True,
-            last == DONE,
-            None if last == DONE else last,
-        )
 
 
 def test_a_stream_that_breaks_off_ends_its_last_event() -> None:
