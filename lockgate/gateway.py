@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockgate.agent.answer import Speaker
 from lockgate.agent.evaluate import EvaluationSetup
-from lockgate.agent.turn_types import Speaker
 from lockgate.compat import find_rules
 from lockgate.config.endpoint_rules import EndpointRules
 from lockgate.config.policies import SECTION_TYPES

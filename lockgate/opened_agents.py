@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.agent.answer import Gate, Pace
+from lockgate.agent.answer import Gate, Pace, Speaker
 from lockgate.agent.evaluate import EvaluationSetup, Judge
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Library
 from lockgate.agent.routes import choose_routes
-from lockgate.agent.turn_types import Speaker
 from lockgate.agent.turns import Agent, Memory
 from lockgate.config.agent_settings import INDEX, AgentSettings
 from lockgate.config.policies import PolicySettings
@@ -29,7 +27,7 @@ from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, 
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
-from lockgate.rag.sources import NamedSource
+from lockgate.rag.sources import Library, NamedSource
 from lockgate.sessions.turns import StoreLimits
 from lockgate.telemetry import Event, log_event
 
@@ -265,7 +263,7 @@ class AgentOpener:
         name = f"sources.{source.id}"
         if source.syftai_space is not None:
             endpoint = _find_space(source.syftai_space)
-            return NamedSource(endpoint.path, partial(self._upstreams.own_source, endpoint))
+            return NamedSource(endpoint.path, self._upstreams.own_source(endpoint))
         opened: DataSource
         if source.elasticsearch is not None:
             from lockgate.index.elasticsearch import open_elasticsearch
@@ -275,7 +273,7 @@ class AgentOpener:
             opened = await self._enter(name, open_index_of(self._settings, source, embedder))
         else:
             opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
-        return NamedSource(source.id, lambda: opened)
+        return NamedSource(source.id, opened)
 
     async def _open_embedder(self) -> Embedder | None:
         embedder: Embedder | None
@@ -287,7 +285,7 @@ class AgentOpener:
             log_event(Event.WARNING, logging.WARNING, reason=_HINT)
         return embedder
 
-    async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]]:
+    async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]] | None:
         """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
         from lockgate.agent.classifier import find_classifier, load_classifier
 
@@ -296,14 +294,14 @@ class AgentOpener:
         if path is not None and own is None:
             own = await self._context.share_embedder()
         if path is None or own is None:
-            return _know_nothing
+            return None
         classifier = load_classifier(path, own, self._settings.classifier.confidence_threshold)
-        return classifier.classify if classifier is not None else _know_nothing
+        return classifier.classify if classifier is not None else None
 
-    async def _open_export(self) -> Callable[[str, str, str, float | None], None]:
+    async def _open_export(self) -> Callable[[str, str, str, float | None], None] | None:
         classifier = self._settings.classifier
         if classifier.export_dir is None:
-            return _note_nothing
+            return None
         from lockgate.agent.label_export import open_label_export
 
         opening = open_label_export(classifier.export_dir, classifier.export_threshold)
@@ -421,7 +419,7 @@ def _find_space(space: SpaceSettings) -> Endpoint:
 
 def _expose_source(settings: SourceSettings, source: NamedSource) -> DataSource | Endpoint:
     """A source as requests reach it; of a Space, where it is: requests have their own limits."""
-    return source.open() if settings.syftai_space is None else _find_space(settings.syftai_space)
+    return source.source if settings.syftai_space is None else _find_space(settings.syftai_space)
 
 
 def _expose_model(settings: ModelSettings, model: Model) -> Model | Endpoint:
@@ -430,11 +428,3 @@ def _expose_model(settings: ModelSettings, model: Model) -> Model | Endpoint:
         return model
     token = server.api_token_value.reveal() if server.api_token_value is not None else None
     return Endpoint(OPENAI_PREFIX + server.url, server.model, token=token)
-
-
-async def _know_nothing(question: str) -> Guess | None:
-    return None
-
-
-def _note_nothing(query: str, label: str, layer: str, confidence: float | None) -> None:
-    pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of a configured model as pieces of text, through the guarded request.
+"""What an agent is asked, what is known of its answer, and how its models are listened to.
 
 Decides how long a model may be silent, and what its failure is called. Without detectors each chunk of the model is
 one piece; with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
@@ -7,31 +7,29 @@ one piece; with them a piece is what the gate releases. The model is read only a
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from lockgate.agent.routes import Editor
 from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TurnFailed, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
+from lockgate.gate.verdicts import Mask, mask_part
+from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_stream import blaming_model, next_burst
-from lockgate.guard.policy import Chunking, Meter
-from lockgate.guard.request import (
-    GuardedRequest,
-    InputBlocked,
-    InputRead,
-    ModelStarted,
-    Released,
-    fail_check,
-    open_guarded,
-)
+from lockgate.guard.policy import Chunking
+from lockgate.guard.request import Input, Released
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.rag.sources import Inspected
+from lockgate.sessions.turns import SessionKey
 from lockgate.telemetry import Event, log_event, name_causes
 
 T = TypeVar("T")
@@ -39,6 +37,7 @@ Fail = Callable[[UpstreamError, bool], LockgateError]  # of a failure, and wheth
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
+_BETWEEN = "\n\n"  # of the texts of a request
 _GONE = "the model is not available"
 _LATE = "the model did not answer in time"
 
@@ -59,7 +58,6 @@ class Facts:
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
-    has_read_input: bool = False
     found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
     found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
     found_in_answer: list[Detection] = field(default_factory=list)
@@ -68,11 +66,6 @@ class Facts:
     receipt: Receipt | None = None  # where detectors read anything
     excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
-
-    def begin(self, meter: Meter) -> None:
-        """The account of the request is known from now on, if it has one."""
-        if meter.is_on:
-            self.receipt, self.excused, self.pseudonyms = meter.receipt, meter.excused, meter.names.values
 
     def take(self, released: Released) -> str:
         """What leaves of a release; its findings are noted."""
@@ -88,6 +81,80 @@ class Facts:
     def passages(self) -> int:
         """How many documents the model was given."""
         return len(self.documents)
+
+
+class Ask(NamedTuple):
+    """What is asked, by whom, in which session; without a session nothing is remembered.
+
+    `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
+    the history. `params` are those of the request, all of them among those that the speaker takes.
+    """
+
+    question: str
+    session: SessionKey | None = None
+    sent: tuple[Message, ...] = ()
+    label: str = ""
+    editor: Editor = Editor()
+    account: str = ""
+    request_id: str = ""
+    params: Mapping[str, Any] = MappingProxyType({})
+    is_stream: bool = True
+
+
+class Speech(NamedTuple):
+    """A turn at work.
+
+    Its pieces come as the model says them: of a stream each chunk, else the whole answer as one. They end when the turn
+    is complete and, if it has a session, stored; then the facts are complete too.
+    """
+
+    facts: Facts
+    pieces: AsyncIterator[str]
+
+
+class Speaker(Protocol):
+    """Answers questions: an agent."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The parameters that a request may have, in OpenAI's words."""
+
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+        """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.
+
+        Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was
+        said.
+        """
+
+
+class InputTexts:
+    """The texts of a request; equal ones are read once."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        unique = [text for text in dict.fromkeys(texts) if text]
+        self._starts: dict[str, int] = {}
+        start = 0
+        for text in unique:
+            self._starts[text] = start
+            start += len(text) + len(_BETWEEN)
+        slices = [Slice(start, text) for text, start in self._starts.items()]
+        self.input = Input(_BETWEEN.join(unique), slices)
+
+    def locate(self, found: Sequence[Detection]) -> list[tuple[int, Detection]]:
+        """Each finding with the number of its text, and its place in that text; of equal texts the last one counts."""
+        places = {text: at for at, text in enumerate(self.texts)}
+        located = []
+        for one in found:
+            text, start = max(
+                [(text, start) for text, start in self._starts.items() if start <= one.start], key=itemgetter(1)
+            )
+            located.append((places[text], one._replace(start=one.start - start, end=one.end - start)))
+        return located
+
+    def mask(self, masks: Sequence[Mask]) -> list[str]:
+        """The texts as they may go on."""
+        return [mask_part(self._starts[text], text, masks) if text else text for text in self.texts]
 
 
 class Pace(NamedTuple):
@@ -125,34 +192,6 @@ class ModelCall(NamedTuple):
 def list_params(model: Model) -> frozenset[str]:
     """The parameters that a model takes."""
     return model.takes if isinstance(model, TunableModel) else BASIC_PARAMS
-
-
-async def list_pieces(
-    request: GuardedRequest, facts: Facts, answering: AbstractContextManager[object]
-) -> AsyncGenerator[str, None]:
-    """The pieces of a guarded answer; `facts` learn what was found and how it ended.
-
-    `answering` is entered when the model is asked.
-    """
-    facts.begin(request.meter)
-    facts.grounding = frozenset([one.guard.id for one in request.policy.grounding])
-    request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
-    try:
-        async with open_guarded(request) as events, AsyncExitStack() as stack:
-            async for event in events:
-                if isinstance(event, Released):
-                    piece = facts.take(event)
-                    if piece:
-                        yield piece
-                elif isinstance(event, ModelStarted):
-                    stack.enter_context(answering)
-                elif isinstance(event, InputRead):
-                    facts.found_in_prompt, facts.has_read_input = event.input.found, True
-                elif isinstance(event, InputBlocked):
-                    facts.found_in_prompt, facts.outcome = event.input.found, PROMPT_BLOCKED
-                    yield request.policy.fallback
-    except UpstreamError as error:  # the model's own have other names
-        raise fail_check(error) from error
 
 
 def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> LockgateError:
@@ -203,6 +242,11 @@ async def collect(source: Source) -> Source:
                     yield frame.text
 
     yield Frame(0, await join_whole(list_texts()), is_last=True)
+
+
+async def join_pieces(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """The whole answer as one piece."""
+    yield await join_whole(pieces)
 
 
 async def join_whole(pieces: AsyncGenerator[str, None]) -> str:

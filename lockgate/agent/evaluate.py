@@ -14,8 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from lockgate.agent.answer import ANSWERED, Facts
-from lockgate.agent.turn_types import Ask, Speaker
+from lockgate.agent.answer import ANSWERED, Ask, Facts, Speaker
 from lockgate.detectors.judge.scores import (
     MAX_REPLY_CHARS,
     METRICS,
@@ -311,7 +310,7 @@ class _Run:
 async def _answer(speaker: Speaker, question: str) -> tuple[str, Facts]:
     """What the agent says without a past and without a listener; its thoughts are no part of it."""
     async with speaker.open(Ask(question, is_stream=False)) as speech:
-        answer = "".join([piece async for piece in speech])
+        answer = "".join([piece async for piece in speech.pieces])
         return forget_reasoning(answer), speech.facts
 
 

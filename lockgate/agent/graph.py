@@ -8,6 +8,7 @@ A route that is added to lockgate.agent.routes is part of both graphs. LangGraph
 one is built. The nodes get the tools of one run.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,17 +33,17 @@ from lockgate.agent.routes import (
     Routes,
     TurnState,
     build_final_messages,
-    find_route,
 )
-from lockgate.errors import ConfigError, UpstreamError
+from lockgate.errors import ConfigError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Message
 from lockgate.index.fusion import Query
 from lockgate.sessions.turns import Intent, name_topic
-from lockgate.telemetry import Event, agent_step, count_unreadable_label, log_event, name_causes
+from lockgate.telemetry import Event, agent_step, count_unreadable_label, limit_calls, log_event, name_causes
 
 __all__ = ["Graphs", "Tools", "build_final_messages", "build_graph", "build_graphs", "build_prepare_graph"]
 
 CALLER, RULES, EMBEDDING, MODEL = "caller", "rules", "embedding", "model"  # the layers that decide a label, in order
+_TOO_SLOW = "the answer could not be prepared in time"
 CLASSIFY, REFORMULATE, RETRIEVE = "classify", "reformulate", "retrieve"
 
 
@@ -55,10 +56,10 @@ class Tools:
     """What the nodes work with in one run. `speak` is asked by the whole graph only."""
 
     ask: Callable[[Sequence[Message]], Awaitable[str]]
-    guess: Callable[[str], Awaitable[Guess | None]]
-    start_embedding: Callable[[], None]  # the question will be searched for
     search: Callable[[Query], Awaitable[tuple[Document, ...]]]
-    within: Callable[[], Any]  # an async context: the time that is left for preparing
+    until: float  # of the loop's clock: the end of preparing
+    guess: Callable[[str], Awaitable[Guess | None]] | None = None
+    start_embedding: Callable[[], None] | None = None  # the question will be searched for
     intents: tuple[Intent, ...] = ()
     speak: Callable[[TurnState], Awaitable[str]] = _say_nothing
 
@@ -126,32 +127,21 @@ def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:
             graph.add_node(name, node)
     ends: Mapping[str, str] = dict.fromkeys(steps, END) if ends_before_answer else {step: step for step in steps}
     graph.add_edge(START, CLASSIFY)
-    graph.add_conditional_edges(CLASSIFY, partial(_route, routes), _list_ways(routes, ends))
+    ways = {one.label: REFORMULATE if one.retrieves else one.step for one in routes}
+    leads: dict[Hashable, str] = {name: ends.get(name, name) for name in ways.values()}
+    graph.add_conditional_edges(CLASSIFY, partial(_route, ways), leads)
     graph.add_edge(REFORMULATE, RETRIEVE)
-    retrieving = [route.step for route in routes if route.retrieves]
-    graph.add_conditional_edges(RETRIEVE, partial(_route_found, routes), {step: ends[step] for step in retrieving})
+    answering = {one.label: one.step for one in routes if one.retrieves}
+    leads = {step: ends[step] for step in answering.values()}
+    graph.add_conditional_edges(RETRIEVE, partial(_route, answering), leads)
     if not ends_before_answer:
         for step in steps:
             graph.add_edge(step, END)
     return graph.compile()
 
 
-def _list_ways(routes: Routes, ends: Mapping[str, str]) -> dict[Hashable, str]:
-    """Where a label may lead."""
-    return {name: ends.get(name, name) for name in dict.fromkeys(_way(routes, one.label) for one in routes)}
-
-
-def _way(routes: Routes, label: str) -> str:
-    route = find_route(label, routes)
-    return REFORMULATE if route.retrieves else route.step
-
-
-async def _route(routes: Routes, box: _GraphState) -> str:  # async, or the library would give it a thread
-    return _way(routes, box["turn"]["label"])
-
-
-async def _route_found(routes: Routes, box: _GraphState) -> str:
-    return find_route(box["turn"]["label"], routes).step
+async def _route(ways: Mapping[str, str], box: _GraphState) -> str:  # async, or the library would give it a thread
+    return ways[box["turn"]["label"]]
 
 
 def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphState]]]:
@@ -170,8 +160,16 @@ def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
     async def run(box: _GraphState, runtime: _Runtime) -> _GraphState:
         turn, tools = box["turn"], runtime.context
         with agent_step(name):
-            async with tools.within():
-                return {"turn": {**turn, **await work(turn, tools)}}
+            limit_calls(tools.until)
+            try:
+                async with asyncio.timeout_at(tools.until) as limit:
+                    return {"turn": {**turn, **await work(turn, tools)}}
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise TurnFailed(_TOO_SLOW, status=504) from None
+            finally:
+                limit_calls(None)
 
     return run
 
@@ -191,7 +189,7 @@ async def _classify(routes: Routes, state: TurnState, tools: Tools) -> TurnState
     labels = [route.label for route in routes]
     if PLATFORM.label in labels and (ruled := decide_by_rules(question)) is not None:
         return _label(ruled, RULES, question, uses_editor=is_meant)
-    guess = await tools.guess(question)
+    guess = await tools.guess(question) if tools.guess is not None else None
     if guess is not None and guess.label in labels:
         return _label(guess.label, EMBEDDING, question, uses_editor=is_meant, confidence=guess.confidence)
     said = await tools.ask(build_classify_messages(question, tools.intents, routes, has_editor=has_editor))
@@ -215,7 +213,8 @@ def _label(label: str, layer: str, question: str, *, uses_editor: bool, confiden
 async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
     """The words to search for. Without a model the question itself has to do: the answer will tell that it is gone."""
     question = state["question"]
-    tools.start_embedding()
+    if tools.start_embedding is not None:
+        tools.start_embedding()
     try:
         said = await tools.ask(build_rewrite_messages(question, tools.intents))
     except UpstreamError as error:

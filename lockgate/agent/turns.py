@@ -7,30 +7,32 @@ hears that it is complete.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lockgate.agent.answer import (
+    ANSWER_BLOCKED,
     ANSWERED,
     PACE,
+    PROMPT_BLOCKED,
+    Ask,
     Facts,
     Gate,
+    InputTexts,
     ModelCall,
     Pace,
+    Speech,
     collect,
     fail_model,
-    join_whole,
+    join_pieces,
     list_params,
-    list_pieces,
     listen,
 )
 from lockgate.agent.graph import Graphs, Tools
-from lockgate.agent.input_texts import InputTexts
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Library, PendingVector, find_documents
 from lockgate.agent.routes import (
     CONVERSATIONAL_SLOT,
     NOTHING_FOUND,
@@ -40,24 +42,35 @@ from lockgate.agent.routes import (
     build_final_messages,
     find_route,
 )
-from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, State, Store, TurnMachine
-from lockgate.agent.turn_types import Ask, Speech, attend
+from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, Store, TurnMachine
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
-from lockgate.gate.values import Document, Frame, Message
+from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.guard.model_stream import blaming_model, next_burst
 from lockgate.guard.policy import Meter, Policy
-from lockgate.guard.request import CheckedInput, GuardedRequest, Prepared
+from lockgate.guard.request import (
+    CheckedInput,
+    GuardedRequest,
+    InputBlocked,
+    InputRead,
+    ModelStarted,
+    Prepared,
+    Released,
+    fail_check,
+    open_guarded,
+)
 from lockgate.guard.stream import Source
 from lockgate.index.fusion import Query
 from lockgate.interfaces import Embedder, Model, SessionStore
-from lockgate.rag.sources import DocumentReader
+from lockgate.rag.sources import DocumentReader, Library, find_documents
 from lockgate.sessions.turns import (
     ASSISTANT,
     SYSTEM,
     USER,
     AbortedTurn,
+    Intent,
     Past,
     Said,
+    SessionKey,
     Turn,
     list_intents,
     recall,
@@ -65,13 +78,35 @@ from lockgate.sessions.turns import (
 )
 from lockgate.store_tasks import see_through
 from lockgate.task_groups import Group, run_group
-from lockgate.telemetry import Event, agent_step, limit_calls, log_event, name_causes, observe_turn
+from lockgate.telemetry import Event, agent_step, log_event, name_causes, observe_turn
 
-_TOO_SLOW = "the answer could not be prepared in time"
 _NO_STORE = "the session store is not available"
 _OWN_TEXTS = 5  # of a turn before the messages that its client sent: the question, the editor's three, the account
 _NOTE_S = 1.0  # for the note about a turn that came to no end
 _MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
+
+
+class PendingVector:
+    """A vector that is being made. Cancelling one who awaits it does not cancel it."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: asyncio.Future[Sequence[float]] = asyncio.get_running_loop().create_future()
+
+    async def fill(self, embedder: Embedder, question: str) -> None:
+        """Make it. A failure is for those who await it, if anybody does."""
+        try:
+            [vector] = await embedder.embed([question])
+            self._made.set_result(vector)
+        except Exception as error:  # noqa: BLE001 - an embedder may be somebody else's code
+            self._made.set_exception(error)
+            self._made.exception()
+        finally:
+            self._made.cancel()  # of one that was left, nobody will hear
+
+    def __await__(self) -> Generator[Any, None, Sequence[float]]:
+        return asyncio.shield(self._made).__await__()
 
 
 class Memory(NamedTuple):
@@ -94,8 +129,8 @@ class Agent:
     memory: Memory
     guarding: Callable[[], Policy]
     gate: Gate
-    guess: Callable[[str], Awaitable[Guess | None]]
-    note_label: Callable[[str, str, str, float | None], None]
+    guess: Callable[[str], Awaitable[Guess | None]] | None = None
+    note_label: Callable[[str, str, str, float | None], None] | None = None
     embedder: Embedder | None = None
     pace: Pace = PACE
     prepare_s: float = 30.0
@@ -105,15 +140,12 @@ class Agent:
         """The parameters that both of its models take."""
         return list_params(self.main) & list_params(self.conversational)
 
-    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
-        """A turn of a conversation."""
-        return attend(_Turn(self, ask))
-
-    def check_label(self, label: str) -> None:
-        """A label that a caller declares is one of the table; raises InvalidRequest."""
-        labels = [route.label for route in self.routes]
-        if label and label not in labels:
-            raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
+    @asynccontextmanager
+    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
+        """A turn of a conversation; leaving the context ends it."""
+        turn = _Turn(self, ask)
+        async with aclosing(turn.run()) as pieces:
+            yield Speech(turn.facts, pieces)
 
 
 class _Turn:
@@ -130,28 +162,32 @@ class _Turn:
         self._question = ""
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
         self._past = Past()
-        self._guarding = Policy()
+        self._intents: tuple[Intent, ...] = ()
+        self._policy = Policy()
         self._meter = Meter(is_on=False)
         self._group: Group | None = None
         self._vector: PendingVector | None = None
 
     async def run(self) -> AsyncGenerator[str, None]:
         """The turn's pieces; also notes how it ended."""
-        agent, key = self._agent, self._ask.session
-        agent.check_label(self._ask.label)
-        async with nullcontext() if key is None else _reaching_store(agent.memory.store.hold(key)):
+        ask, store = self._ask, self._agent.memory.store
+        labels = [route.label for route in self._agent.routes]
+        if ask.label and ask.label not in labels:
+            raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
+        async with nullcontext() if ask.session is None else _reaching_store(store.hold(ask.session)):
             self._started = self._clock()
             try:
-                async with aclosing(self._say()) as pieces:
+                if ask.session is not None:
+                    self._past = await self._load(ask.session)
+                self._machine.load(self._past.repeated)
+                async with aclosing(self._say() if ask.is_stream else join_pieces(self._say())) as pieces:
                     async for piece in pieces:
                         if not self._machine.said.has_begun:
                             self.facts.first_token_ms = self._elapsed_ms()
                         self._machine.say(piece)
                         yield piece
-                self._note_input()
                 await self._carry_out(self._machine.finish(is_answered=self.facts.outcome == ANSWERED))
             except BaseException as error:
-                self._note_input()
                 effects = self._break_off(error)
                 self._observe()
                 await self._carry_out(effects)
@@ -161,37 +197,46 @@ class _Turn:
     def _elapsed_ms(self) -> int:
         return int((self._clock() - self._started) * 1000)
 
-    async def _say(self) -> AsyncGenerator[str, None]:
-        ask, memory = self._ask, self._agent.memory
+    async def _load(self, session: SessionKey) -> Past:
+        memory = self._agent.memory
         try:
-            if ask.session is not None:
-                self._past = await memory.store.load(ask.session, max(memory.max_messages // 2, 1), ask.request_id)
+            return await memory.store.load(session, max(memory.max_messages // 2, 1), self._ask.request_id)
         except UpstreamError as error:
             raise _fail_store(error) from error
-        self._machine.load(self._past.repeated)
-        policy, is_whole = self._agent.guarding(), not ask.is_stream
-        self._guarding, self._meter = policy, policy.open_meter()
-        request = GuardedRequest(
-            policy,
-            self._meter,
-            self._texts.input,
-            self._prepare,
-            partial(self._agent.gate.plan, is_whole=is_whole),
-            self._agent.gate.chunking,
-        )
-        pieces = list_pieces(request, self.facts, agent_step("stream"))
-        if is_whole:
-            yield await join_whole(pieces)
-        else:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    yield piece
-        located = self._texts.locate(self.facts.found_in_prompt)
-        self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
+
+    async def _say(self) -> AsyncGenerator[str, None]:
+        """The pieces of the guarded answer; the facts learn what was found and how it ended."""
+        facts, gate, texts = self.facts, self._agent.gate, self._texts
+        policy = self._policy = self._agent.guarding()
+        meter = self._meter = policy.open_meter()
+        if meter.is_on:
+            facts.receipt, facts.excused, facts.pseudonyms = meter.receipt, meter.excused, meter.names.values
+        facts.grounding = frozenset([one.guard.id for one in policy.grounding])
+        plan = partial(gate.plan, is_whole=not self._ask.is_stream)
+        request = GuardedRequest(policy, meter, texts.input, self._prepare, plan, gate.chunking)
+        request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
+        try:
+            async with open_guarded(request) as events, AsyncExitStack() as stack:
+                async for event in events:
+                    if isinstance(event, Released):
+                        if piece := facts.take(event):
+                            yield piece
+                    elif isinstance(event, ModelStarted):
+                        stack.enter_context(agent_step("stream"))
+                    elif isinstance(event, InputRead | InputBlocked):
+                        self._note_found(event.input.found)
+                        if isinstance(event, InputRead):
+                            self._machine.read()
+                        else:
+                            facts.outcome = PROMPT_BLOCKED
+                            yield policy.fallback
+        except UpstreamError as error:  # the model's own have other names
+            raise fail_check(error) from error
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """The graph as far as the answer; a repeated request gets the stored answer."""
-        facts, state = self.facts, self._begin(self._texts.split(checked))
+        facts, texts = self.facts, self._texts
+        state = self._begin(texts.mask(checked.masks) if checked.masks else texts.texts)
         repeated = self._machine.prepare(self._question)
         if repeated is not None:
             facts.is_repeated, facts.tokens = True, 1
@@ -222,6 +267,7 @@ class _Turn:
             history = recall_sent(before, memory.max_messages, memory.max_tokens)
         else:
             history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
+            self._intents = list_intents(self._past.turns)
         return {
             "question": self._question,
             "declared": self._ask.label,
@@ -235,29 +281,16 @@ class _Turn:
         tools = Tools(
             ask=self._ask_main,
             guess=self._agent.guess,
-            start_embedding=self._start_embedding,
+            start_embedding=None if self._agent.embedder is None else self._start_embedding,
             search=self._search,
-            within=self._within,
-            intents=list_intents(self._past.turns),
+            until=self._prepare_until,
+            intents=self._intents,
         )
         try:
             async with run_group() as self._group:
                 return await self._agent.graphs.run(state, tools)
         except UpstreamError as error:
             raise fail_model(self._agent.main, error) from error
-
-    @asynccontextmanager
-    async def _within(self) -> AsyncIterator[None]:
-        limit_calls(self._prepare_until)
-        try:
-            async with asyncio.timeout_at(self._prepare_until) as limit:
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise TurnFailed(_TOO_SLOW, status=504) from None
-        finally:
-            limit_calls(None)
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
         """What the main model says to a question of ours; nobody hears it."""
@@ -273,7 +306,7 @@ class _Turn:
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
         query = query._replace(vector=self._vector)
-        reader = DocumentReader(self._guarding, self._meter)
+        reader = DocumentReader(self._policy, self._meter)
         self.facts.inspected = reader.inspected
         return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 
@@ -286,9 +319,12 @@ class _Turn:
 
     # The end.
 
-    def _note_input(self) -> None:
-        if self.facts.has_read_input and self._machine.state is State.READING:
-            self._machine.read()
+    def _note_found(self, found: Sequence[Detection]) -> None:
+        """What was found in the input, as one text and by the number of the client's message."""
+        self.facts.found_in_prompt = found
+        if found:
+            located = self._texts.locate(found)
+            self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
 
     def _break_off(self, error: BaseException) -> list[Effect]:
         """What the turn leaves that ends with this error."""
@@ -304,7 +340,7 @@ class _Turn:
                 await self._carry_out(await see_through(self._store(effect.turn)))
             elif isinstance(effect, NoteAborted):
                 await see_through(self._note_aborted(effect.turn))
-            elif isinstance(effect, NoteLabel):
+            elif isinstance(effect, NoteLabel) and self._agent.note_label is not None:
                 label = effect.label
                 self._agent.note_label(effect.question, label.label, label.layer, label.confidence)
 

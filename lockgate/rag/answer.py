@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
@@ -270,7 +271,7 @@ class _Run:
         self, place: int, source: NamedSource, prompt: str, reader: DocumentReader, until: float
     ) -> None:
         limit = self._question.top_k
-        retrieval = await reader.ask(source.path, lambda: source.open().search(prompt, limit), until)
+        retrieval = await reader.ask(source.path, partial(source.source.search, prompt, limit), until)
         self._retrieved[place] = retrieval
         self._unheard.put_nowait(retrieval)
 

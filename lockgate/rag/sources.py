@@ -19,7 +19,10 @@ from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
 from lockgate.guard.detect import detect_contents
 from lockgate.guard.policy import Meter, Policy
-from lockgate.interfaces import DataSource
+from lockgate.guard.request import fail_check
+from lockgate.index.fusion import Query, fuse
+from lockgate.index.hits import SIMILARITY
+from lockgate.interfaces import DataSource, HybridSource
 from lockgate.task_groups import run_together
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
 
@@ -34,10 +37,18 @@ MAX_LOGGED_CHARS = 200
 
 
 class NamedSource(NamedTuple):
-    """How a source is cited, and what makes it when it is asked."""
+    """A source, and how it is cited."""
 
     path: str
-    open: Callable[[], DataSource]
+    source: DataSource
+
+
+class Library(NamedTuple):
+    """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
+
+    sources: Sequence[NamedSource] = ()
+    passages: int = 8
+    min_similarity: float = 0.0
 
 
 class Status(StrEnum):
@@ -206,6 +217,40 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
         **({"reason": reason} if reason else {}),
     )
     return retrieval
+
+
+async def find_documents(wanted: Query, library: Library, reader: DocumentReader, until: float) -> tuple[Document, ...]:
+    """The best documents first, only those that may be used, until that time of the loop's clock."""
+    if not library.sources:
+        return ()
+    searches = [(one.path, partial(_search, one, wanted, library.passages)) for one in library.sources]
+    try:
+        retrievals = await run_together([partial(reader.ask, *one, until) for one in searches], len(searches))
+    except UpstreamError as error:  # of a detector: sources tell theirs otherwise
+        raise fail_check(error) from error
+    kept = [retrieval.documents for retrieval in retrievals]
+    if library.min_similarity:
+        kept = [tuple([one for one in found if _is_near(one, library.min_similarity)]) for found in kept]
+    if len(kept) == 1:
+        documents = kept[0][: library.passages]
+    else:  # by rank, for their scores mean different things
+        ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
+        documents = tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
+    reader.note_used(documents)
+    return documents
+
+
+async def _search(named: NamedSource, wanted: Query, limit: int) -> Sequence[Document]:
+    """What a source finds, with keywords if it takes them."""
+    if isinstance(named.source, HybridSource):
+        return await named.source.search_both(wanted, limit)
+    return await named.source.search(wanted.question, limit)
+
+
+def _is_near(document: Document, min_similarity: float) -> bool:
+    """Whether a document is near enough; one whose source tells no similarity is."""
+    similarity = (document.metadata or {}).get(SIMILARITY)
+    return not isinstance(similarity, int | float) or similarity >= min_similarity
 
 
 def merge_documents(retrievals: Iterable[Retrieval]) -> list[Document]:

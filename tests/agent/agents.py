@@ -6,16 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockgate.agent.answer import Facts, Gate, Pace
+from lockgate.agent.answer import Ask, Facts, Gate, Pace, Speaker
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Library
 from lockgate.agent.routes import ROUTES, Routes
-from lockgate.agent.turn_types import Ask, Speaker
 from lockgate.agent.turns import Agent, Memory
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.guard.policy import Chunking, Policy
-from lockgate.rag.sources import NamedSource
+from lockgate.rag.sources import Library, NamedSource
 from lockgate.sessions.turns import SessionKey
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel
 from tests.lane_plans import plan_lanes
@@ -95,7 +93,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         graphs=build_graphs(routes),
         main=build_main(),
         conversational=ScriptedModel(["You ", "are ", "welcome."]),
-        library=Library([NamedSource("docs", lambda: source)]),
+        library=Library([NamedSource("docs", source)]),
         memory=Memory(MemorySessionStore()),
         guarding=Policy,
         gate=Gate(plan_lanes, chunking),
@@ -110,7 +108,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
 async def converse(speaker: Speaker, ask: Ask) -> tuple[list[str], Facts]:
     """All pieces of a turn, and its facts."""
     async with speaker.open(ask) as speech:
-        pieces = [piece async for piece in speech]
+        pieces = [piece async for piece in speech.pieces]
         return pieces, speech.facts
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from lockgate.agent import answer as speaking
-from lockgate.agent.answer import Pace
+from lockgate.agent.answer import Ask, Pace
 from lockgate.agent.labels import Guess
-from lockgate.agent.retrieval import Library
 from lockgate.agent.routes import Editor, choose_routes
-from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.errors import HeldTooMuch, InvalidRequest, TurnFailed, Unavailable
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.rag.sources import NamedSource
+from lockgate.rag.sources import Library, NamedSource
 from lockgate.sessions.turns import Turn
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedModel
 from tests.agent.agents import KEY, PASSAGES, AskedModel, WaitingModel, build_agent, build_main, converse, turns_of
@@ -36,7 +34,7 @@ async def test_a_turn_is_stored_when_its_last_piece_has_been_heard(*, is_stream:
     agent = build_agent(memory=Memory(store))
     async with agent.open(TALK._replace(is_stream=is_stream)) as speech:
         pieces = []
-        async for piece in speech:
+        async for piece in speech.pieces:
             pieces.append(piece)
             assert await turns_of(store) == []
         assert await turns_of(store) == [("Thanks!", "You are welcome.")]
@@ -47,7 +45,7 @@ async def test_each_chunk_of_the_model_is_a_piece_before_the_next_is_made() -> N
     model = WaitingModel()
     agent = build_agent(conversational=model)
     async with agent.open(TALK) as speech:
-        pieces = aiter(speech)
+        pieces = speech.pieces
         for number in range(5):
             model.permits.release()
             assert await anext(pieces) == f"t{number} "
@@ -57,7 +55,7 @@ async def test_a_listener_that_leaves_stops_the_model_and_the_turn_is_forgotten(
     store, model = MemorySessionStore(), WaitingModel()
     agent = build_agent(conversational=model, memory=Memory(store))
     async with agent.open(TALK) as speech:
-        pieces = aiter(speech)
+        pieces = speech.pieces
         for _ in range(3):
             model.permits.release()
             await anext(pieces)
@@ -107,7 +105,7 @@ async def test_a_second_turn_of_a_session_waits_for_the_first() -> None:
     talk = AskedModel(lambda _: ["second"])
     second = build_agent(conversational=talk, memory=Memory(store))
     async with first.open(TALK) as speech:
-        pieces = aiter(speech)
+        pieces = speech.pieces
         model.permits.release()
         await anext(pieces)
         waiting = asyncio.ensure_future(converse(second, TALK._replace(question="And?")))
@@ -137,7 +135,7 @@ async def test_a_model_that_fails_later_leaves_what_it_said_and_no_turn() -> Non
     heard = []
     with pytest.raises(TurnFailed):
         async with agent.open(TALK) as speech:
-            async for piece in speech:
+            async for piece in speech.pieces:
                 heard += [piece]
     assert heard == ["one ", "two"]
     assert await turns_of(store) == []
@@ -303,7 +301,7 @@ class HybridSource(ScriptedDataSource):
 
 async def test_words_are_searched_by_keywords_and_meaning_by_the_question() -> None:
     source = HybridSource(PASSAGES)
-    agent = build_agent(library=Library([NamedSource("docs", lambda: source)]))
+    agent = build_agent(library=Library([NamedSource("docs", source)]))
     _, facts = await converse(agent, Ask("What is the port?"))
     assert source.questions[0] == "port number|What is the port?"
     assert [one.source for one in facts.documents] == ["docs", "docs"]
@@ -312,8 +310,8 @@ async def test_words_are_searched_by_keywords_and_meaning_by_the_question() -> N
 async def test_several_sources_are_asked_at_once_and_one_may_fail() -> None:
     good, bad = ScriptedDataSource(PASSAGES), ScriptedDataSource([], error=Unavailable("x", "y"))
     other = ScriptedDataSource([Document("Other", "More.", 0.1)])
-    library = Library([NamedSource(name, lambda one=one: one) for name, one in  # type: ignore[misc]
-                       (("a", good), ("b", bad), ("c", other))], passages=2)  # fmt: skip
+    sources = [NamedSource("a", good), NamedSource("b", bad), NamedSource("c", other)]
+    library = Library(sources, passages=2)
     _, facts = await converse(build_agent(library=library), Ask("What is the port?"))
     assert [one.title for one in facts.documents] == ["Ports", "Other"]
 
@@ -323,7 +321,7 @@ async def test_documents_below_the_floor_are_left_out() -> None:
     far = Document("Far", "b", 0.2, {"similarity": 0.1})
     unknown = Document("Unknown", "c", 0.05)
     source = ScriptedDataSource([near, far, unknown])
-    library = Library([NamedSource("docs", lambda: source)], min_similarity=0.3)
+    library = Library([NamedSource("docs", source)], min_similarity=0.3)
     _, facts = await converse(build_agent(library=library), Ask("q"))
     assert [one.title for one in facts.documents] == ["Near", "Unknown"]
 
@@ -416,7 +414,7 @@ class VectorSource(ScriptedDataSource):
 
 async def test_the_questions_vector_is_made_once_and_beside_the_rewrite() -> None:
     embedder = CountingEmbedder()
-    sources = [NamedSource(name, lambda: VectorSource(PASSAGES)) for name in ("a", "b")]
+    sources = [NamedSource(name, VectorSource(PASSAGES)) for name in ("a", "b")]
     agent = build_agent(embedder=embedder, library=Library(sources))
     _, facts = await converse(agent, Ask("What is the port?"))
     assert (embedder.texts, facts.passages) == (["What is the port?"], 4)
@@ -427,7 +425,7 @@ async def test_the_questions_vector_is_made_once_and_beside_the_rewrite() -> Non
 async def test_an_embedder_that_fails_fails_only_the_search_by_meaning() -> None:
     broken = CountingEmbedder(Unavailable("embedder", "gone"))
     good = ScriptedDataSource(PASSAGES)
-    sources = [NamedSource("a", lambda: VectorSource(PASSAGES)), NamedSource("b", lambda: good)]
+    sources = [NamedSource("a", VectorSource(PASSAGES)), NamedSource("b", good)]
     _, facts = await converse(build_agent(embedder=broken, library=Library(sources)), Ask("q"))
     assert {one.source for one in facts.documents} == {"b"}
 
@@ -446,5 +444,5 @@ async def test_whoever_leaves_takes_the_embedding_along() -> None:
 async def test_without_a_floor_no_document_is_too_far() -> None:
     far = Document("Far", "b", 0.2, {"similarity": -0.4})
     source = ScriptedDataSource([far])
-    _, facts = await converse(build_agent(library=Library([NamedSource("docs", lambda: source)])), Ask("q"))
+    _, facts = await converse(build_agent(library=Library([NamedSource("docs", source)])), Ask("q"))
     assert [one.title for one in facts.documents] == ["Far"]

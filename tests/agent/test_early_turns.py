@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.turn_types import Ask
+from lockgate.agent.answer import Ask
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, Unavailable
 from lockgate.gate.receipts import Outcome, Part
@@ -92,7 +92,7 @@ async def test_a_turn_that_is_blocked_while_it_is_prepared_is_not_remembered() -
     agent = build_agent(main=main, memory=Memory(store), guarding=lambda: guarding(detector))
     agent = replace(
         agent,
-        library=agent.library._replace(sources=[agent.library.sources[0]._replace(open=lambda: source)]),
+        library=agent.library._replace(sources=[agent.library.sources[0]._replace(source=source)]),
     )
     task = asyncio.ensure_future(converse(agent, Ask("How long?", KEY)))
     await until(lambda: source.questions)

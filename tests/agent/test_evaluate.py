@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Facts
+from lockgate.agent.answer import Ask, Facts, Speaker, Speech
 from lockgate.agent.evaluate import (
     EvaluationRequest,
     EvaluationSetup,
@@ -22,7 +22,6 @@ from lockgate.agent.evaluate import (
     evaluate,
     load_questions,
 )
-from lockgate.agent.turn_types import Ask, Speaker
 from lockgate.detectors.judge.scores import CONTEXT_PRECISION, METRICS, Sample, Scores, build_task
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest, Unavailable
 from lockgate.gate.values import Document, Frame, Message
@@ -63,28 +62,21 @@ class Answering:
         self._facts = facts or Facts(documents=DOCUMENTS)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator["Said"]:
+    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         self.asked.append(ask)
         try:
-            yield Said(self._scripted.get(ask.question, "It is so."), self._facts, self.pause)
+            yield Speech(self._facts, self._say(self._scripted.get(ask.question, "It is so.")))
         finally:
             self.open_now -= 1
 
-
-class Said:
-    def __init__(self, words: str | Exception, facts: Facts, pause: Pause) -> None:
-        self.facts = facts
-        self._words = words
-        self._pause = pause
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        await self._pause()
-        if isinstance(self._words, Exception):
-            raise self._words
+    async def _say(self, words: str | Exception) -> AsyncIterator[str]:
+        await self.pause()
+        if isinstance(words, Exception):
+            raise words
         yield "<think>hm</think>"
-        yield self._words
+        yield words
 
 
 class ScriptedJudge:

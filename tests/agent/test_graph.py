@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lockgate.agent.answer import Ask
 from lockgate.agent.graph import build_final_messages, build_graph, build_prepare_graph
 from lockgate.agent.routes import (
     CODE_GENERATION,
@@ -18,7 +19,6 @@ from lockgate.agent.routes import (
     Route,
     choose_routes,
 )
-from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.gate.values import Message
 from lockgate.sessions.turns import Turn
@@ -100,7 +100,7 @@ async def test_the_first_phase_generates_nothing() -> None:
     main = build_main()
     agent = build_agent(main=main)
     async with agent.open(Ask("What is the port?")) as speech:
-        await anext(aiter(speech))
+        await anext(speech.pieces)
         assert main.streamed == [False, False, True]  # a label, keywords, and then the answer
 
 

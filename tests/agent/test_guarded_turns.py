@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.retrieval import Library
+from lockgate.agent.answer import Ask
 from lockgate.agent.routes import Editor, choose_routes
-from lockgate.agent.turn_types import Ask
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, Unavailable
 from lockgate.gate.values import Message
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.policy import Policy
-from lockgate.rag.sources import NamedSource
+from lockgate.rag.sources import Library, NamedSource
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.agent.agents import KEY, PASSAGES, WaitingModel, build_agent, build_main, converse, turns_of
 from tests.waits import linger
@@ -54,7 +53,7 @@ async def test_a_masked_question_is_masked_for_everybody() -> None:
         main=main,
         memory=Memory(store),
         guarding=lambda: guarding,
-        library=Library([NamedSource("docs", lambda: source)]),
+        library=Library([NamedSource("docs", source)]),
     )
     await converse(agent, Ask("the secret port", KEY, editor=Editor("a secret file", "", "")))
     told = "".join(one.text for asked in main.asked for one in asked) + "".join(source.questions)
@@ -113,7 +112,7 @@ async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
     model, slow = WaitingModel(), ScriptedDetector(delay_s=0.0)
     guarding = build_guarding(output=[guard(slow)], on_output=Action.BLOCK)
     agent = build_agent(conversational=model, guarding=lambda: guarding)
-    async with agent.open(TALK) as speech, aclosing(speech.__aiter__()) as pieces:  # type: ignore[type-var]
+    async with agent.open(TALK) as speech, aclosing(speech.pieces) as pieces:  # type: ignore[type-var]
         first = asyncio.ensure_future(anext(pieces))
         for _ in range(5):
             model.permits.release()

@@ -98,8 +98,8 @@ def test_no_event_is_read_behind_the_end_or_a_failure_and_no_piece_is_empty() ->
         assert not reader.has_events
         assert reader.feed(f"data: a\n\ndata: {last}\n\ndata: b\n\n".encode()) == ["a"]
         assert reader.feed(b"data: c\n\n") == reader.finish() == []
-        assert reader.has_events
-        assert (reader.is_done, reader.failure) == ((True, None) if last == DONE else (False, last))
+        ended = (True, True, None) if last == DONE else (True, False, last)
+        assert (reader.has_events, reader.is_done, reader.failure) == ended
 
 
 def test_a_stream_that_breaks_off_ends_its_last_event() -> None:

@@ -161,7 +161,7 @@ def test_index_files_follow_the_documents(data_dir: Path, tmp_path: Path) -> Non
 
 async def _find(settings: Settings, source: str, question: str) -> list[str]:
     async with open_gateway(replace(settings, models={}, detectors={}, policies={})) as gateway:
-        return [one.text for one in await gateway.opened.sources[source].open().search(question, 3)]
+        return [one.text for one in await gateway.opened.sources[source].source.search(question, 3)]
 
 
 def test_documents_of_ones_own_have_index_files_of_their_own(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from lockgate.agent.turn_types import Ask
+from lockgate.agent.answer import Ask
 from lockgate.agent.turns import Memory
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document

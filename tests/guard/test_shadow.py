@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.turn_types import Ask
+from lockgate.agent.answer import Ask
 from lockgate.agent.turns import Memory
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
@@ -168,7 +168,7 @@ async def test_no_word_of_a_turn_in_shadow_waits_for_a_detector() -> None:
     speaker = make_agent(guarding, store)
     detector.may_read.clear()
     async with speaker.open(TALK) as speech:
-        pieces = speech.__aiter__()
+        pieces = speech.pieces
         assert [await anext(pieces) for _ in SAID] == SAID
         detector.may_read.set()
         assert [piece async for piece in pieces] == []
@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_while_detectors_read_beside_leaves_nothing_b
     guarding = shadow(Action.STOP, input=(), documents=(), output=[guard("out", detector, 3)])
     speaker = build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guarding)
     async with speaker.open(TALK) as speech:
-        pieces = speech.__aiter__()
+        pieces = speech.pieces
         assert await anext(pieces) == SAID[0]
         await detector.is_reading.wait()
     assert (model.closed, detector.cancelled > 0) == (1, True)

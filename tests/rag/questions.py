@@ -64,7 +64,7 @@ def _self(part: Any) -> Any:
 
 
 def ask(model: ScriptedModel, *sources: ScriptedDataSource, **more: Any) -> Question:
-    named = [NamedSource(f"o/s{place}", partial(_self, one)) for place, one in enumerate(sources)]
+    named = [NamedSource(f"o/s{place}", one) for place, one in enumerate(sources)]
     question = Question("How long?", named, partial(_self, model), "mo/llm", STREAMED, 5, LIMITS, plan_lanes)
     return question._replace(**more)
 

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockgate.agent.answer import BASIC_PARAMS, Facts
-from lockgate.agent.turn_types import Ask, Speaker, Speech
+from lockgate.agent.answer import BASIC_PARAMS, Ask, Facts, Speaker, Speech
 from lockgate.api.openai.turn_routes import AgentRoutes, tell_version
 from lockgate.config.settings import Settings
 from lockgate.interfaces import Backend
@@ -17,15 +16,6 @@ from lockgate.server.app import App, Routes
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 OLLAMA_CHAT, OLLAMA_TEXT, TAGS, VERSION = "/api/chat", "/api/generate", "/api/tags", "/api/version"
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-
-
-class _Said:
-    def __init__(self, facts: Facts, pieces: AsyncIterator[str]) -> None:
-        self.facts = facts
-        self._pieces = pieces
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self._pieces
 
 
 @dataclass
@@ -48,7 +38,7 @@ class ScriptedSpeaker:
         self.asked.append(ask)
         before = self.stored
         try:
-            yield _Said(self.facts, self._say())
+            yield Speech(self.facts, self._say())
         finally:
             self.left += self.stored == before
 

@@ -125,9 +125,7 @@ class ChatRoutes:
         streams = is_stream and settings.model_streaming
         return Question(
             prompt=request.prompt,
-            sources=[
-                NamedSource(one.path, partial(upstreams.source, one, correlation_id, threshold)) for one in sources
-            ],
+            sources=[NamedSource(one.path, upstreams.source(one, correlation_id, threshold)) for one in sources],
             model=partial(upstreams.model, model, correlation_id),
             model_path=model.path,
             params={"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},

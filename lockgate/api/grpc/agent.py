@@ -12,10 +12,9 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from lockgate.agent.answer import Facts
+from lockgate.agent.answer import Ask, Facts, Speaker, Speech
 from lockgate.agent.evaluate import EvaluationRequest, evaluate
 from lockgate.agent.routes import Editor
-from lockgate.agent.turn_types import Ask, Speaker, Speech
 from lockgate.api.grpc.port import Calls, Context, GrpcPort, Line, Method, Services, read_metadata
 from lockgate.api.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
 from lockgate.api.turn_values import check_session_id, decode_text, read_request_id, refuse
@@ -96,7 +95,7 @@ class AgentMethods:
     async def _ask(self, request: AgentRequest, context: Context, caller: str) -> None:
         ask = self._read(request, context, caller, is_stream=False)
         async with self._agent.open(ask) as speech:
-            text = "".join([piece async for piece in speech])
+            text = "".join([piece async for piece in speech.pieces])
             _note_piece(speech, text)
             _tell_facts(context, speech, ask)
         answer_started(200, is_stream=False)
@@ -105,7 +104,7 @@ class AgentMethods:
     async def _stream(self, request: AgentRequest, context: Context, caller: str) -> None:
         ask = self._read(request, context, caller, is_stream=True)
         async with self._agent.open(ask) as speech:
-            async for piece in speech:
+            async for piece in speech.pieces:
                 answer_started(200, is_stream=True)
                 await context.write(AgentResponse(text=piece))
                 _note_piece(speech, piece)

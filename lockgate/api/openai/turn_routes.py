@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
-from lockgate.agent.answer import ANSWERED, Facts
-from lockgate.agent.turn_types import Ask, Speaker
+from lockgate.agent.answer import ANSWERED, Ask, Facts, Speaker
 from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER, wants
@@ -216,7 +215,7 @@ def _build_ask(exchange: Exchange, wanted: Wanted, found: FoundAgent) -> Ask:
 async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: TurnFormat, scribe: Scribe) -> None:
     """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
     async with speaker.open(ask) as speech:
-        pieces, facts = aiter(speech), speech.facts
+        facts, pieces = speech
         piece = await anext(pieces, None)
         scribe.account = Account(facts.receipt, facts.pseudonyms if wants(exchange, MAPPING_HEADER) else None)
         if ask.is_stream:
