@@ -53,7 +53,7 @@ def test_the_question_is_the_last_message_of_the_user_and_what_follows_is_left_o
         {"role": "assistant", "content": "It is"},
     ]
     wanted = chat(sent)
-    assert wanted.question == "Two\nlines?"
+    assert wanted.sent[-1].text == "Two\nlines?"
     assert wanted.sent == (
         Message("system", "Be kind."),
         Message("user", "One?"),

@@ -93,11 +93,6 @@ class Wanted(NamedTuple):
     params: Mapping[str, Any] = MappingProxyType({})
     tells_usage: bool = False
 
-    @property
-    def question(self) -> str:
-        """What is asked."""
-        return self.sent[-1].text
-
 
 class Scribe(Protocol):
     """Writes one answer in one format. `account` and `warnings` are reported at its end."""
@@ -164,21 +159,27 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def build_wanted(
-    request: AgentRequest, sent: tuple[Message, ...], params: Mapping[str, Any], *, is_stream: bool
+    request: AgentRequest,
+    sent: tuple[Message, ...],
+    params: Mapping[str, Any],
+    *,
+    is_stream: bool,
+    tells_usage: bool = False,
 ) -> Wanted:
     """What a request wants, of its own fields and of those that all have."""
-    session_id = request.session_id or ""
-    check_session_id(session_id)
-    editor, account = read_user(request.user or "")
+    if request.session_id:
+        check_session_id(request.session_id)
+    editor, account = read_user(request.user) if request.user else (Editor(), "")
     return Wanted(
         request.model,
         sent,
         is_stream,
-        session_id,
+        request.session_id or "",
         request.query_type or "",
         editor,
         account,
         params,
+        tells_usage,
     )
 
 
@@ -206,21 +207,16 @@ def read_prompt(prompt: str, system: str = "") -> tuple[Message, ...]:
 
 
 def _read_message(place: int, message: AgentMessage) -> Message:
-    role = ROLES.get(message.role)
+    role, content = ROLES.get(message.role), message.content
     if role is None or message.tool_calls:
         what = "tool calls" if role else f"role `{message.role}`"
         raise InvalidRequest(
             f"messages[{place}]: {what} cannot be used here; roles are user, assistant, system and developer"
         )
-    return Message(role, _read_content(place, message))
-
-
-def _read_content(place: int, message: AgentMessage) -> str:
-    content = message.content
     parts = content if isinstance(content, list) else []
     if message.images or any(part.type != "text" or part.text is None for part in parts):
         raise InvalidRequest(f"messages[{place}]: only text is supported")
-    return content if isinstance(content, str) else "\n".join(part.text or "" for part in parts)
+    return Message(role, content if isinstance(content, str) else "\n".join(part.text or "" for part in parts))
 
 
 # Fields of ours.
@@ -231,7 +227,12 @@ def read_user(user: str) -> tuple[Editor, str]:
 
     Any other `user` is the name of one, which is not needed here.
     """
-    fields = _read_object(user)
+    if not user.lstrip().startswith("{"):
+        return Editor(), ""
+    try:
+        fields = decode_fields(user)
+    except (ValueError, RecursionError):
+        return Editor(), ""
     told = [fields.get(name) for name in _EDITOR_FIELDS]
     for name, value in zip(_EDITOR_FIELDS, told, strict=True):
         if not isinstance(value, str | None):
@@ -241,13 +242,3 @@ def read_user(user: str) -> tuple[Editor, str]:
         raise refuse(f"user.{_ACCOUNT_FIELD}", "must be an object")
     texts = [decode_text(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, told, strict=True)]
     return Editor(*texts), msgspec.json.encode(account).decode() if account else ""
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    if not text.lstrip().startswith("{"):
-        return {}
-    try:
-        fields: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    except (ValueError, RecursionError):
-        return {}
-    return fields

@@ -24,6 +24,7 @@ from lockgate.api.openai.turn_fields import (
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidRequest
+from lockgate.gate.values import Message
 
 _MAX_TEMPERATURE = 2.0
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -81,13 +82,13 @@ _CHAT, _TEXT = Shape(AgentChat), Shape(AgentText)
 def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
     """A request of chat completions to a model that takes these parameters."""
     request = _CHAT.decode(raw)
-    return _want(request, read_messages(request.messages), _read_params(request, raw, takes))
+    return _read(request, raw, takes, read_messages(request.messages))
 
 
 def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
     """A request of text completions to a model that takes these parameters."""
     request = _TEXT.decode(raw)
-    return _want(request, read_prompt(find_prompt(request.prompt)), _read_params(request, raw, takes))
+    return _read(request, raw, takes, read_prompt(find_prompt(request.prompt)))
 
 
 def find_prompt(prompt: str | list[str]) -> str:
@@ -98,7 +99,7 @@ def find_prompt(prompt: str | list[str]) -> str:
     return prompts[0]
 
 
-def _read_params(request: _Completion, raw: bytes, takes: frozenset[str]) -> dict[str, Any]:
+def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[Message, ...]) -> Wanted:
     fields = decode_fields(raw)
     refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
     if request.max_completion_tokens is not None:
@@ -108,13 +109,14 @@ def _read_params(request: _Completion, raw: bytes, takes: frozenset[str]) -> dic
         raise InvalidRequest("`max_tokens` must be at least 1")
     if request.temperature is not None and not 0 <= request.temperature <= _MAX_TEMPERATURE:
         raise InvalidRequest("`temperature` must be between 0 and 2")
-    return choose_params(fields, takes)
-
-
-def _want(request: _Completion, sent: Any, params: Mapping[str, Any]) -> Wanted:
-    wanted = build_wanted(request, sent, params, is_stream=bool(request.stream))
     options = request.stream_options
-    return wanted._replace(tells_usage=bool(options and options.include_usage))
+    return build_wanted(
+        request,
+        sent,
+        choose_params(fields, takes),
+        is_stream=bool(request.stream),
+        tells_usage=bool(options and options.include_usage),
+    )
 
 
 class ChatScribe:
@@ -123,6 +125,7 @@ class ChatScribe:
     _prefix: ClassVar = "chatcmpl-"
     _whole: ClassVar = "chat.completion"
     _chunk: ClassVar = "chat.completion.chunk"
+    _nothing: ClassVar[Mapping[str, Any]] = {"delta": {}}
 
     def __init__(self, wanted: Wanted) -> None:
         self._tells_usage = wanted.is_stream and wanted.tells_usage
@@ -138,19 +141,19 @@ class ChatScribe:
 
     def begin(self) -> bytes:
         """What comes before the first piece."""
-        return self._event({"role": "assistant", "content": ""})
+        return self._event({"delta": {"role": "assistant", "content": ""}})
 
     def add(self, piece: str) -> bytes:
         """A piece."""
-        return self._event({"content": piece})
+        return self._event({"delta": {"content": piece}})
 
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
         told = self._tell_rest()
         if not (self._tells_usage and usage is not None):
-            return self._event({}, end, told) + DONE
+            return self._event(self._nothing, end, told) + DONE
         counted = {**self._head, "choices": [], "usage": count(usage), **told}
-        return self._event({}, end) + encode_event(counted) + DONE
+        return self._event(self._nothing, end) + encode_event(counted) + DONE
 
     def _tell_rest(self) -> dict[str, Any]:
         """What is told of who read the answer."""
@@ -166,13 +169,10 @@ class ChatScribe:
     def _say(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"delta": delta}
-
-    def _event(self, delta: dict[str, Any], end: str | None = None, told: Mapping[str, Any] | None = None) -> bytes:
+    def _event(self, said: Mapping[str, Any], end: str | None = None, told: Mapping[str, Any] | None = None) -> bytes:
         event = {
             **self._head,
-            "choices": [{"index": 0, **self._delta(delta), "logprobs": None, "finish_reason": end}],
+            "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": end}],
         }
         if self._tells_usage:
             event["usage"] = None
@@ -187,16 +187,18 @@ class TextScribe(ChatScribe):
     _prefix: ClassVar = "cmpl-"
     _whole: ClassVar = "text_completion"
     _chunk: ClassVar = "text_completion"
+    _nothing: ClassVar[Mapping[str, Any]] = {"text": ""}
 
     def begin(self) -> bytes:
         """Nothing: a text has no role."""
         return b""
 
+    def add(self, piece: str) -> bytes:
+        """A piece."""
+        return self._event({"text": piece})
+
     def _say(self, text: str) -> dict[str, Any]:
         return {"text": text}
-
-    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"text": delta.get("content", "")}
 
 
 def count(usage: Mapping[str, int]) -> dict[str, int]:

@@ -5,7 +5,8 @@ Configured models, and the server behind us, answer by `routes`.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
@@ -32,6 +33,7 @@ from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
+_MAX_FOUND = 1000  # names, some with a policy, that are kept with who has them
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 
 
@@ -44,10 +46,16 @@ class Manners(NamedTuple):
     suffix: str = ""  # that names may have or not
 
 
+class ReadTurn(Protocol):
+    """Reads a body that asks a model which takes these parameters."""
+
+    def __call__(self, raw: bytes, takes: frozenset[str]) -> Wanted: ...
+
+
 class TurnFormat(NamedTuple):
     """One way to ask and to be answered."""
 
-    read: Callable[[bytes, frozenset[str]], Wanted]  # of a model that takes these parameters
+    read: ReadTurn
     scribe: Callable[[Wanted], Scribe]
     manners: Manners
 
@@ -79,10 +87,11 @@ class Speakers(Protocol):
 
 
 class FoundAgent(NamedTuple):
-    """The agent that answers, and its name."""
+    """The agent that answers, its name, and the parameters that it takes."""
 
     speaker: Speaker
     name: str
+    takes: frozenset[str]
 
 
 class AgentRoutes:
@@ -95,6 +104,7 @@ class AgentRoutes:
         self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
         self._limits = gateway.settings.limits
         self._created = int(time.time())
+        self._found: dict[tuple[str, str | None, str], FoundAgent | Target] = {}
 
     @property
     def names(self) -> list[str]:
@@ -147,30 +157,32 @@ class AgentRoutes:
         is_proxied = kind is not None and self._gateway.openai is not None
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
         raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
-        found = self._find(await decode(raw, peek_model), dialect, exchange.request.policy)
+        named = await decode(raw, peek_model), exchange.request.policy, dialect.manners.suffix
+        found = self._found.get(named) or self._find(*named)
         if len(raw) > (theirs if found is None and is_proxied else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
             with refusing_plainly():
-                wanted = await decode(raw, lambda body: dialect.read(body, found.speaker.takes))
-                ask = _build_ask(exchange, wanted, found)
-            await _answer(exchange, found.speaker, ask, dialect, dialect.scribe(wanted))
+                wanted = await decode(raw, partial(dialect.read, takes=found.takes))
+            await _answer(exchange, found, wanted, dialect)
         elif completions is not None and kind is not None and (found is not None or is_proxied):
             await completions.complete(exchange, kind, raw, found)
         elif completions is not None and found is not None:
             with refusing_plainly():
-                wanted = await decode(raw, lambda body: dialect.read(body, found.backend.takes))
+                wanted = await decode(raw, partial(dialect.read, takes=found.backend.takes))
                 refuse_session({"session_id": wanted.session_id, "query_type": wanted.label})
             await completions.answer_ollama(exchange, wanted, found, dialect.scribe(wanted))
         else:
             with refusing_plainly():
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
 
-    def _find(self, name: str, dialect: TurnFormat, under: str | None) -> FoundAgent | Target | None:
-        """Who has that name; `under`: the policy that the path names."""
-        found, suffix = self._find_named(name, under), dialect.manners.suffix
+    def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | Target | None:
+        """Who has that name; `under`: the policy that the path names. Those that are found are kept."""
+        found = self._find_named(name, under)
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
+        if found is not None and len(self._found) < _MAX_FOUND:
+            self._found[name, under, suffix] = found
         return found
 
     def _find_named(self, name: str, under: str | None) -> FoundAgent | Target | None:
@@ -186,7 +198,8 @@ class AgentRoutes:
     def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | Target | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
-            return FoundAgent(self._gateway.find_agent(agent, policy), agent)
+            speaker = self._gateway.find_agent(agent, policy)
+            return FoundAgent(speaker, agent, speaker.takes)
         if self._completions is None or name not in self._models:
             return None
         return self._completions.find_target(name, policy)
@@ -197,54 +210,49 @@ async def tell_version(exchange: Exchange) -> None:
     await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
 
 
-def _build_ask(exchange: Exchange, wanted: Wanted, found: FoundAgent) -> Ask:
-    session = SessionKey(exchange.request.caller, found.name, wanted.session_id) if wanted.session_id else None
+def _build_ask(exchange: Exchange, wanted: Wanted, agent: str) -> Ask:
+    session = SessionKey(exchange.request.caller, agent, wanted.session_id) if wanted.session_id else None
+    request_id = exchange.request.header(b"x-request-id")
     return Ask(
-        question=wanted.question,
+        question=wanted.sent[-1].text,
         session=session,
         sent=wanted.sent,
         label=wanted.label,
         editor=wanted.editor,
         account=wanted.account,
-        request_id=read_request_id(exchange.request.header(b"x-request-id")),
+        request_id=read_request_id(request_id) if request_id else "",
         params=wanted.params,
         is_stream=wanted.is_stream,
     )
 
 
-async def _answer(exchange: Exchange, speaker: Speaker, ask: Ask, dialect: TurnFormat, scribe: Scribe) -> None:
-    """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered."""
-    async with speaker.open(ask) as speech:
-        facts, pieces = speech
+async def _answer(exchange: Exchange, found: FoundAgent, wanted: Wanted, dialect: TurnFormat) -> None:
+    """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered.
+
+    Before the first piece has come nothing is sent, so that a failure still has its status.
+    """
+    scribe, reply = dialect.scribe(wanted), exchange.reply
+    async with found.speaker.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
         piece = await anext(pieces, None)
         scribe.account = Account(facts.receipt, facts.pseudonyms if wants(exchange, MAPPING_HEADER) else None)
-        if ask.is_stream:
-            await _relay(exchange, piece, pieces, (dialect, scribe))
+        if wanted.is_stream:
+            await dialect.manners.start(exchange)
+            if begin := scribe.begin():
+                await reply.write(begin)
+            while piece is not None:
+                if piece:
+                    await reply.write(scribe.add(piece))
+                piece = await anext(pieces, None)
         else:
             piece = "".join([piece or "", *[one async for one in pieces]])
-    ending = _describe_end(facts)
     scribe.account = scribe.account._replace(detections=_list_detections(facts))
     scribe.warnings = _list_warnings(facts)
-    last = scribe.finish(**ending) if ask.is_stream else scribe.write_whole(piece or "", **ending)
-    if ask.is_stream:
-        await exchange.reply.write(last)
-        await exchange.reply.end()
+    end = FILTERED if facts.outcome != ANSWERED else CUT if facts.is_cut else STOPPED
+    if wanted.is_stream:
+        await reply.write(scribe.finish(end=end, usage=facts.usage))
+        await reply.end()
     else:
-        await exchange.reply.answer_json(last)
-
-
-async def _relay(
-    exchange: Exchange, piece: str | None, pieces: AsyncIterator[str], words: tuple[TurnFormat, Scribe]
-) -> None:
-    """Each piece at once; before the first has come nothing is sent, so that a failure still has its status."""
-    dialect, scribe = words
-    await dialect.manners.start(exchange)
-    if begin := scribe.begin():
-        await exchange.reply.write(begin)
-    while piece is not None:
-        if piece:
-            await exchange.reply.write(scribe.add(piece))
-        piece = await anext(pieces, None)
+        await reply.answer_json(scribe.write_whole(piece or "", end=end, usage=facts.usage))
 
 
 def _list_detections(facts: Facts) -> dict[str, Any]:
@@ -252,19 +260,15 @@ def _list_detections(facts: Facts) -> dict[str, Any]:
     by_message: dict[int, list[Detection]] = {}
     for at, found in facts.found_in_messages:
         by_message.setdefault(at, []).append(found)
-    inputs = [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())]
+    output = [one for one in facts.found_in_answer if one.detector_id not in facts.grounding]
+    grounding = [one for one in facts.found_in_answer if one.detector_id in facts.grounding]
     told = {
-        "input": inputs,
+        "input": [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())],
         "documents": [tell_inspected(one, to_results) for one in facts.inspected],
-        "output": _list_found(one for one in facts.found_in_answer if one.detector_id not in facts.grounding),
-        "grounding": _list_found(one for one in facts.found_in_answer if one.detector_id in facts.grounding),
+        "output": [{"choice_index": 0, "results": to_results(output)}] if output else [],
+        "grounding": [{"choice_index": 0, "results": to_results(grounding)}] if grounding else [],
     }
     return {section: entries for section, entries in told.items() if entries}
-
-
-def _list_found(found: Iterable[Detection]) -> list[dict[str, Any]]:
-    results = to_results(found)
-    return [{"choice_index": 0, "results": results}] if results else []
 
 
 def _list_warnings(facts: Facts) -> list[dict[str, str]]:
@@ -272,11 +276,6 @@ def _list_warnings(facts: Facts) -> list[dict[str, str]]:
     warnings += [UNSUITABLE_DOCUMENTS] if facts.inspected else []
     warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
-
-
-def _describe_end(facts: Facts) -> dict[str, Any]:
-    end = FILTERED if facts.outcome != ANSWERED else CUT if facts.is_cut else STOPPED
-    return {"end": end, "usage": facts.usage}
 
 
 async def _tell_unknown(exchange: Exchange, dialect: TurnFormat, name: str) -> None:
