@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from lockgate.api.aggregator.format import AnswerFault
 from lockgate.api.aggregator.format import encode_error as encode_chat_error
 from lockgate.api.guardrails.format import ErrorAnswer
 from lockgate.api.guardrails.format import encode_error as encode_guardrails_error
 from lockgate.api.ollama.format import OllamaFault
 from lockgate.api.ollama.format import encode_error as encode_ollama_error
+from lockgate.api.openai.answer_types import ClientError
 from lockgate.api.openai.format import encode_client_error
 from lockgate.config.settings import Settings
 
@@ -55,9 +58,23 @@ class WireFormat(NamedTuple):
 
 
 GUARDRAILS = WireFormat(encode_guardrails_error, ErrorAnswer, _STATUSES)
-OPENAI = WireFormat(encode_client_error, ErrorAnswer, _STATUSES)
+OPENAI = WireFormat(encode_client_error, ClientError, _STATUSES)
 OLLAMA = WireFormat(encode_ollama_error, OllamaFault, _STATUSES)
 AGGREGATOR = WireFormat(encode_chat_error, AnswerFault, _ANSWER_STATUSES)
+
+
+class HealthAnswer(msgspec.Struct):
+    """The process is up."""
+
+    status: str
+    service: str
+
+
+class ReadyAnswer(msgspec.Struct):
+    """Whether requests are taken, and what has not been reached yet."""
+
+    status: str
+    checks: dict[str, str]
 
 
 class Port(enum.Enum):

@@ -15,7 +15,9 @@ from lockgate.api.endpoint import (
     SSE,
     ApiEndpoint,
     CorsRule,
+    HealthAnswer,
     Port,
+    ReadyAnswer,
     Scope,
 )
 from lockgate.api.guardrails.format import (
@@ -27,8 +29,14 @@ from lockgate.api.guardrails.format import (
     GeneratedRequest,
     PlainAnswer,
 )
-from lockgate.api.guardrails.generation_format import Classification, GenerationDetection
-from lockgate.api.ollama.format import OllamaChat, OllamaText
+from lockgate.api.guardrails.generation_format import (
+    Classification,
+    ClassifiedText,
+    GenerationDetection,
+    ReviewedGeneration,
+)
+from lockgate.api.ollama.format import OllamaAnswer, OllamaChat, OllamaModels, OllamaText, OllamaVersion
+from lockgate.api.openai.answer_types import CompletionAnswer, ModelEntry, ModelList
 from lockgate.api.openai.format import Chat, ChatDetection, Text
 from lockgate.api.openai.moderations import ModerationAnswer, ModerationRequest
 from lockgate.api.openai.turn_format import AgentChat, AgentText
@@ -49,7 +57,7 @@ ABOUT_PATH = f"{PAGE_FILES_PATH}about"
 _GUARDED = "A completion whose prompt and answer are read by detectors; with `stream`, server-sent events."
 _OURS = "`model` is `brunix`, `agent/<name>`, a configured model, or one under a policy, `<model>@<policy>`."
 _PROXIED = f"{_OURS} With `openai` configured any other goes to that server, its prompt and answer read by detectors."
-_completion = partial(ApiEndpoint, response={JSON: None, SSE: None}, input=(TEXT_CONTENTS,))
+_completion = partial(ApiEndpoint, response={JSON: CompletionAnswer, SSE: CompletionAnswer}, input=(TEXT_CONTENTS,))
 _answer = partial(
     ApiEndpoint,
     format=AGGREGATOR,
@@ -129,13 +137,14 @@ _ollama = partial(
     format=OLLAMA,
     scope=Scope.BEARER,
     summary=f"{_OURS} One line per piece, unless `stream` is off.",
-    response={JSON: None, NDJSON: None},
+    response={JSON: OllamaAnswer, NDJSON: OllamaAnswer},
     input=(TEXT_CONTENTS,),
     output=(TEXT_CONTENTS, TEXT_CONTEXT_DOC),
     exists=serves_clients,
     lacks=_lacks_names,
 )
 _list = partial(_get, scope=Scope.BEARER, exists=serves_clients)
+_state = partial(_probe, cors=CorsRule.AGGREGATOR, exists=is_own)
 _page = partial(_get, cors=CorsRule.NONE, exists=has_playground)
 
 
@@ -146,14 +155,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         path="/api/v1/task/classification-with-text-generation",
         span="classification_with_gen",
         summary="Text by model id, with findings.",
-        response={JSON: None},
+        response={JSON: ClassifiedText},
     ),
     _text_generation(
         name="classifyStream",
         path=V1_STREAM_PATH,
         span="streaming_classification_with_gen",
         summary="The same as server-sent events.",
-        response={SSE: None},
+        response={SSE: ClassifiedText},
     ),
     ApiEndpoint(
         name="generate",
@@ -161,7 +170,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         span="generation_with_detection",
         summary="Text, then what reviewers say of it.",
         request=(GenerationDetection,),
-        response={JSON: None},
+        response={JSON: ReviewedGeneration},
         output=(TEXT_GENERATION,),
         lacks=_lacks_generation,
     ),
@@ -303,13 +312,31 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         request=(OllamaText,),
     ),
     # Lists of models.
-    _list(name="listModels", path=MODELS_PATH, format=OPENAI, summary="whom a request may name"),
-    _list(name="showModel", path=f"{MODELS_PATH}/{{model}}", format=OPENAI),
-    _list(name="ollamaTags", path="/api/tags", format=OLLAMA, summary="the same, for clients of Ollama's"),
-    _list(name="ollamaVersion", path="/api/version", format=OLLAMA, summary="our version"),
+    _list(
+        name="listModels",
+        path=MODELS_PATH,
+        format=OPENAI,
+        summary="whom a request may name",
+        response={JSON: ModelList},
+    ),
+    _list(name="showModel", path=f"{MODELS_PATH}/{{model}}", format=OPENAI, response={JSON: ModelEntry}),
+    _list(
+        name="ollamaTags",
+        path="/api/tags",
+        format=OLLAMA,
+        summary="the same, for clients of Ollama's",
+        response={JSON: OllamaModels},
+    ),
+    _list(
+        name="ollamaVersion",
+        path="/api/version",
+        format=OLLAMA,
+        summary="our version",
+        response={JSON: OllamaVersion},
+    ),
     # The process itself.
-    _probe(name="health", path="/health", cors=CorsRule.AGGREGATOR, summary="the process is up", exists=is_own),
-    _probe(name="ready", path="/ready", cors=CorsRule.AGGREGATOR, summary="requests are taken", exists=is_own),
+    _state(name="health", path="/health", summary="the process is up", response={JSON: HealthAnswer}),
+    _state(name="ready", path="/ready", summary="requests are taken", response={JSON: ReadyAnswer}),
     _probe(name="document", path="/openapi.json", exists=has_document),
     _probe(name="docs", path="/docs", exists=has_pages),
     _probe(name="redoc", path="/redoc", exists=has_pages),

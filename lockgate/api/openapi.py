@@ -40,7 +40,7 @@ def _list_types(one: ApiEndpoint) -> Iterable[Any]:
     """Every type that the description of an endpoint refers to."""
     yield from one.request
     for kind in one.response.values():
-        yield from kind.values() if isinstance(kind, Mapping) else [kind] if kind is not None else []
+        yield from kind.values() if isinstance(kind, Mapping) else [kind]
     if one.request:
         yield one.format.error
 
@@ -67,7 +67,7 @@ def _describe(one: ApiEndpoint, schemas: Schemas) -> dict[str, Any]:
 
 def _describe_response(kind: Any, schemas: Schemas) -> Schema:
     if not isinstance(kind, Mapping):
-        return {"type": "object"} if kind is None else schemas[kind]
+        return schemas[kind]
     events = [
         {
             "type": "object",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lockgate._version import __version__
+from lockgate.api.endpoint import HealthAnswer, ReadyAnswer
 from lockgate.api.guarded_answer import build_passthrough
 from lockgate.gate.values import Health
 from lockgate.gateway import Gateway
@@ -114,11 +115,11 @@ class HealthRoutes:
 
 async def api_health(exchange: Exchange) -> None:
     """GET /health on the API port."""
-    await exchange.reply.answer_json(b'{"status":"healthy","service":"lockgate"}')
+    await exchange.reply.answer_json(_encode(HealthAnswer("healthy", "lockgate")))
 
 
 async def api_ready(readiness: Readiness, exchange: Exchange) -> None:
     """GET /ready on the API port; without agents there is nothing to wait for."""
     checks = dict.fromkeys(readiness.missing, "not reached yet")
     status = "not ready" if checks else "ready"
-    await exchange.reply.answer_json(_encode({"status": status, "checks": checks}), 503 if checks else 200)
+    await exchange.reply.answer_json(_encode(ReadyAnswer(status, checks)), 503 if checks else 200)

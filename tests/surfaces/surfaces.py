@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import grpc
 
+from tests.server.documented import find_undocumented
 from tests.server.http_client import JSON_TYPE, call
 from tests.surfaces.answers import Seen, read_answer, read_seen
 from tests.surfaces.cells import (
@@ -79,6 +80,8 @@ class Request:
         headers = {**JSON_TYPE, "x-lockgate-mapping": "true"}
         port = await self.table.find_http_port()
         answer = await call(port, path, json.dumps(body).encode(), headers=headers)
+        undocumented = find_undocumented(path, answer)
+        assert not undocumented, undocumented
         return read_seen(*read_answer(answer), self.table.upstreams.prompts, self.secret)
 
 

@@ -169,6 +169,7 @@ class AnswerDone(msgspec.Struct, kw_only=True):
     detections: AnswerDetections | msgspec.UnsetType = msgspec.UNSET
     warnings: list[AnswerWarning] | msgspec.UnsetType = msgspec.UNSET
     receipt: ReceiptBody | msgspec.UnsetType = msgspec.UNSET
+    pseudonyms: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Answer(AnswerDone, kw_only=True):

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from lockgate.api.guarded_answer import AnswerWriter
-from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, from_reviews, read_masks
+from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, PlainDetection, from_reviews, read_masks
 from lockgate.api.openai.events import encode_event
 from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode
 from lockgate.api.openai.whole_answer import FILTERED
+from lockgate.api.receipts import ReceiptBody
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame, Generated, Subject
@@ -102,6 +104,58 @@ class GenerationDetection(msgspec.Struct, forbid_unknown_fields=True):
     prompt: str
     detectors: DetectorMap
     text_gen_parameters: Parameters | None = None
+
+
+class FoundWord(msgspec.Struct):
+    """A finding with its place in the text."""
+
+    start: int
+    end: int
+    word: str
+    entity: str
+    entity_group: str
+    detector_id: str
+    score: float
+
+
+class FoundWords(msgspec.Struct):
+    """What was found in the prompt and in the answer; one without findings may be left out."""
+
+    input: list[FoundWord] | UnsetType = UNSET
+    output: list[FoundWord] | UnsetType = UNSET
+
+
+class TextWarning(msgspec.Struct):
+    """What the reader should know."""
+
+    id: str
+    message: str
+
+
+class ClassifiedText(msgspec.Struct, kw_only=True):
+    """A text, or one event of a stream, with what was found. Without a text the prompt was refused."""
+
+    generated_text: str | UnsetType = UNSET
+    token_classification_results: FoundWords
+    finish_reason: str | UnsetType = UNSET
+    generated_token_count: int | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    input_token_count: int
+    warnings: list[TextWarning] | UnsetType = UNSET
+    tokens: list[dict[str, Any]] | UnsetType = UNSET
+    input_tokens: list[dict[str, Any]] | UnsetType = UNSET
+    processed_index: int | UnsetType = UNSET
+    start_index: int | UnsetType = UNSET
+    receipt: ReceiptBody | UnsetType = UNSET
+    pseudonyms: dict[str, str] | UnsetType = UNSET
+
+
+class ReviewedGeneration(msgspec.Struct):
+    """Answer of generation-detection."""
+
+    generated_text: str
+    detections: list[PlainDetection]
+    input_token_count: int
 
 
 CLASSIFICATION = Shape(Classification)
@@ -230,12 +284,8 @@ class ReviewedText(WholeText):
 
     def finish(self) -> bytes:
         """The answer without places of findings."""
-        answer = {
-            "generated_text": self._message.get("generated_text") or "",
-            "detections": from_reviews(self._found),
-            "input_token_count": self._message.get("input_token_count", 0),
-        }
-        return encode(answer)
+        text, tokens = self._message.get("generated_text") or "", self._message.get("input_token_count", 0)
+        return encode(ReviewedGeneration(text, from_reviews(self._found), tokens))
 
 
 class TextEvents(AnswerWriter):

@@ -12,7 +12,9 @@ from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from lockgate.api.openai.answer_types import Reported
 from lockgate.api.openai.format import encode, refuse_typos
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
@@ -62,6 +64,53 @@ class OllamaText(_Ollama, kw_only=True):
 
     prompt: str
     system: str | None = None
+
+
+class OllamaSpoken(msgspec.Struct):
+    """A message, or a piece of it in a line of a stream."""
+
+    role: str
+    content: str
+
+
+class OllamaAnswer(Reported, kw_only=True):
+    """An answer, or one line of it; the last line has counters and times. `response` is of /api/generate."""
+
+    model: str
+    created_at: str
+    message: OllamaSpoken | UnsetType = UNSET
+    response: str | UnsetType = UNSET
+    done: bool
+    done_reason: str | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+
+
+class OllamaModel(msgspec.Struct):
+    """A model that a request may name."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: dict[str, Any]
+
+
+class OllamaModels(msgspec.Struct):
+    """All of them."""
+
+    models: list[OllamaModel]
+
+
+class OllamaVersion(msgspec.Struct):
+    """Our version."""
+
+    version: str
 
 
 class OllamaFault(msgspec.Struct):
@@ -189,7 +238,7 @@ def _write_time(seconds: float) -> str:
 
 def encode_error(_: int, words: str) -> bytes:
     """An error, as the whole body; the status is told by HTTP alone."""
-    return encode({"error": words})
+    return encode(OllamaFault(words))
 
 
 def encode_error_line(words: str) -> bytes:
@@ -204,15 +253,15 @@ def encode_unknown_model(name: str) -> bytes:
 
 def encode_models(names: Iterable[str], created: int) -> bytes:
     """The list of models."""
-    return encode({"models": [_describe(name, created) for name in names]})
+    return encode(OllamaModels([_describe(name, created) for name in names]))
 
 
 def encode_version(version: str) -> bytes:
     """What clients ask to see whether somebody is there."""
-    return encode({"version": version})
+    return encode(OllamaVersion(version))
 
 
-def _describe(name: str, created: int) -> dict[str, Any]:
+def _describe(name: str, created: int) -> OllamaModel:
     """A model; of its weights nothing is known here, so its digest is that of its name."""
     details = {
         "parent_model": "",
@@ -222,11 +271,4 @@ def _describe(name: str, created: int) -> dict[str, Any]:
         "parameter_size": "",
         "quantization_level": "",
     }
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _write_time(created),
-        "size": 0,
-        "digest": sha256(name.encode()).hexdigest(),
-        "details": details,
-    }
+    return OllamaModel(name, name, _write_time(created), 0, sha256(name.encode()).hexdigest(), details)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks, sort_keys
+from lockgate.api.openai.answer_types import ClientError, ClientFault
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidField, InvalidRequest
 from lockgate.gate.values import Conversation, Detection
@@ -237,8 +238,7 @@ def _plain(one: Detection) -> dict[str, Any]:
 def encode_client_error(code: int, details: str) -> bytes:
     """An error body under the names that clients know: ours, and the object that they look for."""
     kind = "invalid_request_error" if code < 500 else "server_error"
-    error = {"message": details, "type": kind, "param": None, "code": code}
-    return encode({"code": code, "details": details, "error": error})
+    return encode(ClientError(code, details, ClientFault(details, kind, None, code)))
 
 
 def warn(kind: str, message: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from lockgate.api.openai.answer_types import ClientError, ClientFault
 from lockgate.api.openai.format import encode
 from lockgate.errors import UpstreamError
 from lockgate.interfaces import ModelLister
@@ -65,5 +66,4 @@ def encode_models(models: Sequence[Mapping[str, Any]]) -> bytes:
 def encode_unknown_model(name: str) -> bytes:
     """The error by which clients know that a model does not exist."""
     words = f"The model `{name}` does not exist"
-    error = {"message": words, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
-    return encode({"code": 404, "details": words, "error": error})
+    return encode(ClientError(404, words, ClientFault(words, "invalid_request_error", "model", "model_not_found")))
