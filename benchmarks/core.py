@@ -166,18 +166,18 @@ def run_all(steps: Sequence[Step], strategy: Strategy) -> None:
     for text, sent, readings in steps:
         for _ in parser.feed(sent):
             lanes.receive(Frame(number, text))
-            lane = lanes[0]
+            lane = lanes.by_choice[0]
             for name in _GRAINS:
-                lane.take_feed(name)
+                lane.aligners[name].feed()
             for name, chunk, findings in readings:
                 for ask in lane.place(name, chunk):
-                    if outcomes := lanes.answer(ask, findings):  # type: ignore[arg-type]  # a placed chunk gives asks
+                    if outcomes := lanes.by_choice[ask.choice].answer(ask, findings):  # type: ignore[arg-type]  # a placed chunk gives asks
                         writer.write(outcomes)
             lanes.may_read()
             number += 1
     writer.write(lanes.end())
     for name in _GRAINS:
-        writer.write(lanes[0].end_chunker(name))
+        writer.write(lanes.by_choice[0].end_chunker(name))
     if not lanes.is_finished or writer.released != sum(len(step.text) for step in steps):
         raise RuntimeError("not all text left")
 

@@ -13,7 +13,7 @@ from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
-from lockgate.gate.verdicts import Action, DocumentAction, MaskWith, Measures, as_text_action
+from lockgate.gate.verdicts import TEXT_ACTIONS, Action, DocumentAction, MaskWith, Measures
 
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]
@@ -107,7 +107,7 @@ class PolicySettings:
 
 
 def _as_text(action: Action | DocumentAction) -> Action:
-    return as_text_action(action) if isinstance(action, DocumentAction) else action
+    return TEXT_ACTIONS[action] if isinstance(action, DocumentAction) else action
 
 
 def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> Mapping[str, PolicySettings]:

@@ -230,24 +230,20 @@ class DetectionBatcher:
         for queue in self._queues.values():
             self._by_chunker.setdefault(queue.reader.chunker, []).append(queue)
 
-    def add(self, chunker: str, chunk: Chunk) -> list[Ask]:
-        """A chunk to be read by every detector of its chunker."""
+    def add(self, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
+        """Chunks to be read by every detector of their chunker. Those of a whole text wait until it has ended."""
         asks: list[Ask] = []
         for queue in self._by_chunker[chunker]:
-            if self._is_whole or queue.waiting or len(queue.open) >= self._max_open:
-                queue.waiting.append(chunk)
-            else:
-                is_plain = not (queue.before or chunk.is_forced)  # as nearly every chunk is
-                self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), asks)
+            if self._is_whole:
+                queue.waiting.extend(chunks)
+                continue
+            for chunk in chunks:
+                if queue.waiting or len(queue.open) >= self._max_open:
+                    queue.waiting.append(chunk)
+                else:
+                    is_plain = not (queue.before or chunk.is_forced)  # as nearly every chunk is
+                    self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), asks)
         return asks
-
-    def add_all(self, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
-        """Chunks that came at once. Of a whole text they wait until the chunker has ended."""
-        if not self._is_whole:
-            return [ask for chunk in chunks for ask in self.add(chunker, chunk)]
-        for queue in self._by_chunker[chunker]:
-            queue.waiting.extend(chunks)
-        return []
 
     def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
         """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""

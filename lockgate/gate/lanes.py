@@ -55,20 +55,20 @@ class Lane:
     """One text."""
 
     __slots__ = (
-        "_aligners", "_batcher", "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_log", "_open", "_plan",
-        "_trim_at", "is_finished", "is_source_open",
+        "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_log", "_open", "_plan", "_trim_at", "aligners",
+        "batcher", "is_finished", "is_source_open",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
         self._input = ChunkerInput()
-        self._aligners = {
+        self.aligners = {
             name: ChunkAligner(name, self._input, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
             for name in dict.fromkeys([reader.chunker for reader in plan.readers])
         }
         self.is_source_open = True  # more text may come
-        self._open = set(self._aligners)  # chunkers that may still speak
-        self._batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
+        self._open = set(self.aligners)  # chunkers that may still speak
+        self.batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
         self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
         self._gate = ReleaseGate(
             [reader.detector for reader in plan.readers if reader.holds],
@@ -90,14 +90,14 @@ class Lane:
 
     def frontiers(self) -> dict[str, int]:
         """How far each detector has read."""
-        return self._batcher.frontiers()
+        return self.batcher.frontiers()
 
     def receive(self, frame: Frame) -> list[Outcome]:
         """A frame came from the source."""
         if not self.is_source_open:
             raise RuntimeError("the source has ended")
         log = self._log
-        if self._aligners and (frame.text or self._plan.feeds_empty):
+        if self.aligners and (frame.text or self._plan.feeds_empty):
             # what a frame carries besides is kept once, by the log
             self._input.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
             if self._input.received >= self._trim_at or len(self._input.frames) >= _MAX_FRAMES:
@@ -106,10 +106,6 @@ class Lane:
         if log.received + len(log.frames) > self._check_at:
             self._check_held()
         return outcomes + self.end() if frame.is_last else outcomes
-
-    def take_feed(self, chunker: str) -> list[Frame]:
-        """The frames that the chunker has not yet been given."""
-        return self._aligners[chunker].feed()
 
     def end(self) -> list[Outcome]:
         """The source has ended well: the chunkers may flush."""
@@ -120,57 +116,53 @@ class Lane:
         """A chunk came from a chunker."""
         told = Span(chunk.start, chunk.end)
         if self._plan.trusts_chunks and chunk.text:
-            at = self._aligners[chunker].find(chunk.text)
+            at = self.aligners[chunker].find(chunk.text)
             if at is not None and at != chunk.start:  # its text counts, not the place that it is said to have
                 chunk = chunk._replace(start=at)
         if chunk.end - chunk.start != len(chunk.text):
             chunk = _fit(chunk)
-        is_to_read = self._aligners[chunker].place(chunk)
+        is_to_read = self.aligners[chunker].place(chunk)
         if chunk.inputs is not None and is_to_read:
             self._claims.append((chunk.end, chunk.inputs, told))
-        return self._batcher.add(chunker, chunk) if is_to_read else []  # type: ignore[return-value]  # a new list
+        return self.batcher.add(chunker, (chunk,)) if is_to_read else []  # type: ignore[return-value]  # a new list
 
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
         """All chunks of a whole text came at once."""
-        place = self._aligners[chunker].place
+        place = self.aligners[chunker].place
         chunks = [chunk if chunk.end - chunk.start == len(chunk.text) else _fit(chunk) for chunk in chunks]
         if self._plan.trusts_chunks:
             received = self._input.received
             to_read = [chunk if chunk.end <= received else chunk._replace(end=received) for chunk in chunks]
         else:
             to_read = [chunk for chunk in chunks if place(chunk)]
-        return self._batcher.add_all(chunker, to_read)  # type: ignore[return-value]  # a new list
+        return self.batcher.add(chunker, to_read)  # type: ignore[return-value]  # a new list
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """A chunker has ended; it may not before the source has."""
         if self.is_source_open:
             raise BrokeProtocol(chunker, f"chunker `{chunker}`: ended before its text")
-        asks, progress = self._batcher.end(chunker, self._aligners[chunker].finish())
+        asks, progress = self.batcher.end(chunker, self.aligners[chunker].finish())
         self._open.discard(chunker)
         return self._advance([*asks], progress)
 
     def pass_over(self, chunker: str) -> list[Outcome]:
         """A chunker has failed and is excused: what has come goes on without its detectors."""
-        upto = self._aligners[chunker].pass_over()
-        return self._advance([], self._batcher.pass_over(chunker, upto))
+        upto = self.aligners[chunker].pass_over()
+        return self._advance([], self.batcher.pass_over(chunker, upto))
 
     def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""
         outcomes: list[Outcome]
-        outcomes, progress = self._batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
+        outcomes, progress = self.batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
         return self._advance(outcomes, progress)
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return self._batcher.owes(self._chunker_of) or not all(aligner.is_fed for aligner in self._aligners.values())
+        return self.batcher.owes(self._chunker_of) or not all(aligner.is_fed for aligner in self.aligners.values())
 
     def has_unplaced(self) -> bool:
         """Whether a chunker still owes chunks of what has come."""
-        return any(aligner.placed < self._input.received for aligner in self._aligners.values())
-
-    def may_cut(self, chunker: str) -> bool:
-        """Whether the chunker may go on: not while many of its chunks wait for a detector."""
-        return not self._batcher.has_backlog(chunker)
+        return any(aligner.placed < self._input.received for aligner in self.aligners.values())
 
     def may_read(self) -> bool:
         """Whether the source may be read on. A whole text is read to its end before anything else begins."""
@@ -178,7 +170,7 @@ class Lane:
         if self._plan.is_whole or log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
             return True
         return not any(
-            self._batcher.owes([name]) or not self._aligners[self._chunker_of[name]].is_fed
+            self.batcher.owes([name]) or not self.aligners[self._chunker_of[name]].is_fed
             for name in self._gate.lowest()
         )
 
@@ -188,7 +180,7 @@ class Lane:
         if self._claims:
             outcomes = [self._name_inputs(one) if isinstance(one, Release) else one for one in outcomes]
         is_busy = self._open or self.is_source_open or self.is_finished
-        if not (is_busy or self._batcher.owes(self._chunker_of)):
+        if not (is_busy or self.batcher.owes(self._chunker_of)):
             self.is_finished = True
             outcomes += self._gate.finish()
         return outcomes
@@ -209,14 +201,14 @@ class Lane:
         Nothing can be wrong before the limit's worth has come in behind what is read now: no need to look earlier.
         """
         limit = self._plan.max_held_chars or 0
-        read = min(self._batcher.frontiers().values(), default=self._log.received)
+        read = min(self.batcher.frontiers().values(), default=self._log.received)
         if self._log.received - read > limit or len(self._log.frames) > limit:
             raise HeldTooMuch(f"more than {limit} characters wait for a detector")
         self._check_at = read + limit
 
     def _trim(self) -> None:
         """Forget what every chunker has placed, at most once per as much text as is left."""
-        chunker_input, aligners = self._input, self._aligners.values()
+        chunker_input, aligners = self._input, self.aligners.values()
         chunker_input.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
         if len(chunker_input.frames) >= _MAX_FRAMES:  # without text, or nobody takes them
             raise HeldTooMuch(f"more than {_MAX_FRAMES} messages wait for a chunker")
@@ -234,49 +226,42 @@ class Lanes:
     """The lanes of one stream, made as choices appear."""
 
     _plan: LanePlan
-    _lanes: dict[int, Lane] = field(default_factory=dict)
+    by_choice: dict[int, Lane] = field(default_factory=dict)
     _is_ended: bool = False
-
-    def __getitem__(self, choice: int) -> Lane:
-        return self._lanes[choice]
 
     @property
     def is_finished(self) -> bool:
         """Whether every lane has given out its final release."""
-        return self._is_ended and all(lane.is_finished for lane in self._lanes.values())
+        return self._is_ended and all(lane.is_finished for lane in self.by_choice.values())
 
     def receive(self, frame: Frame) -> list[Outcome]:
         """A frame came: it goes to the lane of its choice, which opens with its first frame."""
-        lane = self._lanes.get(frame.choice)
+        lane = self.by_choice.get(frame.choice)
         if lane is not None:
             return lane.receive(frame)
-        if len(self._lanes) >= self._plan.max_choices:  # those that are finished need not be known any more
-            self._lanes = {choice: lane for choice, lane in self._lanes.items() if not lane.is_finished}
-        if len(self._lanes) >= self._plan.max_choices:
+        if len(self.by_choice) >= self._plan.max_choices:  # those that are finished need not be known any more
+            self.by_choice = {choice: lane for choice, lane in self.by_choice.items() if not lane.is_finished}
+        if len(self.by_choice) >= self._plan.max_choices:
             raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
-        lane = self._lanes[frame.choice] = Lane(self._plan, frame.choice)
+        lane = self.by_choice[frame.choice] = Lane(self._plan, frame.choice)
         return [Opened(frame.choice), *lane.receive(frame)]
 
     def end(self) -> list[Outcome]:
         """The source has ended well."""
         self._is_ended = True
-        return [outcome for lane in self._lanes.values() if lane.is_source_open for outcome in lane.end()]
-
-    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
-        """A detector answered."""
-        return self._lanes[ask.choice].answer(ask, findings)
+        return [outcome for lane in self.by_choice.values() if lane.is_source_open for outcome in lane.end()]
 
     def may_read(self) -> bool:
         """Whether the source may be read on."""
         may_read = True
-        for lane in self._lanes.values():  # for every frame: cheaper than all()
+        for lane in self.by_choice.values():  # for every frame: cheaper than all()
             may_read = may_read and lane.may_read()
         return may_read
 
     def can_go_on(self) -> bool:
         """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return any(lane.can_go_on() for lane in self._lanes.values())
+        return any(lane.can_go_on() for lane in self.by_choice.values())
 
     def has_unplaced(self) -> bool:
         """Whether a chunker still owes chunks of what has come."""
-        return any(lane.has_unplaced() for lane in self._lanes.values())
+        return any(lane.has_unplaced() for lane in self.by_choice.values())

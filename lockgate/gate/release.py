@@ -151,8 +151,10 @@ class ReleaseGate:
             return []
         if not before <= upto <= self.log.received:
             raise RuntimeError(f"{detector} cannot clear {upto}: it was at {before} of {self.log.received}")
-        if detections:
-            self._keep(detector, before, upto, detections)
+        for found in detections:  # each leaves with its first character, or with the nearest one just cleared
+            at = min(max(found.start, before), max(upto - 1, before))
+            heapq.heappush(self._pending, (at, self._order[detector], self._seen, found))
+            self._seen += 1
         if upto == before:
             return []
         self._frontiers[detector] = upto
@@ -170,14 +172,6 @@ class ReleaseGate:
         last = self._release(self.log.received, is_final=True)
         trailing = [found for of_detector in self._trailing.values() for found in of_detector]
         return [last._replace(detections=(*last.detections, *trailing))]
-
-    def _keep(self, detector: str, before: int, upto: int, detections: Sequence[Detection]) -> None:
-        """Queue findings by the character with which they leave: their first, or the nearest one just cleared."""
-        place = self._order[detector]
-        for found in detections:
-            at = min(max(found.start, before), max(upto - 1, before))
-            heapq.heappush(self._pending, (at, place, self._seen, found))
-            self._seen += 1
 
     def _release_references(self, ends: dict[str, deque[int]]) -> list[Release]:
         releases: list[Release] = []
@@ -197,11 +191,8 @@ class ReleaseGate:
     def _release(self, upto: int, *, is_final: bool = False) -> Release:
         start = self.log.released
         text, frames = self.log.release(upto)
-        found = self._take_pending(upto, is_final=is_final) if self._pending else ()
-        return Release(start, upto, text, found, frames, self._choice, is_final, (self.log.first, self.log.last))
-
-    def _take_pending(self, upto: int, *, is_final: bool) -> tuple[Detection, ...]:
-        taken = []
+        found = []
         while self._pending and (is_final or self._pending[0][0] < upto):
-            taken.append(heapq.heappop(self._pending)[1:])
-        return tuple(found for _, _, found in sorted(taken, key=itemgetter(0, 1)))
+            found.append(heapq.heappop(self._pending)[1:])
+        detections = tuple([one for _, _, one in sorted(found, key=itemgetter(0, 1))]) if found else ()
+        return Release(start, upto, text, detections, frames, self._choice, is_final, (self.log.first, self.log.last))

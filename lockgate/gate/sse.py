@@ -51,11 +51,16 @@ class SseParser:
             self._rest.clear()
             self._rest_size = 0
         for line in lines:
-            if line.startswith(b"data: "):  # nearly every line
+            if line.startswith(b"data: "):  # nearly every line that is not empty
                 self._is_first_line = False
-                self._keep(line[6:])
+                value: bytes | None = line[6:]
             else:
-                self._take_line(line, events)
+                value = self._take_line(line, events)
+            if value is not None:
+                self._data.append(value)
+                self._data_size += len(value) + 1
+                if self._data_size > self._max_bytes:
+                    self._check_size(self._data_size)
         if rest:
             self._rest.append(rest)
             self._rest_size += len(rest)
@@ -76,7 +81,8 @@ class SseParser:
             self._skip_lf = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
+    def _take_line(self, line: bytes, events: list[SseEvent]) -> bytes | None:
+        """The data in the line, if it has some; an empty line ends an event."""
         if self._is_first_line:
             self._is_first_line = False
             line = line.removeprefix(_BOM)
@@ -88,18 +94,11 @@ class SseParser:
                 self._data.clear()
                 self._data_size = 0
             self._event = b""
-            return
+            return None
         name, _, value = line.partition(b":")
-        if name == b"data":
-            self._keep(value.removeprefix(b" "))
-        elif name == b"event":
+        if name == b"event":
             self._event = value.removeprefix(b" ")
-
-    def _keep(self, value: bytes) -> None:
-        self._data.append(value)
-        self._data_size += len(value) + 1
-        if self._data_size > self._max_bytes:
-            self._check_size(self._data_size)
+        return value.removeprefix(b" ") if name == b"data" else None
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:

@@ -56,7 +56,7 @@ class DocumentAction(IntEnum):
 
 
 _FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
-_AS_TEXT = {
+TEXT_ACTIONS = {  # what is done with the text of a document
     DocumentAction.FLAG: Action.ANNOTATE,
     DocumentAction.MASK: Action.MASK,
     DocumentAction.DROP: Action.BLOCK,
@@ -237,11 +237,6 @@ class Measures(NamedTuple):
         return not self.is_shadow and self.strictest(detector_ids) is not Action.ANNOTATE
 
 
-def as_text_action(action: DocumentAction) -> Action:
-    """What is done with the text of a document."""
-    return _AS_TEXT[action]
-
-
 class Verdict(NamedTuple):
     """The text that may leave, and the findings as they may be told. `is_blocked`: nothing of the text follows.
 
@@ -283,7 +278,7 @@ class Judge:
         if not (detections or self._is_blocked or self._masker.ahead):  # as nearly always
             return Verdict(text, (), False, len(text))
         if detections:
-            self._note(detections)
+            self.called_for = max(self.called_for, self._measures.strictest([one.detector_id for one in detections]))
         if self._measures.is_shadow:
             return Verdict(text, (), kept=len(text))
         if self._tells_all:
@@ -291,9 +286,6 @@ class Judge:
         if self._is_blocked:
             return Verdict("", self._tell(detections, start, "", ()), is_blocked=True)
         return self._apply(start, text, detections)
-
-    def _note(self, detections: Sequence[Detection]) -> None:
-        self.called_for = max(self.called_for, self._measures.strictest([one.detector_id for one in detections]))
 
     def _apply(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
         masks = self._masker.mask(start, len(text), self._select(detections, Action.MASK, Action.MASK))

@@ -184,7 +184,7 @@ class _GuardedStream:
     async def _cut(self, lane: Lane, name: str) -> None:
         try:
             if self._plan.is_whole:
-                self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.take_feed(name))))
+                self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.aligners[name].feed())))
             else:
                 await self._cut_stream(lane, name)
         except LockgateError as error:
@@ -201,7 +201,7 @@ class _GuardedStream:
         async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
             async for chunk in chunks:
                 self._carry_out(lane.place(name, chunk))
-                while not lane.may_cut(name):
+                while lane.batcher.has_backlog(name):
                     await self._wait()
         if lane.is_source_open:
             raise BrokeProtocol(name, f"chunker `{name}`: ended before its text")
@@ -239,7 +239,7 @@ class _GuardedStream:
 
     async def _feed(self, lane: Lane, name: str) -> AsyncGenerator[Frame, None]:
         while True:
-            frames = lane.take_feed(name)
+            frames = lane.aligners[name].feed()
             for frame in frames:
                 yield frame
             if not frames and not lane.is_source_open:
@@ -263,10 +263,10 @@ class _GuardedStream:
 
     async def _feed_in_place(self, cutter: "_Cutter") -> None:
         lane, name, machine = cutter.lane, cutter.name, cutter.machine
-        if not lane.may_cut(name):
+        if lane.batcher.has_backlog(name):
             self._is_behind = True
             return
-        frames = lane.take_feed(name)
+        frames = lane.aligners[name].feed()
         while frames:
             text = frames[0].text if len(frames) == 1 else "".join([frame.text for frame in frames])
             is_long = len(text) > _TURN_CHARS
@@ -275,7 +275,7 @@ class _GuardedStream:
                     self._carry_out(lane.place(name, chunk))
                 if is_long:
                     await asyncio.sleep(0)
-            frames = lane.take_feed(name) if is_long else []
+            frames = lane.aligners[name].feed() if is_long else []
         if not lane.is_source_open:
             cutter.is_done = True
             for chunk in machine.finish():
@@ -299,7 +299,7 @@ class _GuardedStream:
             except LockgateError as error:
                 self._note_failure(name, refuse(name, error) if isinstance(error, RequestError) else error)
             observe_held(name, perf_counter() - since)
-            self._carry_out(self._lanes.answer(ask, findings))
+            self._carry_out(self._lanes.by_choice[ask.choice].answer(ask, findings))
             if self._is_behind:
                 self._is_behind = False
                 await self._cut_on()
@@ -327,7 +327,7 @@ class _GuardedStream:
                     self._workers[outcome.detector] += 1
                     self._launch(self._read, outcome.detector)
             else:
-                lane = self._lanes[outcome.choice]
+                lane = self._lanes.by_choice[outcome.choice]
                 for name in self._chunkers:
                     chunker = self._in_place.get(name)
                     if chunker is not None:

@@ -94,7 +94,7 @@ class Trace:
         """Something has moved at the gate."""
         if not self._received:  # a model that says nothing opens no lane
             return
-        lane = lanes[0]
+        lane = lanes.by_choice[0]
         frontiers = lane.frontiers()
         if frontiers != self._frontiers:
             self._frontiers = frontiers

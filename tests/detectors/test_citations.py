@@ -127,7 +127,7 @@ async def _read_all(detector: CitationsDetector, chunks: list[Chunk], length: in
     batcher = DetectionBatcher([Reader("citations", "cut", 0.5, detector.lookbehind_chars)], max_open=1)
     reading = detector.accept({}, ())
     found: list[Detection] = []
-    asks = [ask for chunk in chunks for ask in batcher.add("cut", chunk)]
+    asks = batcher.add("cut", chunks)
     asks += batcher.end("cut", length)[0]
     while asks:
         ask = asks.pop(0)

@@ -174,7 +174,7 @@ def test_frames_held_are_only_those_that_have_not_left(world: World, how: Strate
     def watch(player: Player, release: Release) -> None:
         seen[release.choice] += len(release.frames)
         received = sum(frame.choice == release.choice for frame in player._read())
-        assert len(player.lanes[release.choice]._gate.log.frames) <= received - seen[release.choice]
+        assert len(player.lanes.by_choice[release.choice]._gate.log.frames) <= received - seen[release.choice]
 
     player.watch = watch
     player.play()
@@ -273,7 +273,7 @@ def test_reading_stops_while_the_slowest_detector_owes_an_answer_and_goes_on_whi
     lane = Lane(LanePlan((Reader("d", "page"),), soft_held_chars=3))
     lane.receive(Frame(0, "abcd"))
     assert not lane.may_read()  # the chunker has not taken what it was given
-    lane.take_feed("page")
+    lane.aligners["page"].feed()
     assert lane.may_read()  # the chunker wants more
     (ask,) = lane.place("page", Chunk(0, 4, "abcd"))
     assert isinstance(ask, Ask)
@@ -321,7 +321,7 @@ def test_a_chunker_waits_while_many_of_its_chunks_wait_for_a_detector() -> None:
     lane = Lane(LanePlan((Reader("d", "word"),)))
     lane.receive(Frame(0, "x" * 1000))
     placed = 0
-    while lane.may_cut("word"):
+    while not lane.batcher.has_backlog("word"):
         lane.place("word", Chunk(placed, placed + 1, "x"))
         placed += 1
     assert 256 <= placed < 300

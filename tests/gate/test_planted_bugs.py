@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The laws bite: each bug planted in a machine is caught by a named law with the default number of examples."""
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,12 +42,13 @@ def the_fastest_detector_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_that_reaches_over_a_release_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ReleaseGate._take_pending
+    honest = ReleaseGate._release
 
-    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Detection, ...]:
-        return tuple(found for found in honest(self, upto, is_final=is_final) if found.end <= upto)
+    def release(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
+        whole = honest(self, upto, is_final=is_final)
+        return whole._replace(detections=tuple(found for found in whole.detections if found.end <= upto))
 
-    monkeypatch.setattr(ReleaseGate, "_take_pending", take)
+    monkeypatch.setattr(ReleaseGate, "_release", release)
 
 
 @BUGS.caught_by(
@@ -54,29 +56,28 @@ def a_finding_that_reaches_over_a_release_is_dropped(monkeypatch: pytest.MonkeyP
     test_verdicts.test_behind_the_gate_no_part_of_a_finding_in_one_chunk_leaves_in_clear,
 )
 def a_finding_leaves_with_its_last_character(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ReleaseGate._keep
+    honest = ReleaseGate._release
 
-    def keep(self: ReleaseGate, detector: str, before: int, upto: int, found: Sequence[Detection]) -> None:
-        for one in found:
-            honest(self, detector, before, upto, [one._replace(start=one.end - 1)])
-            at, place, seen, _ = self._pending.pop()
-            self._pending.append((at, place, seen, one))
+    def release(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
+        self._pending = [(max(at, one.end - 1), place, seen, one) for at, place, seen, one in self._pending]
+        heapq.heapify(self._pending)
+        return honest(self, upto, is_final=is_final)
 
-    monkeypatch.setattr(ReleaseGate, "_keep", keep)
+    monkeypatch.setattr(ReleaseGate, "_release", release)
 
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_is_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ReleaseGate._take_pending
+    honest = ReleaseGate._release
 
-    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Detection, ...]:
+    def release(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
         pending = list(self._pending)
-        found = honest(self, upto, is_final=is_final)
-        if len(found) > 1:
+        whole = honest(self, upto, is_final=is_final)
+        if len(whole.detections) > 1:
             self._pending[:] = pending[:1] + self._pending
-        return found
+        return whole
 
-    monkeypatch.setattr(ReleaseGate, "_take_pending", take)
+    monkeypatch.setattr(ReleaseGate, "_release", release)
 
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
@@ -189,9 +190,9 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
 def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
-    def add(self: DetectionBatcher, chunker: str, chunk: Chunk) -> list[Ask]:
+    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
         self._max_open += 1
-        asks = honest(self, chunker, chunk)
+        asks = honest(self, chunker, chunks)
         self._max_open -= 1
         return asks
 
@@ -202,10 +203,10 @@ def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
-    def add(self: DetectionBatcher, chunker: str, chunk: Chunk) -> list[Ask]:
+    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
         queues = self._by_chunker[chunker]
         self._by_chunker[chunker] = queues[:1]
-        asks = honest(self, chunker, chunk)
+        asks = honest(self, chunker, chunks)
         self._by_chunker[chunker] = queues
         return asks
 
@@ -240,8 +241,8 @@ def choices_are_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Lanes.receive
 
     def receive(self: Lanes, frame: Frame) -> list[Any]:
-        known = frame.choice in self._lanes and frame.number % 2
-        return honest(self, frame._replace(choice=0) if known and 0 in self._lanes else frame)
+        known = frame.choice in self.by_choice and frame.number % 2
+        return honest(self, frame._replace(choice=0) if known and 0 in self.by_choice else frame)
 
     monkeypatch.setattr(Lanes, "receive", receive)
 
@@ -305,13 +306,12 @@ def a_line_feed_behind_a_carriage_return_counts_in_the_next_packet(monkeypatch: 
 
 @BUGS.caught_by(test_sse.test_only_cr_and_lf_end_a_line)
 def a_line_separator_ends_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SseParser._keep
+    honest = SseParser.feed
 
-    def keep(self: SseParser, value: bytes) -> None:
-        for part in value.decode().splitlines() or [""]:
-            honest(self, part.encode())
+    def feed(self: SseParser, data: bytes) -> list[Any]:
+        return honest(self, data.replace("\u2028".encode(), b"\ndata: "))
 
-    monkeypatch.setattr(SseParser, "_keep", keep)
+    monkeypatch.setattr(SseParser, "feed", feed)
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

@@ -283,13 +283,12 @@ def shadow_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.caught_by(test_verdicts_mixed.test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done)
 def shadow_does_not_know_what_it_would_have_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Judge._note
+    honest = Judge.judge
 
-    def note(self: Judge, found: Found) -> None:
-        if not self._measures.is_shadow:
-            honest(self, found)
+    def judge(self: Judge, start: int, text: str, found: Found = ()) -> Verdict:
+        return honest(self, start, text, () if self._measures.is_shadow else found)
 
-    monkeypatch.setattr(Judge, "_note", note)
+    monkeypatch.setattr(Judge, "judge", judge)
 
 
 @pytest.mark.parametrize(("plant", "law"), BUGS.cases)

@@ -15,12 +15,12 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import (
     MASK_CHARACTER,
+    TEXT_ACTIONS,
     Action,
     DocumentAction,
     Judge,
     Measures,
     Verdict,
-    as_text_action,
     hide,
     judge_whole,
 )
@@ -263,7 +263,7 @@ def test_a_document_is_flagged_masked_or_dropped(
     action: DocumentAction, text: str, told: str, is_dropped: bool
 ) -> None:
     found = BAD._replace(start=10, end=13)
-    measures = Measures(as_text_action(action))
+    measures = Measures(TEXT_ACTIONS[action])
     verdict = judge_whole("So, it is bad.", [found], measures)
     assert verdict[:3] == (text, (found._replace(text=told),), is_dropped)
     assert judge_whole("Fine.", [], measures) == Verdict("Fine.", kept=5)

@@ -176,7 +176,7 @@ class Player:
         moves: list[Callable[[], list[Outcome]]] = []
         moves += [lambda ask=ask: self._answer(ask) for ask in self.open]  # type: ignore[misc]
         for key, chunks in self.to_cut.items():
-            if self.lanes[key[0]].take_feed(key[1]):
+            if self.lanes.by_choice[key[0]].aligners[key[1]].feed():
                 self.fed[key] = sum(len(f.text) for f in self._read() if f.choice == key[0])
             if chunks and chunks[0].end <= self.fed[key]:
                 moves.append(lambda key=key: self._cut(key))  # type: ignore[misc]
@@ -201,11 +201,11 @@ class Player:
         return self.lanes.end()
 
     def _cut(self, key: tuple[int, str]) -> list[Outcome]:
-        return self.lanes[key[0]].place(key[1], self.to_cut[key].pop(0))
+        return self.lanes.by_choice[key[0]].place(key[1], self.to_cut[key].pop(0))
 
     def _end_chunker(self, key: tuple[int, str]) -> list[Outcome]:
         del self.to_cut[key]
-        return self.lanes[key[0]].end_chunker(key[1])
+        return self.lanes.by_choice[key[0]].end_chunker(key[1])
 
     def _answer(self, ask: Ask) -> list[Outcome]:
         self.open.remove(ask)
@@ -216,7 +216,7 @@ class Player:
             for excerpt, chunk in zip(ask.excerpts, ask.chunks, strict=True)
         ]
         self.answered.setdefault((ask.choice, ask.detector), []).extend(ask.chunks)
-        return self.lanes.answer(ask, findings)
+        return self.lanes.by_choice[ask.choice].answer(ask, findings)
 
     def _take(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

@@ -109,7 +109,7 @@ async def test_one_who_is_not_excused_ends_the_text(fault: str) -> None:
 async def test_what_was_cut_before_the_failure_is_still_read_before_it_leaves() -> None:
     lane = Lane(LanePlan((Reader("pii", "c", 0.5, 0, True),)))
     lane.receive(Frame(0, "mail ana@x.org now. more "))
-    lane.take_feed("c")
+    lane.aligners["c"].feed()
     [asked] = lane.place("c", Chunk(0, 20, "mail ana@x.org now. "))
     assert lane.pass_over("c") == []
     assert isinstance(asked, Ask)

@@ -282,7 +282,7 @@ async def test_the_watcher_sees_text_while_it_is_held() -> None:
         _source().generate((), {}),
         guards,
         LanePlan(list_readers(guards)),
-        lambda lanes: held.append(lanes[0].held_chars),
+        lambda lanes: held.append(lanes.by_choice[0].held_chars),
     )
     async with stream as releases:
         assert [release.text async for release in releases] == [TEXT, ""]

@@ -66,8 +66,8 @@ def test_a_release_is_told_behind_the_text_and_the_frontiers_that_it_rests_on() 
         trace.receive(frame)
         lanes.receive(frame)
         trace.watch(lanes)
-    (ask,) = lanes[0].place("word", Chunk(0, 2, "ab"))
-    released = lanes.answer(ask, [[]])  # type: ignore[arg-type]
+    (ask,) = lanes.by_choice[0].place("word", Chunk(0, 2, "ab"))
+    released = lanes.by_choice[ask.choice].answer(ask, [[]])  # type: ignore[arg-type]
     trace.watch(lanes)
     trace.leave(released[-1], None)  # type: ignore[arg-type]
     held, read, left = trace.take()

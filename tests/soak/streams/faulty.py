@@ -64,15 +64,16 @@ def lose_a_batch() -> None:
 
 def double_a_detection() -> None:
     """A finding leaves a second time."""
-    from lockgate.gate.release import ReleaseGate
+    from lockgate.gate.release import Release, ReleaseGate
 
-    honest, is_time = ReleaseGate._take_pending, _every(10)
+    honest, is_time = ReleaseGate._release, _every(10)
 
-    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Any, ...]:
-        found = honest(self, upto, is_final=is_final)
-        return (*found, found[0]) if found and is_time() else found
+    def leave(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
+        release = honest(self, upto, is_final=is_final)
+        found = release.detections
+        return release._replace(detections=(*found, found[0])) if found and is_time() else release
 
-    ReleaseGate._take_pending = take  # type: ignore[method-assign]
+    ReleaseGate._release = leave  # type: ignore[method-assign]
 
 
 def swap_choices() -> None:
@@ -92,17 +93,18 @@ def swap_choices() -> None:
 
 def shift_offsets() -> None:
     """A finding stands one character beside its place."""
-    from lockgate.gate.release import ReleaseGate
+    from lockgate.gate.release import Release, ReleaseGate
 
-    honest, is_time = ReleaseGate._take_pending, _every(10)
+    honest, is_time = ReleaseGate._release, _every(10)
 
-    def take(self: ReleaseGate, upto: int, *, is_final: bool) -> tuple[Any, ...]:
-        found = honest(self, upto, is_final=is_final)
-        if not found or not is_time():
-            return found
-        return (found[0]._replace(start=found[0].start + 1, end=found[0].end + 1), *found[1:])
+    def leave(self: ReleaseGate, upto: int, *, is_final: bool = False) -> Release:
+        release = honest(self, upto, is_final=is_final)
+        if not release.detections or not is_time():
+            return release
+        first, *others = release.detections
+        return release._replace(detections=(first._replace(start=first.start + 1, end=first.end + 1), *others))
 
-    ReleaseGate._take_pending = take  # type: ignore[method-assign]
+    ReleaseGate._release = leave  # type: ignore[method-assign]
 
 
 def forget_done() -> None:
