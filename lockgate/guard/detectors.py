@@ -75,17 +75,16 @@ class ActiveGuard:
     holds: bool
     passes: bool = False
     excuse: Excuse | None = None
-    reader: Reader = field(init=False)
-
-    def __post_init__(self) -> None:
-        guard = self.guard
-        reader = Reader(guard.id, guard.chunker_id, self.threshold, guard.lookbehind_chars, self.holds)
-        object.__setattr__(self, "reader", reader)
 
 
 def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
     """The guards as the lanes of a stream see them."""
-    return tuple([guard.reader for guard in guards])
+    return tuple(
+        [
+            Reader(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
+            for one in guards
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class Policy:
     hides: bool = field(init=False)  # text of the answer in which something is found must not be seen
     trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
     is_holding: bool = field(init=False)  # any detector holds the answer back
+    takes_sources: bool = field(init=False)  # a detector of the answer wants to know where its documents came from
 
     def __post_init__(self) -> None:
         is_masking = any(self.for_input.of(one.guard.id) is Action.MASK for one in self.input)
@@ -168,6 +169,7 @@ class Policy:
             "hides": self.for_output.changes_text([one.guard.id for one in self.output]),
             "trailing": frozenset(trailing),
             "is_holding": len(trailing) < len(self.output),
+            "takes_sources": any(_takes_sources(type(one.reading)) for one in self.output),
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)

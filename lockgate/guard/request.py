@@ -15,7 +15,7 @@ context ends, also where the client leaves.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
-from lockgate.gate.verdicts import Action, Judge, Mask, Pseudonyms, Verdict, hide, judge_whole
+from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
 from lockgate.guard.detect import Slice, detect_slices, review_all
 from lockgate.guard.detectors import ActiveGuard, ActiveReview
 from lockgate.guard.policy import Chunking, Meter, Policy, ground, tell_sources
@@ -110,14 +110,6 @@ GuardEvent = InputRead | InputBlocked | ModelStarted | Released | Reviewed
 Prepare = Callable[[CheckedInput], AsyncGenerator[Any, None]]  # events of the surface, last a Prepared
 
 
-def _never() -> bool:
-    return False
-
-
-def _never_cut(_lane: int) -> bool:
-    return False
-
-
 class GuardedRequest(NamedTuple):
     """One request of any surface.
 
@@ -136,8 +128,8 @@ class GuardedRequest(NamedTuple):
     ahead: Ahead = Ahead.NOTHING
     can_mask: bool = True
     count_tokens: Callable[[], Awaitable[int]] | None = None
-    is_over: Callable[[], bool] = _never
-    is_cut: Callable[[int], bool] = _never_cut
+    is_over: Callable[[], bool] | None = None
+    is_cut: Callable[[int], bool] | None = None
     subjects: Callable[[], Iterable[tuple[int, Subject]]] = tuple
     watch: Watch | None = None
 
@@ -153,7 +145,7 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
         async with aclosing(run.events()) as events:
             yield events
     except UpstreamError as error:
-        if error is run.source_error:
+        if error in run.source_errors:
             raise
         request.meter.note_failure(error.service)
         if request.policy.name:
@@ -172,14 +164,14 @@ def fail_check(error: UpstreamError) -> CheckFailed:
 
 
 class Speculation:
-    """A check in a task beside the caller, who takes items meanwhile; without a check everything has passed.
+    """A check in a task beside the caller, who takes items meanwhile.
 
     Nothing is thrown at the caller from outside: the next call here raises what the check raises.
     """
 
-    def __init__(self, check: Callable[[], Awaitable[bool]] | None) -> None:
+    def __init__(self, check: Callable[[], Awaitable[bool]]) -> None:
         self._check = check
-        self._passed: bool | None = True if check is None else None
+        self._passed: bool | None = None
         self._error: Exception | None = None
         self._is_known = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None
@@ -187,11 +179,8 @@ class Speculation:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """The check runs until the block ends."""
-        if self._check is None:
-            yield
-            return
         async with run_group() as group:
-            group.create_task(self._run(self._check))
+            group.create_task(self._run())
             yield
 
     async def next(self, items: AsyncIterator[T]) -> T | None:
@@ -223,9 +212,9 @@ class Speculation:
             raise self._error
         return bool(self._passed)
 
-    async def _run(self, check: Callable[[], Awaitable[bool]]) -> None:
+    async def _run(self) -> None:
         try:
-            self._passed = await check()
+            self._passed = await self._check()
         except Exception as error:  # noqa: BLE001 - raised again to the caller
             self._passed, self._error = False, error
         self._is_known.set()
@@ -242,7 +231,7 @@ class _GuardedRun:
         self._meter = request.meter
         self._input = CheckedInput(request.input.text)
         self._judges: dict[int, Judge] = {}
-        self.source_error: LockgateError | None = None
+        self.source_errors: list[LockgateError] = []  # the model's, not a detector's
 
     async def events(self) -> AsyncGenerator[Any, None]:
         """Everything that happens, in order."""
@@ -254,54 +243,62 @@ class _GuardedRun:
             return
         for one in self._request.input.slices if self._meter.is_on else ():
             self._meter.receipt.note_released(Part.PROMPT, one.text)
-        reading = Speculation(self._read_input if ahead else None)
-        async with reading.open():
+        reading = Speculation(self._read_input) if ahead else None
+        async with nullcontext() if reading is None else reading.open():
             async with aclosing(self._answer(reading, ahead)) as events:
                 async for event in events:
                     yield event
-            if not await reading.has_passed():
+            if reading is not None and not await reading.has_passed():
                 self._meter.withdraw_answer()
                 yield await self._refuse()
 
-    async def _answer(self, reading: Speculation, ahead: Ahead) -> AsyncGenerator[Any, None]:
-        """From the input to the last review; ends early where the input turns out to be blocked."""
-        if ahead is Ahead.NOTHING:
+    async def _answer(self, reading: Speculation | None, ahead: Ahead) -> AsyncGenerator[Any, None]:
+        """From the input to the last review; ends early where the input turns out to be blocked.
+
+        `reading` of the input goes on beside it, unless it has been read.
+        """
+        if reading is None:
             yield InputRead(self._input)
         prepared: Prepared | None = None
         async with aclosing(self._request.prepare(self._input)) as steps:
-            while (step := await reading.next(steps)) is not None:
+            while (step := await (anext(steps, None) if reading is None else reading.next(steps))) is not None:
                 if isinstance(step, Prepared):
                     prepared = step
                 else:
                     yield step
-        if prepared is None or not (ahead is Ahead.MODEL or await reading.has_passed()):
+        if prepared is None:
             return
-        if ahead is Ahead.PREPARE:
+        if reading is not None and ahead is Ahead.PREPARE:
+            if not await reading.has_passed():
+                return
             yield InputRead(self._input)
+            reading = None
         yield ModelStarted()
-        async with aclosing(self._release(prepared, reading, is_known=ahead is not Ahead.MODEL)) as events:
+        async with aclosing(self._release(prepared, reading)) as events:
             async for event in events:
                 yield event
 
-    async def _release(self, prepared: Prepared, reading: Speculation, *, is_known: bool) -> AsyncGenerator[Any, None]:
-        """The releases of the answer and the reviews. `is_known`: the encoder knows what was found in the input."""
+    async def _release(self, prepared: Prepared, reading: Speculation | None) -> AsyncGenerator[Any, None]:
+        """The releases of the answer and the reviews; the input is read before the first, if `reading` goes on."""
         request, readers = self._request, self._choose_readers(prepared)
-        source = self._note_failure(prepared.source)
-        async with open_guarded_stream(source, readers, request.lanes(readers), request.watch) as releases:
-            while (release := await reading.next(releases)) is not None:
-                if not is_known:
+        plan = request.lanes(readers)
+        async with open_guarded_stream(
+            prepared.source, readers, plan, request.watch, self.source_errors.append
+        ) as releases:
+            while (release := await (anext(releases, None) if reading is None else reading.next(releases))) is not None:
+                if reading is not None:
                     if not await reading.has_passed():
                         return
                     yield InputRead(self._input)
-                    is_known = True
-                if request.is_cut(release.choice):
+                    reading = None
+                if request.is_cut is not None and request.is_cut(release.choice):
                     continue
                 yield self._judge(release)
-                if request.is_over():
+                if request.is_over is not None and request.is_over():
                     return
-        if not await reading.has_passed():
-            return
-        if not is_known:
+        if reading is not None:
+            if not await reading.has_passed():
+                return
             yield InputRead(self._input)
         if self._policy.reviews:
             reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
@@ -323,7 +320,18 @@ class _GuardedRun:
             trusts_chunks=policy.trusts_chunks,
         )
         self._meter.note_findings(found, policy.for_input, Part.PROMPT)
-        self._input = judge_input(request.input.text, found, policy, self._meter.names, can_mask=request.can_mask)
+        text = request.input.text
+        if not found or policy.for_input.is_shadow:
+            self._input = CheckedInput(text, raw=found)
+            return True
+        verdict = judge_whole(text, found, policy.for_input, self._meter.names)
+        is_refused = any(one.detector_id in policy.refusing for one in found)
+        if verdict.is_blocked or (verdict.masks and not request.can_mask):
+            self._input = CheckedInput(text, verdict.detections, found, is_blocked=True)
+        elif is_refused:
+            self._input = CheckedInput(text, verdict.detections, found, is_blocked=True, is_refused=True)
+        else:
+            self._input = CheckedInput(verdict.text, verdict.detections, found, verdict.masks)
         return not self._input.is_blocked
 
     async def _refuse(self) -> InputBlocked:
@@ -337,21 +345,13 @@ class _GuardedRun:
 
     def _choose_readers(self, prepared: Prepared) -> tuple[ActiveGuard, ...]:
         policy, chunking = self._policy, self._request.chunking
-        readers = tell_sources(policy.output, {one.source for one in prepared.documents}) if policy.output else ()
+        readers = tuple(policy.output)
+        if policy.takes_sources:
+            readers = tell_sources(readers, {one.source for one in prepared.documents})
         texts = [one.text for one in prepared.documents] or [prepared.lack]
         if policy.grounding and chunking is not None and any(texts):
             readers += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
         return self._meter.watch(readers, Part.ANSWER) if readers else ()
-
-    async def _note_failure(self, source: Source) -> Source:
-        """The same frames. An error of the source is the model's, not a detector's."""
-        try:
-            async with aclosing(source):
-                async for burst in source:
-                    yield burst
-        except LockgateError as error:
-            self.source_error = error
-            raise
 
     def _judge(self, release: Release) -> Released:
         """The release as it may leave. There is one judge for each text of the answer."""
@@ -375,17 +375,3 @@ class _GuardedRun:
         if policy.hides:
             found = [hide(one) for one in found if policy.for_output.trusts(one.detector_id)]
         return Reviewed(choice, found)
-
-
-def judge_input(
-    text: str, found: Sequence[Detection], policy: Policy, names: Pseudonyms, *, can_mask: bool = True
-) -> CheckedInput:
-    """The input as it may go on after these findings."""
-    if not found or policy.for_input.is_shadow:
-        return CheckedInput(text, raw=found)
-    verdict = judge_whole(text, found, policy.for_input, names)
-    if verdict.is_blocked or (verdict.masks and not can_mask):
-        return CheckedInput(text, verdict.detections, found, is_blocked=True)
-    if any(one.detector_id in policy.refusing for one in found):
-        return CheckedInput(text, verdict.detections, found, is_blocked=True, is_refused=True)
-    return CheckedInput(verdict.text, verdict.detections, found, verdict.masks)

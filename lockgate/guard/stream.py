@@ -29,6 +29,7 @@ from lockgate.task_groups import raise_first, run_together
 from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
+Blame = Callable[[LockgateError], object]
 Source = AsyncGenerator[Frame | list[Frame], None]  # frames, or lists of frames that came at once
 Args = TypeVarTuple("Args")
 
@@ -43,16 +44,20 @@ async def open_guarded_stream(
     guards: Sequence[ActiveGuard],
     plan: LanePlan,
     watch: Watch | None = None,
+    blame_source: Blame | None = None,
 ) -> AsyncIterator[AsyncIterator[Release]]:
-    """The releases of the source's text. Leaving the context stops everything behind it. `watch` sees every step."""
+    """The releases of the source's text. Leaving the context stops everything behind it.
+
+    `watch` sees every step, `blame_source` an error of the source before it is raised.
+    """
     if not plan.readers and watch is None:
-        async with aclosing(source), aclosing(_pass_on(source)) as releases:
+        async with aclosing(source), aclosing(_pass_on(source, blame_source)) as releases:
             yield releases
         return
     failure: LockgateError | GeneratorExit | None = None
     try:
         async with aclosing(source), asyncio.TaskGroup() as group:
-            stream = _GuardedStream(group, source, guards, plan, watch)
+            stream = _GuardedStream(group, source, guards, plan, watch, blame_source)
             try:
                 yield stream
             except (LockgateError, GeneratorExit) as error:  # else the task group would wrap it
@@ -65,15 +70,20 @@ async def open_guarded_stream(
         raise failure
 
 
-async def _pass_on(source: Source) -> AsyncGenerator[Release, None]:
+async def _pass_on(source: Source, blame_source: Blame | None) -> AsyncGenerator[Release, None]:
     """What nobody reads is released as it comes."""
     positions: dict[int, int] = {}
-    async for burst in source:
-        for frame in burst if isinstance(burst, list) else (burst,):
-            number, text, choice = frame.number, frame.text, frame.choice
-            start = positions.get(choice, 0)
-            end = positions[choice] = start + len(text)
-            yield Release(start, end, text, (), (frame,), choice, frame.is_last, (number, number))
+    try:
+        async for burst in source:
+            for frame in burst if isinstance(burst, list) else (burst,):
+                number, text, choice = frame.number, frame.text, frame.choice
+                start = positions.get(choice, 0)
+                end = positions[choice] = start + len(text)
+                yield Release(start, end, text, (), (frame,), choice, frame.is_last, (number, number))
+    except LockgateError as error:
+        if blame_source is not None:
+            blame_source(error)
+        raise
 
 
 class _GuardedStream:
@@ -86,8 +96,10 @@ class _GuardedStream:
         guards: Sequence[ActiveGuard],
         plan: LanePlan,
         watch: Watch | None,
+        blame_source: Blame | None,
     ) -> None:
         self._group = group
+        self._blame_source = blame_source
         self._watch = watch
         self._plan = plan
         self._lanes = Lanes(plan)
@@ -149,7 +161,9 @@ class _GuardedStream:
                 burst = await anext(source)
             except StopAsyncIteration:
                 break
-            except LockgateError:
+            except LockgateError as error:
+                if self._blame_source is not None:
+                    self._blame_source(error)
                 if not self._plan.is_whole:
                     await self._settle()
                 raise
