@@ -23,7 +23,7 @@ from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
-from lockgate.guard.model_stream import blaming_model, next_burst
+from lockgate.guard.model_source import Deadline, read_model
 from lockgate.guard.policy import Chunking
 from lockgate.guard.request import Input, Released
 from lockgate.guard.stream import Source
@@ -219,14 +219,12 @@ async def keep_pace(
 ) -> AsyncGenerator[T, None]:
     """What the model says, each time within its time; `fail` makes the error for its failure."""
     clock, has_begun = asyncio.get_running_loop().time, False
-    until = clock() + pace.first_token_s
+    deadline = Deadline(clock() + pace.first_token_s)
     try:
-        with blaming_model():
-            bursts = generate()
-        async with aclosing(bursts):
-            while (burst := await next_burst(bursts, until)) is not None:
+        async with aclosing(read_model(generate, deadline)) as bursts:
+            async for burst in bursts:
                 if has_text(burst):
-                    until, has_begun = clock() + pace.token_gap_s, True
+                    deadline.until, has_begun = clock() + pace.token_gap_s, True
                 yield burst
     except UpstreamError as error:
         raise fail(error, has_begun) from error

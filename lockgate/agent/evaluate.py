@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from lockgate.detectors.judge.scores import (
 )
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest, LockgateError
 from lockgate.gate.values import Message
-from lockgate.guard.model_stream import next_burst
+from lockgate.guard.model_source import Deadline, read_model
 from lockgate.interfaces import Model
 from lockgate.sessions.turns import forget_reasoning
 from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
@@ -316,15 +317,14 @@ async def _answer(speaker: Speaker, question: str) -> tuple[str, Facts]:
 
 async def _ask(judge: Judge, messages: Sequence[Message]) -> str:
     """What the judge says, up to a length at which it is of no use any more."""
-    until = asyncio.get_running_loop().time() + judge.timeout_s
+    deadline = Deadline(asyncio.get_running_loop().time() + judge.timeout_s)
     reply = ""
     try:
-        async with aclosing(judge.model.generate(messages, {"temperature": 0})) as said:
-            while len(reply) <= MAX_REPLY_CHARS:
-                burst = await next_burst(said, until)
-                if burst is None:
-                    break
+        async with aclosing(read_model(partial(judge.model.generate, messages, {"temperature": 0}), deadline)) as said:
+            async for burst in said:
                 reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
+                if len(reply) > MAX_REPLY_CHARS:
+                    break
     finally:
         limit_calls(None)  # what follows has its own time
     return reply

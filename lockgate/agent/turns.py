@@ -45,7 +45,7 @@ from lockgate.agent.routes import (
 from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, Store, TurnMachine
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Detection, Document, Frame, Message
-from lockgate.guard.model_stream import blaming_model, next_burst
+from lockgate.guard.model_source import Deadline, read_model
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
@@ -294,13 +294,14 @@ class _Turn:
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
         """What the main model says to a question of ours; nobody hears it."""
-        with blaming_model():
-            frames = self._agent.main.generate(messages, {"temperature": 0.0, "stream": False})
+        generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
         said = Said(_MAX_REPLY_CHARS)
-        async with aclosing(frames):
-            while not said.is_cut and (burst := await next_burst(frames, self._prepare_until + 1.0)) is not None:
+        async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
+            async for burst in bursts:
                 for one in burst if isinstance(burst, list) else (burst,):
                     said.add(one.text)
+                if said.is_cut:
+                    break
         return said.text
 
     async def _search(self, query: Query) -> tuple[Document, ...]:

@@ -22,7 +22,7 @@ from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers, prepare
-from lockgate.guard.model_source import WithPrompt, read_stream, read_whole
+from lockgate.guard.model_source import WithPrompt, read_model, read_whole
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
@@ -240,8 +240,10 @@ def _build_request(job: Job) -> GuardedRequest:
         asked = generation
         if checked.masks and job.with_prompt is not None:
             asked = job.with_prompt(checked.text, checked.masks)
-        read = read_stream if job.is_stream else read_whole
-        yield Prepared(read(job.backend, asked, border.to_frames))
+        if job.is_stream:
+            yield Prepared(read_model(partial(job.backend.stream, asked), to_frames=border.to_frames))
+        else:
+            yield Prepared(read_whole(job.backend, asked, border.to_frames))
 
     return GuardedRequest(
         plan.policy,

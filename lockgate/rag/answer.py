@@ -20,7 +20,7 @@ from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document
 from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
-from lockgate.guard.model_stream import TIMED_OUT, blaming_model, next_burst
+from lockgate.guard.model_source import TIMED_OUT, Deadline, read_model
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.guard.request import (
     Ahead,
@@ -289,12 +289,10 @@ class _Run:
 
     async def _ask_model(self, grounds: Grounds) -> Source:
         question = self._question
-        until = min(self._clock() + question.limits.generation_s, self.deadline)
+        deadline = Deadline(min(self._clock() + question.limits.generation_s, self.deadline))
         try:
-            with blaming_model():
-                frames = _generate(question.model(), grounds, question.params)
-            async with aclosing(frames):
-                while (burst := await next_burst(frames, until)) is not None:
+            async with aclosing(read_model(partial(_generate, question, grounds), deadline)) as bursts:
+                async for burst in bursts:
                     for frame in burst if isinstance(burst, list) else (burst,):
                         if frame.fields is not None and frame.fields.get("usage"):
                             self.outcome.usage = frame.fields["usage"]
@@ -334,10 +332,11 @@ class _Run:
                 return
 
 
-def _generate(model: Model, grounds: Grounds, params: Mapping[str, Any]) -> Source:
+def _generate(question: Question, grounds: Grounds) -> Source:
     """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
+    model, params = question.model(), question.params
     if not grounds.system_prompt and isinstance(model, GroundedModel):
         return model.answer(grounds, params)
-    question, documents, has_sources, system_prompt = grounds
-    messages = build_prompt(question, documents, has_sources=has_sources, system_prompt=system_prompt)
+    asked, documents, has_sources, system_prompt = grounds
+    messages = build_prompt(asked, documents, has_sources=has_sources, system_prompt=system_prompt)
     return model.generate(messages, params)

@@ -4,6 +4,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -19,7 +20,7 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Generation
 from lockgate.guard.detectors import ActiveGuard, Guard, list_readers
-from lockgate.guard.model_source import read_stream
+from lockgate.guard.model_source import read_model
 from lockgate.guard.stream import open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedBackend, ScriptedDetector, find_word
 
@@ -61,7 +62,7 @@ async def play(
     plan: LanePlan | None = None,
 ) -> list[Event | str]:
     """The events that a client would see."""
-    source = read_stream(ScriptedBackend(bursts), Generation("m", {}), writer.to_frames)
+    source = read_model(partial(ScriptedBackend(bursts).stream, Generation("m", {})), to_frames=writer.to_frames)
     lanes = plan or LanePlan(list_readers(guards), strategy=Strategy.FRONTIER)
     written = b""
     async with open_guarded_stream(source, guards, lanes) as releases:

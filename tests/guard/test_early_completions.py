@@ -2,7 +2,7 @@
 """Completions begun while the prompt is being read: nothing is heard before, and a finding ends the backend."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from lockgate.errors import Unavailable
 from lockgate.gate.values import Detection, Frame, Generation
 from lockgate.gate.verdicts import Action, Mask, Measures
 from lockgate.guard.detect import Slice
-from lockgate.guard.model_source import read_stream, read_whole
+from lockgate.guard.model_source import read_model, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
     CheckedInput,
@@ -34,6 +34,10 @@ from tests.waits import forever, until
 BURSTS = [[{"text": "It "}], [{"text": "is "}], [{"text": "8033."}]]
 
 
+def _to_frames(message: Mapping[str, Any]) -> list[Frame]:
+    return [Frame(0, message["text"])]
+
+
 def order(backend: ScriptedBackend, detector: Any, *, is_whole: bool = False, **policy: Any) -> GuardedRequest:
     text = "a bad prompt"
     given: dict[str, Any] = {"for_input": Measures(Action.BLOCK), "is_speculative": True}
@@ -41,8 +45,10 @@ def order(backend: ScriptedBackend, detector: Any, *, is_whole: bool = False, **
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         asked = Generation(checked.text, {"masks": tuple(checked.masks)})
-        read = read_whole if is_whole else read_stream
-        yield Prepared(read(backend, asked, lambda message: [Frame(0, message["text"])]))
+        if is_whole:
+            yield Prepared(read_whole(backend, asked, _to_frames))
+        else:
+            yield Prepared(read_model(partial(backend.stream, asked), to_frames=_to_frames))
 
     return GuardedRequest(
         read,
