@@ -6,7 +6,7 @@ Configured models, and the server behind us, answer by `routes`.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
@@ -33,7 +33,8 @@ from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
-_MAX_FOUND = 1000  # names, some with a policy, that are kept with who has them
+_MAX_FOUND = 256  # names that are kept with who has them, if they are not longer than the next
+_MAX_KEPT_CHARS = 200
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 
 
@@ -104,7 +105,7 @@ class AgentRoutes:
         self._models = [name for name, one in gateway.settings.models.items() if one.expose is not False]
         self._limits = gateway.settings.limits
         self._created = int(time.time())
-        self._found: dict[tuple[str, str | None, str], FoundAgent | Target] = {}
+        self._find_short = lru_cache(_MAX_FOUND)(self._find)
 
     @property
     def names(self) -> list[str]:
@@ -157,8 +158,9 @@ class AgentRoutes:
         is_proxied = kind is not None and self._gateway.openai is not None
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
         raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
-        named = await decode(raw, peek_model), exchange.request.policy, dialect.manners.suffix
-        found = self._found.get(named) or self._find(*named)
+        name = await decode(raw, peek_model)
+        find = self._find_short if len(name) <= _MAX_KEPT_CHARS else self._find
+        found = find(name, exchange.request.policy, dialect.manners.suffix)
         if len(raw) > (theirs if found is None and is_proxied else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
@@ -177,12 +179,10 @@ class AgentRoutes:
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
 
     def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | Target | None:
-        """Who has that name; `under`: the policy that the path names. Those that are found are kept."""
+        """Who has that name; `under`: the policy that the path names."""
         found = self._find_named(name, under)
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
-        if found is not None and len(self._found) < _MAX_FOUND:
-            self._found[name, under, suffix] = found
         return found
 
     def _find_named(self, name: str, under: str | None) -> FoundAgent | Target | None:
