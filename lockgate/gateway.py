@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +89,7 @@ class Gateway:
         if own is not None:
             message = f"agent `{name}` has policy `{own}`: a request cannot name another"
             raise InvalidRequest(message, status=400)
-        return replace(agent, guarding=partial(self.guarding.guarding, self.settings.policies[policy]))
+        return replace(agent, guarding=self.guarding.guarding(self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> EvaluationSetup:
         """What evaluating an agent needs."""

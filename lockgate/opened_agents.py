@@ -23,7 +23,7 @@ from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamE
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
-from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, choose, excuse, list_readers
+from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, accept_anew, choose, excuse, list_readers
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
@@ -66,10 +66,10 @@ class Guards:
             is_whole=is_whole,
         )
 
-    def guarding(self, policy: PolicySettings | None) -> Policy:
-        """Who reads what under a policy, for one turn; raises RequestError for a detector that cannot."""
+    def guarding(self, policy: PolicySettings | None) -> Callable[[], Policy]:
+        """Makes the policy of a turn: who reads what. Raises RequestError for a detector that cannot."""
         if policy is None:
-            return Policy()
+            return Policy
         contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
         chosen = {
             "input": choose(self.all, policy.input, contents),
@@ -77,7 +77,19 @@ class Guards:
             "output": choose(self.all, policy.output, contents),
             "grounding": choose(self.all, policy.grounding, claims),
         }
-        return build_policy(chosen, policy, self.settings)
+        return partial(_renew, build_policy(chosen, policy, self.settings), policy)
+
+
+def _renew(policy: Policy, settings: PolicySettings) -> Policy:
+    """The same policy for another turn."""
+    return replace(
+        policy,
+        input=accept_anew(policy.input, settings.input),
+        documents=accept_anew(policy.documents, settings.documents),
+        output=accept_anew(policy.output, settings.output),
+        grounding=accept_anew(policy.grounding, settings.grounding),
+        reviews=accept_anew(policy.reviews, settings.output),
+    )
 
 
 def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Policy:
@@ -223,11 +235,10 @@ class AgentOpener:
     def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
         policy = self._settings.policies[agent.policy] if agent.policy is not None else None
         try:
-            self._guards.guarding(policy)
+            return self._guards.guarding(policy)
         except RequestError as error:
             key = f"agents.{agent.id}.policy"
             raise ConfigError(error.message, source=self._settings.source, key=key) from error
-        return partial(self._guards.guarding, policy)
 
     def _list_needed(self) -> dict[str, Probe]:
         """What agents cannot do without."""

@@ -97,6 +97,9 @@ class ActiveReview:
     passes: bool = False
 
 
+AnyActive = TypeVar("AnyActive", ActiveGuard, ActiveReview)
+
+
 class Chosen(NamedTuple):
     """The detectors of a request: those that read contents, and reviewers."""
 
@@ -202,6 +205,18 @@ def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> tuple[
         raise refuse(guard.id, error) from error
     is_given = threshold is not None and _is_number(threshold)
     return accepted, float(threshold) if is_given else guard.default_threshold  # type: ignore[arg-type]
+
+
+def accept_anew(active: Sequence[AnyActive], requested: Mapping[str, Mapping[str, Any]]) -> tuple[AnyActive, ...]:
+    """The same detectors at work for another request: what accepts parameters belongs to one."""
+    anew: list[AnyActive] = []
+    for one in active:
+        accepted, _ = _accept(one.guard, requested[one.guard.id], ())
+        if isinstance(one, ActiveGuard):
+            anew.append(replace(one, reading=accepted))
+        else:
+            anew.append(replace(one, review=accepted))
+    return tuple(anew)
 
 
 def refuse(detector: str, error: RequestError) -> InvalidRequest:
