@@ -86,24 +86,25 @@ def find_for_others(right: Evidence) -> Evidence | None:
 
 
 def forget_a_turn(right: Evidence) -> Evidence | None:
-    """A prompt lacks the turn before."""
-    call = next((one for one in right.calls if one.kind == ANSWER and len(one.messages) > 2), None)
+    """A prompt lacks the turn before; its own turn is stored, so it is known what stands before it."""
+    kept = {one.answer for _, turns in _sessions(right) for one in turns}
+    calls = (one for one in right.calls if one.kind == ANSWER and one.text in kept)
+    call = next((one for one in calls if len(one.messages) > 2), None)
     if call is None:
         return None
     return _with_call(right, call, replace(call, messages=[*call.messages[:-3], call.messages[-1]]))
 
 
 def recall_an_aborted_turn(right: Evidence) -> Evidence | None:
-    """A prompt holds a turn of its session that never came to its end."""
-    for where, stored in right.stored.items():
-        aborted = next((one for one in stored if one.aborted and one.question and one.answer), None)
-        turns = [one for one in stored if not one.aborted]
-        if aborted is None or not turns or aborted.question in [one.question for one in turns]:
-            continue
-        call = _find_call(right, where)
-        said = [("user", aborted.question), ("assistant", aborted.answer)]
-        return _with_call(right, call, replace(call, messages=[*call.messages[:-1], *said, call.messages[-1]]))
-    return None
+    """A prompt holds a question of its session whose turn never came to its end."""
+    kept = {one.question for stored in right.stored.values() for one in stored if not one.aborted}
+    spoken = {right.asked[one.number].where: one for one in right.calls if one.kind == ANSWER}
+    asked = next((one for one in right.asked.values() if one.question not in kept and one.where in spoken), None)
+    if asked is None:
+        return None
+    call = spoken[asked.where]
+    said = [("user", asked.question), ("assistant", "To be")]
+    return _with_call(right, call, replace(call, messages=[*call.messages[:-1], *said, call.messages[-1]]))
 
 
 def lose_a_token(right: Evidence) -> Evidence | None:

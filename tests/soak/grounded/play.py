@@ -219,7 +219,9 @@ async def _look_at_rest(
     books: SpaceBooks, server: WatchedServer, before: _Rest, report: GroundedReport, patience: Patience
 ) -> None:
     rest = await _settle(books, server, patience, before)
-    report.claim(rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang")
+    report.claim(
+        rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang, of: {server.name_tasks()}"
+    )
     report.claim(rest.files <= before.files, "connections", f"{rest.files - before.files} files are left open")
     report.claim(not rest.busy, "connections", f"{rest.busy} calls to endpoints are left open")
     for complaint, count in Counter(books.complaints).items():

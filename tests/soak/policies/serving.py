@@ -89,7 +89,7 @@ async def _look_at_rest(server: WatchedServer, before: int, report: ServedReport
     end = time.monotonic() + patience.settle_s
     while (tasks := await asyncio.to_thread(server.count_tasks)) > before and time.monotonic() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.2)
-    report.claim(tasks <= before, "tasks", f"{tasks - before} tasks hang")
+    report.claim(tasks <= before, "tasks", f"{tasks - before} tasks hang, of: {server.name_tasks()}")
     report.memory_kb.append(server.memory_kb())
 
 

@@ -2,9 +2,11 @@
 """All services of a run in this process, and the server that uses them in its own."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -97,6 +99,11 @@ class WatchedServer(ServerProcess):
         self.process.send_signal(signal.SIGUSR1)
         wait_until(self._tasks_path.exists, "the server's word on what it is doing")
         return len(self._tasks_path.read_text().splitlines())
+
+    def name_tasks(self) -> str:
+        """The coroutines of the tasks that were counted last."""
+        counts = Counter(re.findall(r"coro=<(\S+)", self._tasks_path.read_text()))
+        return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 @contextmanager

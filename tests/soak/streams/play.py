@@ -175,7 +175,9 @@ def _is_back(rest: _Rest, wanted: _Rest) -> bool:
 
 async def _look_at_rest(house: House, server: WatchedServer, before: _Rest, report: Report, patience: Patience) -> None:
     rest = await _settle(house, server, patience, before)
-    report.claim(rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang")
+    report.claim(
+        rest.tasks <= before.tasks, "tasks", f"{rest.tasks - before.tasks} tasks hang, of: {server.name_tasks()}"
+    )
     report.claim(rest.files <= before.files, "connections", f"{rest.files - before.files} files are left open")
     report.claim(not rest.busy, "connections", f"{rest.busy} calls to services are left open")
     report.claim(not rest.chunkers, "connections", f"{rest.chunkers} chunker streams are left open")
