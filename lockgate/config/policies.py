@@ -13,7 +13,16 @@ from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
-from lockgate.gate.verdicts import TEXT_ACTIONS, Action, DocumentAction, MaskWith, Measures
+from lockgate.gate.verdicts import (
+    DOCUMENT_WORDS,
+    REPLACING,
+    TEXT_ACTIONS,
+    TEXT_WORDS,
+    Action,
+    DocumentAction,
+    MaskWith,
+    Measures,
+)
 
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]
@@ -25,9 +34,7 @@ SECTION_TYPES = {
     "output": (TEXT_CONTENTS, TEXT_CHAT, TEXT_GENERATION),
     "grounding": (TEXT_CONTEXT_DOC,),
 }
-TEXT_WORDS = {action.name.lower(): action for action in Action}
-DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
-_DOCUMENTS_BY_TEXT = {"annotate": "flag", "mask": "mask", "stop": "drop", "block": "drop"}
+_DOCUMENTS_BY_TEXT = {word: word if word in DOCUMENT_WORDS else "drop" for word in TEXT_WORDS} | {"annotate": "flag"}
 _SECTION_WORDS = {section: tuple(DOCUMENT_WORDS if section == "documents" else TEXT_WORDS) for section in SECTION_TYPES}
 _ON_FINDING, _ON_FAILURE = "on_finding", "on_detector_failure"
 _FAILURE_WORDS = ("fail", "pass")
@@ -312,7 +319,7 @@ def _warn(draft: Draft, policy: PolicySettings) -> None:
         draft.warn(f"{path}.lanes is empty: nothing that the model says is read")
     if policy.is_speculative and not policy.input:
         draft.warn(f"{path}.speculative has no effect: the policy has no detectors of `input`")
-    masking = [name for name in policy.input if policy.measures("input").of(name) is Action.MASK]
+    masking = [name for name in policy.input if policy.measures("input").of(name) in REPLACING]
     if policy.is_speculative and masking and not policy.is_shadow:
         reason = f"`{masking[0]}` masks the input, which the model must not see before"
         draft.warn(f"{path}.speculative has no effect: {reason}")

@@ -25,6 +25,7 @@ from lockgate.config.agent_settings import UpstreamSettings as UpstreamSettings
 from lockgate.config.kinds import Secret as Secret
 from lockgate.config.kinds import Section, SectionMap, empty_map, option
 from lockgate.gate.values import WHOLE_TEXT_CHUNKER
+from lockgate.gate.verdicts import TEXT_WORDS
 
 if TYPE_CHECKING:
     from lockgate.config.policies import PolicySettings
@@ -190,7 +191,7 @@ class PolicyKeys:
     output: Mapping[str, Any] = option(kinds.MAP, "detectors of what the model says, by id", dict, "{}")
     grounding: Mapping[str, Any] = option(kinds.MAP, "detectors that compare answer and documents, by id", dict, "{}")
     on_finding: str | Mapping[str, Any] = option(
-        kinds.word_or_map("annotate", "mask", "stop", "block"),
+        kinds.word_or_map(*TEXT_WORDS),
         "what happens to text with a finding; the map says it for `input`, `documents`, `output` and `grounding`",
         "annotate",
     )

@@ -16,7 +16,7 @@ from enum import IntEnum, StrEnum
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from lockgate.gate.verdicts import Action, DocumentAction
+from lockgate.gate.verdicts import REPLACING, Action, DocumentAction
 
 _SPACES = tuple(chr(code) for code in range(0x3001) if chr(code).isspace())
 _ASCII_SPACES = tuple(one for one in _SPACES if one.isascii())
@@ -47,7 +47,7 @@ class Outcome(IntEnum):
 _OUTCOMES = {
     "annotate": Outcome.RELEASED,
     "flag": Outcome.RELEASED,
-    "mask": Outcome.MASKED,
+    **{action.name.lower(): Outcome.MASKED for action in REPLACING},
     "drop": Outcome.MASKED,
     "stop": Outcome.STOPPED,
     "block": Outcome.BLOCKED,

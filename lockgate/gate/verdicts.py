@@ -55,12 +55,13 @@ class DocumentAction(IntEnum):
     DROP = 2
 
 
+REPLACING = frozenset({Action.MASK})  # what is found is replaced, and the rest of the text goes on
+TEXT_WORDS = {action.name.lower(): action for action in Action}
+DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
 _FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
-TEXT_ACTIONS = {  # what is done with the text of a document
-    DocumentAction.FLAG: Action.ANNOTATE,
-    DocumentAction.MASK: Action.MASK,
-    DocumentAction.DROP: Action.BLOCK,
-}
+TEXT_ACTIONS = {DocumentAction.FLAG: Action.ANNOTATE, DocumentAction.DROP: Action.BLOCK} | {
+    DOCUMENT_WORDS[word]: action for word, action in TEXT_WORDS.items() if action in REPLACING
+}  # what is done with the text of a document
 
 
 class MaskWith(StrEnum):
@@ -288,7 +289,7 @@ class Judge:
         return self._apply(start, text, detections)
 
     def _apply(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
-        masks = self._masker.mask(start, len(text), self._select(detections, Action.MASK, Action.MASK))
+        masks = self._masker.mask(start, len(text), self._select(detections, min(REPLACING), max(REPLACING)))
         ending = self._select(detections, Action.STOP, Action.BLOCK)
         kept = text
         if ending:

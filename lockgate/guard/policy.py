@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
 from lockgate.gate.receipts import Part, Receipt
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
-from lockgate.gate.verdicts import Action, Measures, Pseudonyms
+from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.interfaces import Chunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
@@ -158,7 +158,7 @@ class Policy:
     takes_sources: bool = field(init=False)  # a detector of the answer wants to know where its documents came from
 
     def __post_init__(self) -> None:
-        is_masking = any(self.for_input.of(one.guard.id) is Action.MASK for one in self.input)
+        is_masking = any(self.for_input.of(one.guard.id) in REPLACING for one in self.input)
         masks_input = is_masking and not self.is_shadow
         trailing = [one.guard.id for one in self.output if self.is_shadow or not one.holds]
         computed = {

@@ -5,10 +5,10 @@ Without detectors every message is as the existing aggregator writes it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,7 @@ from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, descri
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.receipts import FrameChain
 from lockgate.gate.values import Detection, Endpoint
+from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.rag.sources import Inspected, Retrieval, name_documents
 
@@ -37,8 +38,11 @@ _PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 Fault = InvalidField | GenerationFailed | CheckFailed
-TextWord = Literal["annotate", "mask", "stop", "block"]
-DocumentWord = Literal["flag", "mask", "drop"]
+if TYPE_CHECKING:
+    TextWord: TypeAlias = str
+    DocumentWord: TypeAlias = str
+else:
+    TextWord, DocumentWord = Literal[tuple(TEXT_WORDS)], Literal[tuple(DOCUMENT_WORDS)]
 
 
 class EndpointRef(msgspec.Struct):
@@ -277,7 +281,7 @@ def read_fault(words: str) -> InvalidField:
     if missing := _MISSING.match(words):
         return InvalidField(f"{place}.{missing[1]}".lstrip("."), "field required")
     if words.startswith("Invalid enum value"):
-        choices: Sequence[str] = get_args(DocumentWord if place.endswith(".documents") else TextWord)
+        choices: Iterable[str] = DOCUMENT_WORDS if place.endswith(".documents") else TEXT_WORDS
     elif words.startswith("Object contains unknown field"):
         choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
     else:

@@ -11,7 +11,7 @@ import msgspec
 from lockgate.api.aggregator import format as wire
 from lockgate.api.guarded_answer import MAPPING_HEADER, Answering, wants
 from lockgate.api.shapes import decode
-from lockgate.config.policies import DOCUMENT_WORDS, TEXT_WORDS, PolicySettings
+from lockgate.config.policies import PolicySettings
 from lockgate.config.refs import HERE, check_slug
 from lockgate.errors import (
     CheckFailed,
@@ -24,7 +24,7 @@ from lockgate.errors import (
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.gate.verdicts import Action
+from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, Chosen
 from lockgate.guard.policy import Policy
