@@ -136,8 +136,7 @@ def _client_handlers(gateway: Gateway, completing: openai.OpenAIRoutes, speaking
     handlers: Handlers = {
         "clientChat": speaking.complete_chat,
         "clientText": speaking.complete_text,
-        "ollamaChat": speaking.chat,
-        "ollamaGenerate": speaking.generate,
+        **{name: partial(speaking.answer, form) for name, form in agent.TEXT_FORMATS.items()},
         "ollamaTags": speaking.list_tags,
         "ollamaVersion": agent.tell_version,
         "listModels": speaking.list_models,

@@ -5,13 +5,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lockgate.agent.answer import BASIC_PARAMS, Ask, Facts, Speaker, Speech
-from lockgate.api.openai.turn_routes import AgentRoutes, tell_version
+from lockgate.api.openai.turn_routes import TEXT_FORMATS, AgentRoutes, tell_version
 from lockgate.config.settings import Settings
 from lockgate.interfaces import Backend
-from lockgate.server.app import App, Routes
+from lockgate.server.app import App, Handler, Routes
 
 CHAT, TEXT, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 OLLAMA_CHAT, OLLAMA_TEXT, TAGS, VERSION = "/api/chat", "/api/generate", "/api/tags", "/api/version"
@@ -75,8 +76,9 @@ class Cast:
 def build_app(cast: Cast, **options: Any) -> App:
     """The application."""
     routes = AgentRoutes(cast)
-    posts = {CHAT: routes.complete_chat, TEXT: routes.complete_text, OLLAMA_CHAT: routes.chat}
-    posts[OLLAMA_TEXT] = routes.generate
+    posts: dict[str, Handler] = {CHAT: routes.complete_chat, TEXT: routes.complete_text}
+    posts |= {OLLAMA_CHAT: partial(routes.answer, TEXT_FORMATS["ollamaChat"])}
+    posts |= {OLLAMA_TEXT: partial(routes.answer, TEXT_FORMATS["ollamaGenerate"])}
     gets = {MODELS: routes.list_models, TAGS: routes.list_tags, VERSION: tell_version}
     gets |= {f"{MODELS}/{name}": routes.show_model for name in routes.names}
     table: Routes = {path: {"POST": one} for path, one in posts.items()} | {

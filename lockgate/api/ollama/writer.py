@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of configured models for Ollama's clients: messages in OpenAI's format become lines, or one object."""
+"""Answers of configured models in formats that have only text: the messages are in OpenAI's format."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -53,7 +53,7 @@ class OllamaWriter(AnswerWriter):
 
     def finish(self) -> bytes:
         """The end of a stream, or the whole answer."""
-        scribe = self._scribe
+        scribe, begun = self._scribe, self._begin()
         outputs = [{"choice_index": 0, "results": to_results(self._found)}] if self._found else []
         told = {"input": input_entries(self._asked, self.found_in_prompt), "output": outputs}
         scribe.account = self.account._replace(detections={key: value for key, value in told.items() if value})
@@ -63,7 +63,7 @@ class OllamaWriter(AnswerWriter):
             *self.warnings,
         ]
         if self._asked.is_stream:
-            return scribe.finish(end=self._end, usage=self._usage)
+            return begun + scribe.finish(end=self._end, usage=self._usage)
         return scribe.write_whole("".join(self._pieces), end=self._end, usage=self._usage)
 
     def block(self, blocked: InputBlocked, warnings: list[dict[str, str]]) -> bytes:
@@ -75,7 +75,11 @@ class OllamaWriter(AnswerWriter):
         if not self._asked.is_stream:
             self._pieces.append(text)
             return b""
-        if not self._has_begun:
-            self._scribe.begin()
-            self._scribe.account, self._has_begun = self.account, True
-        return self._scribe.add(text) if text else b""
+        return self._begin() + self._scribe.add(text) if text else b""
+
+    def _begin(self) -> bytes:
+        """What comes before the first piece of a stream, once."""
+        if self._has_begun or not self._asked.is_stream:
+            return b""
+        self._scribe.account, self._has_begun = self.account, True
+        return self._scribe.begin()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions with detections, under our names and under those that clients know."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from lockgate.server.exchange import Exchange
 
 _UNBUFFERED = (b"x-accel-buffering", b"no")
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
+Start = Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
@@ -81,8 +82,10 @@ class OpenAIRoutes:
                 job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), target.backend)
         await self._answering.carry_out(exchange, job)
 
-    async def answer_ollama(self, exchange: Exchange, wanted: Wanted, target: Target, scribe: Scribe) -> None:
-        """Answer a request of Ollama's routes to a configured model."""
+    async def answer_text(
+        self, exchange: Exchange, wanted: Wanted, target: Target, scribe: Scribe, start: Start
+    ) -> None:
+        """Answer a request to a configured model in another format than OpenAI's, which has only text."""
         body: dict[str, Any] = {"stream": wanted.is_stream, **wanted.params}
         body["messages"] = [{"role": one.role, "content": one.text} for one in wanted.sent]
         if wanted.is_stream:
@@ -92,8 +95,8 @@ class OpenAIRoutes:
             asked, text = self._find_input(CHATS, asked)
             job = await self._prepare(exchange, CHATS, (asked, text), target.backend, is_text_only=True)
         writer = OllamaWriter(scribe, asked, job.plan.policy.fallback)
-        start = partial(start_lines, exchange) if asked.is_stream else None
-        await self._answering.carry_out(exchange, job._replace(border=writer, block=writer.block, start=start))
+        begin = partial(start, exchange) if asked.is_stream else None
+        await self._answering.carry_out(exchange, job._replace(border=writer, block=writer.block, start=begin))
 
     def _aim(self, exchange: Exchange, asked: wire.Asked, target: Target) -> wire.Asked:
         """The request under the policy that it names, else that of its model."""

@@ -19,7 +19,7 @@ from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.configured_model import refuse_session
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
-from lockgate.api.openai.routes import OpenAIRoutes, Target, refusing_plainly, start_events, start_lines
+from lockgate.api.openai.routes import OpenAIRoutes, Start, Target, refusing_plainly, start_events, start_lines
 from lockgate.api.openai.turn_fields import Scribe, Wanted, peek_model, read_model
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
@@ -42,7 +42,7 @@ class Manners(NamedTuple):
     """What the dialects of one family share."""
 
     read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # of at most so many bytes
-    start: Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
+    start: Start
     encode_unknown: Callable[[str], bytes]  # the answer where nobody has that name
     suffix: str = ""  # that names may have or not
 
@@ -65,8 +65,10 @@ _OPENAI = Manners(HttpRequest.read_json, start_events, encode_unknown_model)
 _OLLAMA = Manners(HttpRequest.read_body, start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
 OPENAI_CHAT = TurnFormat(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
 OPENAI_TEXT = TurnFormat(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
-OLLAMA_CHAT = TurnFormat(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA)
-OLLAMA_TEXT = TurnFormat(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA)
+TEXT_FORMATS = {  # besides OpenAI's, by endpoint
+    "ollamaChat": TurnFormat(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA),
+    "ollamaGenerate": TurnFormat(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA),
+}
 
 
 class Speakers(Protocol):
@@ -122,13 +124,9 @@ class AgentRoutes:
         """POST /v1/completions."""
         await self._take(exchange, OPENAI_TEXT, TEXTS)
 
-    async def chat(self, exchange: Exchange) -> None:
-        """POST /api/chat."""
-        await self._take(exchange, OLLAMA_CHAT)
-
-    async def generate(self, exchange: Exchange) -> None:
-        """POST /api/generate."""
-        await self._take(exchange, OLLAMA_TEXT)
+    async def answer(self, form: TurnFormat, exchange: Exchange) -> None:
+        """POST of a format that has only text."""
+        await self._take(exchange, form)
 
     async def list_models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
@@ -173,7 +171,7 @@ class AgentRoutes:
             with refusing_plainly():
                 wanted = await decode(raw, partial(dialect.read, takes=found.backend.takes))
                 refuse_session({"session_id": wanted.session_id, "query_type": wanted.label})
-            await completions.answer_ollama(exchange, wanted, found, dialect.scribe(wanted))
+            await completions.answer_text(exchange, wanted, found, dialect.scribe(wanted), dialect.manners.start)
         else:
             with refusing_plainly():
                 await _tell_unknown(exchange, dialect, await decode(raw, read_model))
