@@ -48,6 +48,7 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
 }
+_NOT_TAKEN = ("name", "refusal", "audio", "function_call", "tool_call_id")  # of a message
 _ONE_ANSWER = "ask once for each answer"
 _NAME_POLICY = "name a policy with a configured model, as `<model>@<policy>`"
 _ADVICE: Mapping[str, str] = {
@@ -68,6 +69,11 @@ class AgentMessage(msgspec.Struct):
     content: AgentContent | None = None
     images: list[Any] | None = None
     tool_calls: list[Any] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    audio: Any = None
+    function_call: Any = None
+    tool_call_id: str | None = None
 
 
 class AgentRequest(msgspec.Struct):
@@ -216,6 +222,9 @@ def _read_message(place: int, message: AgentMessage) -> Message:
     parts = content if isinstance(content, list) else []
     if message.images or any(part.type != "text" or part.text is None for part in parts):
         raise InvalidRequest(f"messages[{place}]: only text is supported")
+    for field in _NOT_TAKEN:
+        if getattr(message, field):
+            raise InvalidRequest(f"messages[{place}]: `{field}` is not supported by this model: leave it out")
     return Message(role, content if isinstance(content, str) else "\n".join(part.text or "" for part in parts))
 
 
