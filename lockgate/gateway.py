@@ -27,12 +27,12 @@ from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
 from lockgate.opened_agents import (
     AgentOpener,
     Exposed,
-    Guards,
     OpenedAgents,
     SharedContext,
     build_evaluation,
 )
 from lockgate.plugins import open_plugin, place_fault
+from lockgate.policy_resolver import PolicyResolver
 from lockgate.sessions.turns import DEFAULT_AGENT
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Gateway:
     """The open parts of a process."""
 
     settings: Settings
-    guarding: Guards
+    policies: PolicyResolver
+    sentences: Chunking  # what cuts text for detectors that compare
     upstreams: "Upstreams"
     opened: OpenedAgents
     rules: EndpointRules
@@ -64,12 +65,7 @@ class Gateway:
     @property
     def guards(self) -> Mapping[str, Guard]:
         """The detectors by id."""
-        return self.guarding.all
-
-    @property
-    def sentences(self) -> Chunking:
-        """What cuts text for detectors that compare."""
-        return self.guarding.chunking
+        return self.policies.guards
 
     @property
     def agents(self) -> Mapping[str, Speaker]:
@@ -89,7 +85,7 @@ class Gateway:
         if own is not None:
             message = f"agent `{name}` has policy `{own}`: a request cannot name another"
             raise InvalidRequest(message, status=400)
-        return replace(agent, guarding=self.guarding.guarding(self.settings.policies[policy]))
+        return replace(agent, guarding=partial(self.policies.resolve_for_agent, self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> EvaluationSetup:
         """What evaluating an agent needs."""
@@ -125,11 +121,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         sentences = opener.chunkers[_SENTENCES]
         if opener.faults or sentences is None:
             raise ConfigFaults(tuple(opener.faults))
-        guarding = Guards(settings, kept, Chunking(_SENTENCES, sentences))
+        policies, chunking = PolicyResolver(settings, kept), Chunking(_SENTENCES, sentences)
         exposed = Exposed({}, {})
         upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
         try:
-            agents = await AgentOpener(guarding, stack, opener.open_part, upstreams, opener.context).open(exposed)
+            agent_opener = AgentOpener(policies, chunking, stack, opener.open_part, upstreams, opener.context)
+            agents = await agent_opener.open(exposed)
         except ConfigError as error:
             if opener.faults:
                 raise ConfigFaults((*opener.faults, error)) from error
@@ -137,7 +134,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
         probes = {**opener.probes, **agents.probes}
-        yield Gateway(settings, guarding, upstreams, agents, opener.rules, generation, openai, probes)
+        yield Gateway(settings, policies, chunking, upstreams, agents, opener.rules, generation, openai, probes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,15 @@ class LookbehindDetector(Protocol):
 
 
 @runtime_checkable
+class SharingDetector(Protocol):
+    """A Detector whose readings have no state and pass no headers on. Others accept anew for each request."""
+
+    @property
+    def shares_readings(self) -> bool:
+        """Whether one reading may serve several requests."""
+
+
+@runtime_checkable
 class TypedDetector(Protocol):
     """A Detector or Reviewer that runs here and says of which types it can be."""
 

@@ -16,17 +16,17 @@ from lockgate.agent.labels import Guess
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.config.agent_settings import INDEX, AgentSettings
-from lockgate.config.policies import PolicySettings
 from lockgate.config.refs import OPENAI_PREFIX
 from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
 from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
-from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Endpoint
-from lockgate.guard.detectors import ActiveGuard, Chosen, Guard, Rules, accept_anew, choose, excuse, list_readers
+from lockgate.gate.values import Endpoint
+from lockgate.guard.detectors import ActiveGuard, list_readers
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
+from lockgate.policy_resolver import PolicyResolver
 from lockgate.rag.sources import Library, NamedSource
 from lockgate.sessions.turns import StoreLimits
 from lockgate.telemetry import Event, log_event
@@ -42,82 +42,6 @@ _OWN_EMBEDDER = "minilm"  # its weights
 _HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
 
 OpenPart = Callable[[str, str, Mapping[str, Any], str], Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """The detectors of a process, as policies use them."""
-
-    settings: Settings
-    all: Mapping[str, Guard]
-    chunking: Chunking
-
-    @property
-    def gate(self) -> Gate:
-        """How text is held."""
-        return Gate(self._plan, self.chunking)
-
-    def _plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
-        return LanePlan(
-            list_readers(guards),
-            strategy=Strategy.FRONTIER,
-            max_open=self.settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
-            max_held_chars=self.settings.limits.max_held_chars,
-            is_whole=is_whole,
-        )
-
-    def guarding(self, policy: PolicySettings | None) -> Callable[[], Policy]:
-        """Makes the policy of a turn: who reads what. Raises RequestError for a detector that cannot."""
-        if policy is None:
-            return Policy
-        contents, claims = Rules((TEXT_CONTENTS,)), Rules((TEXT_CONTEXT_DOC,))
-        chosen = {
-            "input": choose(self.all, policy.input, contents),
-            "documents": choose(self.all, policy.documents, contents),
-            "output": choose(self.all, policy.output, contents),
-            "grounding": choose(self.all, policy.grounding, claims),
-        }
-        return partial(_renew, build_policy(chosen, policy, self.settings), policy)
-
-
-def _renew(policy: Policy, settings: PolicySettings) -> Policy:
-    """The same policy for another turn."""
-    return replace(
-        policy,
-        input=accept_anew(policy.input, settings.input),
-        documents=accept_anew(policy.documents, settings.documents),
-        output=accept_anew(policy.output, settings.output),
-        grounding=accept_anew(policy.grounding, settings.grounding),
-        reviews=accept_anew(policy.reviews, settings.output),
-    )
-
-
-def build_policy(chosen: Mapping[str, Chosen], policy: PolicySettings, settings: Settings) -> Policy:
-    """The detectors that were chosen for each section, and what the policy makes of their findings."""
-    sections = ("input", "documents", "output", "grounding")
-    at_work = {name: excuse(chosen.get(name, Chosen()), partial(policy.passes, name)) for name in sections}
-    for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
-    comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
-    return Policy(
-        input=at_work["input"].contents,
-        documents=at_work["documents"].contents,
-        output=at_work["output"].contents,
-        grounding=at_work["grounding"].reviews,
-        reviews=at_work["output"].reviews,
-        for_input=policy.measures("input"),
-        for_documents=policy.measures("documents"),
-        for_output=for_output._replace(
-            actions={**for_output.actions, **comparing},
-            own=None if for_output.own is None else for_output.own | frozenset(policy.grounding),
-        ),
-        name=policy.name,
-        is_shadow=policy.is_shadow,
-        is_speculative=policy.is_speculative,
-        grounding_holds=settings.grounding == "hold",
-        max_open=settings.detector_concurrent_requests,
-        max_cuts=settings.chunker_concurrent_requests,
-        max_chars=settings.limits.max_held_chars,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +103,16 @@ class AgentOpener:
 
     def __init__(
         self,
-        guards: Guards,
+        policies: PolicyResolver,
+        chunking: Chunking,
         stack: AsyncExitStack,
         open_part: OpenPart,
         upstreams: "Upstreams",
         context: SharedContext,
     ) -> None:
-        self._settings = guards.settings
-        self._guards = guards
+        self._settings = policies.settings
+        self._policies = policies
+        self._chunking = chunking
         self._stack = stack
         self._context = context
         self._open_part = open_part
@@ -223,7 +149,7 @@ class AgentOpener:
                 library=Library([sources[source] for source in one.sources], one.passages, one.min_similarity),
                 memory=Memory(store, one.history_messages, one.history_tokens),
                 guarding=self._guard(one),
-                gate=self._guards.gate,
+                gate=Gate(self._plan_lanes, self._chunking),
                 guess=guess,
                 note_label=note_label,
                 embedder=embedder,
@@ -235,10 +161,21 @@ class AgentOpener:
     def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
         policy = self._settings.policies[agent.policy] if agent.policy is not None else None
         try:
-            return self._guards.guarding(policy)
+            self._policies.resolve_for_agent(policy)
         except RequestError as error:
             key = f"agents.{agent.id}.policy"
             raise ConfigError(error.message, source=self._settings.source, key=key) from error
+        return partial(self._policies.resolve_for_agent, policy)
+
+    def _plan_lanes(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
+        """How the text of an answer is held."""
+        return LanePlan(
+            list_readers(guards),
+            strategy=Strategy.FRONTIER,
+            max_open=self._settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
+            max_held_chars=self._settings.limits.max_held_chars,
+            is_whole=is_whole,
+        )
 
     def _list_needed(self) -> dict[str, Probe]:
         """What agents cannot do without."""

@@ -6,8 +6,7 @@ and writes what the endpoint's own words make of it. Whole answers and streams g
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.api.guardrails.format import DetectorMap, Masks
@@ -17,7 +16,7 @@ from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
-from lockgate.gate.values import Detection, Frame, Generation, Subject
+from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.detect import Slice
@@ -36,11 +35,10 @@ from lockgate.guard.request import (
     open_guarded,
 )
 from lockgate.interfaces import Backend, Headers
-from lockgate.opened_agents import build_policy
+from lockgate.policy_resolver import ONLY_CONTENT, Surface
 from lockgate.server.exchange import Exchange
 
 _NO_POLICY = PolicySettings("")
-_ONE_LANE = ("content",)
 RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
 
 
@@ -134,31 +132,32 @@ class Answering:
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """What an endpoint allows; thresholds have been checked before."""
-        return _build_rules(types, self._endpoint_rules.unsuitable_status, allows_whole_text, whole_text_holds)
+        status = self._endpoint_rules.unsuitable_status
+        return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
+
+    def build_surface(
+        self,
+        *types: str,
+        allows_whole_text: bool = True,
+        whole_text_holds: bool = True,
+        lanes: tuple[str, ...] | None = ONLY_CONTENT,
+    ) -> Surface:
+        """What is read of a prompt and its answer. Nothing is retrieved here: detectors of the rest read nothing."""
+        outputs = self.rules(*types, allows_whole_text=allows_whole_text, whole_text_holds=whole_text_holds)
+        rules = {"input": self.rules(TEXT_CONTENTS), "output": outputs}
+        return Surface(rules, lanes, refuses_input=True, trusts_chunks=self._endpoint_rules.trusts_chunks)
 
     async def plan(
         self,
         exchange: Exchange,
         policy: PolicySettings,
-        inputs: tuple[DetectorMap, Rules],
-        outputs: tuple[DetectorMap, Rules],
-        *,
-        lanes: Sequence[str] = _ONE_LANE,
+        surface: Surface,
+        requested: Mapping[str, DetectorMap],
+        headers: Headers,
     ) -> Plan:
-        """The detectors that request and policy name; of the same detector the policy's parameters count."""
-        headers = self.headers(exchange)
-        of_input = await self.choose({**inputs[0], **policy.input}, inputs[1], headers)
-        of_output = await self.choose({**outputs[0], **policy.output}, outputs[1], headers)
-        wants_receipt = self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER)
-        chosen = {"input": of_input, "output": of_output}
-        resolved = replace(
-            build_policy(chosen, policy, self.gateway.settings),
-            trusts_chunks=self._endpoint_rules.trusts_chunks,
-            lanes=tuple(lanes),
-            refusing=frozenset(inputs[0]) - policy.input.keys(),
-            unused=tuple(policy.grounding),  # nothing is retrieved here: they read nothing, and the receipt says so
-            is_metered=bool(policy.name) or wants_receipt,
-        )
+        """The detectors that request and policy name, for one request."""
+        is_metered = bool(policy.name) or (self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER))
+        resolved = await self.gateway.policies.resolve(surface, policy, requested, headers, is_metered=is_metered)
         meter = resolved.open_meter()
         names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
         return Plan(resolved, meter, Account(meter.receipt, names) if meter.is_on else NO_ACCOUNT)
@@ -288,11 +287,6 @@ def wants(exchange: Exchange, header: bytes) -> bool:
 def list_failures(plan: Plan, job: Job) -> list[dict[str, str]]:
     """Of each detector that failed and was excused, a warning."""
     return [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
-
-
-@cache
-def _build_rules(types: tuple[str, ...], status: int, allows_whole_text: bool, whole_text_holds: bool) -> Rules:
-    return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
 
 
 def cut_masks(text: str, masks: Masks) -> list[Slice]:

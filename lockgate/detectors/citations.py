@@ -65,6 +65,7 @@ class CitationsDetector:
     """Knows the sources of the options."""
 
     lookbehind_chars = LOOKBEHIND_CHARS
+    shares_readings = True
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(paths)

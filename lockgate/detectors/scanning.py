@@ -88,6 +88,8 @@ class ScanReading:
 class ScanningDetector:
     """A detector that is one function: `prepare` turns a request's parameters into the scan."""
 
+    shares_readings = True
+
     def __init__(self, prepare: Callable[[Params], Scan], known: Sequence[str], lookbehind_chars: int) -> None:
         self.lookbehind_chars = lookbehind_chars
         self._prepare = prepare

@@ -8,7 +8,7 @@ parameters that the detector accepts.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.gate.batching import Reader
@@ -23,6 +23,7 @@ from lockgate.interfaces import (
     Reading,
     Review,
     Reviewer,
+    SharingDetector,
 )
 
 T = TypeVar("T")
@@ -43,12 +44,15 @@ class Guard:
     lookbehind_chars: int = field(init=False)
     in_place: InPlaceChunker | None = field(init=False)  # the chunker, where text is fed to it in place
     reads_whole_text: bool = field(init=False)  # its one chunk is the text
+    shares_readings: bool = field(init=False)  # one reading serves all requests
 
     def __post_init__(self) -> None:
         look = self.detector.lookbehind_chars if isinstance(self.detector, LookbehindDetector) else 0
         object.__setattr__(self, "lookbehind_chars", look)
         object.__setattr__(self, "in_place", self.chunker if isinstance(self.chunker, InPlaceChunker) else None)
         object.__setattr__(self, "reads_whole_text", self.chunker_id == WHOLE_TEXT_CHUNKER)
+        shares = isinstance(self.detector, SharingDetector) and self.detector.shares_readings
+        object.__setattr__(self, "shares_readings", shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveGuard:
-    """A guard at work for one request. `passes`: if it fails, text leaves that it has not read.
+    """A guard at work. `passes`: if it fails, text leaves that it has not read.
 
-    `excuse` takes the failure of its chunker: whether text goes on all the same.
+    `excuse` takes the failure of its chunker: whether text goes on all the same. `params` are those that the reading
+    has accepted.
     """
 
     guard: Guard
@@ -75,6 +80,11 @@ class ActiveGuard:
     holds: bool
     passes: bool = False
     excuse: Excuse | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def bind(self, headers: Headers) -> "ActiveGuard":
+        """The guard with a reading for one request."""
+        return self if self.guard.shares_readings else replace(self, reading=_accept(self.guard, self.params, headers))
 
 
 def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
@@ -89,15 +99,17 @@ def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ActiveReview:
-    """A reviewer at work for one request. `passes`: if it fails, the text goes on all the same."""
+    """A reviewer at work. `passes`: if it fails, the text goes on all the same. `params`: accepted."""
 
     guard: Guard
     review: Review
     threshold: float
     passes: bool = False
+    params: Mapping[str, Any] = field(default_factory=dict)
 
-
-AnyActive = TypeVar("AnyActive", ActiveGuard, ActiveReview)
+    def bind(self, headers: Headers) -> "ActiveReview":
+        """The reviewer with a review for one request."""
+        return self if self.guard.shares_readings else replace(self, review=_accept(self.guard, self.params, headers))
 
 
 class Chosen(NamedTuple):
@@ -125,12 +137,16 @@ def choose(
     contents: list[ActiveGuard] = []
     reviews: list[ActiveReview] = []
     for guard in chosen:
-        accepted, threshold = _accept(guard, requested[guard.id], headers)
+        wanted = requested[guard.id]
+        params = {name: wanted[name] for name in sorted(wanted) if name != "threshold"}
+        accepted = _accept(guard, params, headers)
+        given = wanted.get("threshold")
+        threshold = float(given) if _is_number(given) else guard.default_threshold
         if guard.type == TEXT_CONTENTS:
             holds = not guard.reads_whole_text or rules.whole_text_holds
-            contents.append(ActiveGuard(guard, accepted, threshold, holds))
+            contents.append(ActiveGuard(guard, accepted, threshold, holds, params=params))
         else:
-            reviews.append(ActiveReview(guard, accepted, threshold))
+            reviews.append(ActiveReview(guard, accepted, threshold, params=params))
     return Chosen(tuple(contents), tuple(reviews))
 
 
@@ -195,28 +211,12 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
     return guard
 
 
-def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> tuple[Any, float]:
-    """What has accepted the parameters, a Reading or a Review, and the threshold."""
-    threshold = params.get("threshold")
-    rest = {name: params[name] for name in sorted(params) if name != "threshold"}
+def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> Any:
+    """What has accepted the parameters: a Reading or a Review."""
     try:
-        accepted = guard.detector.accept(rest, headers)
+        return guard.detector.accept(params, headers)
     except RequestError as error:
         raise refuse(guard.id, error) from error
-    is_given = threshold is not None and _is_number(threshold)
-    return accepted, float(threshold) if is_given else guard.default_threshold  # type: ignore[arg-type]
-
-
-def accept_anew(active: Sequence[AnyActive], requested: Mapping[str, Mapping[str, Any]]) -> tuple[AnyActive, ...]:
-    """The same detectors at work for another request: what accepts parameters belongs to one."""
-    anew: list[AnyActive] = []
-    for one in active:
-        accepted, _ = _accept(one.guard, requested[one.guard.id], ())
-        if isinstance(one, ActiveGuard):
-            anew.append(replace(one, reading=accepted))
-        else:
-            anew.append(replace(one, review=accepted))
-    return tuple(anew)
 
 
 def refuse(detector: str, error: RequestError) -> InvalidRequest:
@@ -224,5 +224,5 @@ def refuse(detector: str, error: RequestError) -> InvalidRequest:
     return InvalidRequest(f"detector request failed for `{detector}`: {error.message}", status=error.status)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,14 +12,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
 from lockgate.gate.receipts import Part, Receipt
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
-from lockgate.interfaces import Chunker, Reading, Review, SourceReading
+from lockgate.interfaces import Chunker, Headers, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import Event, count_detections, log_event, name_causes
 
@@ -156,12 +156,16 @@ class Policy:
     trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
     is_holding: bool = field(init=False)  # any detector holds the answer back
     takes_sources: bool = field(init=False)  # a detector of the answer wants to know where its documents came from
+    unshared: tuple[str, ...] = field(init=False)  # the parts with readings that each request needs anew
 
     def __post_init__(self) -> None:
         is_masking = any(self.for_input.of(one.guard.id) in REPLACING for one in self.input)
         masks_input = is_masking and not self.is_shadow
         trailing = [one.guard.id for one in self.output if self.is_shadow or not one.holds]
+        parts = ("input", "documents", "output", "grounding", "reviews")
+        unshared = [part for part in parts if any(not one.guard.shares_readings for one in getattr(self, part))]
         computed = {
+            "unshared": tuple(unshared),
             "is_on": bool(self.input or self.documents or self.output or self.grounding or self.reviews),
             "fallback": self.for_output.fallback,
             "masks_input": masks_input,
@@ -173,6 +177,13 @@ class Policy:
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
+
+    def bind(self, headers: Headers) -> "Policy":
+        """The policy for one request; only what has a state or passes headers on is made anew."""
+        bound: dict[str, Any] = {}
+        for part in self.unshared:
+            bound[part] = tuple([one.bind(headers) for one in getattr(self, part)])
+        return replace(self, **bound)
 
     def open_meter(self) -> Meter:
         """The account of one request, with every detector that is to read something, in the order of the parts."""

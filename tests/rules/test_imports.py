@@ -15,7 +15,7 @@ from tests.rules.tree import PACKAGE, Import, Module, read_imports, read_modules
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
     frozenset({"cli"}),
-    frozenset({"server", "api", "compat", "gateway", "opened_agents"}),
+    frozenset({"server", "api", "compat", "gateway", "opened_agents", "policy_resolver"}),
     frozenset({"agent"}),
     frozenset({"rag"}),
     frozenset({"guard", "plugins", "testing"}),
@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"gate"}),
     frozenset({"errors", "_version"}),
 )
-GROUPS = (frozenset({"server", "api", "compat", "gateway", "opened_agents"}),)
+GROUPS = (frozenset({"server", "api", "compat", "gateway", "opened_agents", "policy_resolver"}),)
 SERVICES = frozenset({"backends", "config", "detectors", "index", "models", "sessions"})
 NEVER = {"guard": SERVICES, "rag": SERVICES, "agent": SERVICES}
 # Values and rules of a feature that any folder may import. They see only `gate`, `errors` and each other.

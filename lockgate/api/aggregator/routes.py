@@ -26,10 +26,10 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, Chosen
+from lockgate.guard.detectors import ActiveGuard, Rules
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import fail_check
-from lockgate.opened_agents import build_policy
+from lockgate.policy_resolver import Surface
 from lockgate.rag.answer import Limits, Outcome, Question, RetrievalStarted, Step, Tell, Token, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
@@ -49,6 +49,7 @@ class ChatRoutes:
         self._gateway = gateway
         self._answering = Answering(gateway)
         self._settings = settings = gateway.settings.aggregator
+        self._surface = _build_surface(gateway)
         self._limits = Limits(settings.retrieval_timeout_s, settings.generation_timeout_s, settings.total_timeout_s)
 
     async def answer_whole(self, exchange: Exchange) -> None:
@@ -158,24 +159,10 @@ class ChatRoutes:
             wanted = msgspec.structs.replace(wanted, policy=default)
         with _blaming("detectors.policy"):
             policy = answering.find_policy(wanted.policy)
-        asked = {name: {**getattr(wanted, name), **getattr(policy, name)} for name in _SECTIONS}
         policy = self._settle(wanted, policy)
-        changes = policy.measures("output").changes_text(asked["output"])
-        holds = self._gateway.settings.whole_document == "hold" or changes
-        contents = answering.rules(TEXT_CONTENTS)
-        rules = {
-            "input": contents,
-            "documents": contents,
-            "output": answering.rules(TEXT_CONTENTS, whole_text_holds=holds),
-            "grounding": answering.rules(TEXT_CONTEXT_DOC),
-        }
+        requested = {name: getattr(wanted, name) for name in _SECTIONS}
         headers = [one for one in answering.headers(exchange) if one[0] != "authorization"]  # it is for us alone
-        chosen: dict[str, Chosen] = {}
-        for name in _SECTIONS:
-            with _blaming(f"detectors.{name}"):
-                answering.check_thresholds(asked[name])
-                chosen[name] = await answering.choose(asked[name], rules[name], headers)
-        return build_policy(chosen, policy, self._gateway.settings)
+        return await self._gateway.policies.resolve(self._surface, policy, requested, headers)
 
     def _settle(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> PolicySettings:
         """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
@@ -193,11 +180,19 @@ class ChatRoutes:
                 on_grounding=TEXT_WORDS[said.grounding],
                 fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
             )
-        has_grounding = bool(wanted.grounding or policy.grounding)
-        changes = policy.measures("grounding").changes_text([*wanted.grounding, *policy.grounding])
-        if has_grounding and changes and self._gateway.settings.grounding == "trail":
+        comparing = [*wanted.grounding, *policy.grounding]
+        reports_late = bool(comparing) and self._gateway.settings.grounding == "trail"
+        if reports_late and policy.measures("grounding").changes_text(comparing):
             raise InvalidField("detectors.on_finding.grounding", _TOO_LATE)
         return policy
+
+
+def _build_surface(gateway: Gateway) -> Surface:
+    status = gateway.rules.unsuitable_status
+    contents, claims = Rules((TEXT_CONTENTS,), status), Rules((TEXT_CONTEXT_DOC,), status)
+    outputs = replace(contents, whole_text_holds=gateway.settings.whole_document == "hold")
+    rules = {"input": contents, "documents": contents, "output": outputs, "grounding": claims}
+    return Surface(rules, blame=lambda section: _blaming(f"detectors.{section}"))
 
 
 async def _carry_out(question: Question, tell: Tell) -> Outcome:

@@ -44,6 +44,7 @@ from lockgate.guard.detect import detect_contents, review_all
 from lockgate.guard.request import InputBlocked
 from lockgate.guard.stream import Source, open_guarded_stream
 from lockgate.interfaces import Backend
+from lockgate.policy_resolver import Surface
 from lockgate.server.error_replies import ErrorReply
 from lockgate.server.exchange import Exchange
 from lockgate.telemetry import count_detections
@@ -139,7 +140,9 @@ class GenerationRoutes:
         self._backend = backend
         self._rules = gateway.rules
         self._formats = formats
-        self._whole_text_holds = gateway.settings.whole_document != "trail"
+        build = partial(self._answering.build_surface, whole_text_holds=gateway.settings.whole_document != "trail")
+        self._generated, self._texts = build(TEXT_GENERATION), build(TEXT_CONTENTS)
+        self._streams = build(TEXT_CONTENTS, allows_whole_text=gateway.rules.allows_whole_text)
 
     async def classify(self, exchange: Exchange) -> None:
         """POST classification with text generation."""
@@ -161,7 +164,7 @@ class GenerationRoutes:
         answering.check_thresholds(request.detectors)
         params = wire.read_params(request.text_gen_parameters)
         wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
-        plan = await self._plan(exchange, wanted, TEXT_GENERATION, is_stream=False)
+        plan = await self._plan(exchange, wanted, self._generated)
         await self._carry_out(exchange, wanted, plan, wire.ReviewedText(wanted), is_stream=False)
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
@@ -174,25 +177,17 @@ class GenerationRoutes:
         if any(not start < end <= size for start, end in wanted.masks):
             raise InvalidRequest("invalid masks")
         self._answering.check_thresholds(wanted.input, wanted.output)
-        plan = await self._plan(exchange, wanted, TEXT_CONTENTS, is_stream=is_stream)
+        plan = await self._plan(exchange, wanted, self._streams if is_stream else self._texts)
         writer: AnswerWriter = wire.WholeText(wanted, hides=plan.policy.hides)
         if is_stream:
             is_guarded = bool(plan.policy.output) and not plan.policy.is_shadow
             writer = self._formats.text_events(is_guarded=is_guarded, hides=plan.policy.hides)
         await self._carry_out(exchange, wanted, plan, writer, is_stream=is_stream)
 
-    async def _plan(self, exchange: Exchange, wanted: wire.Wanted, output_type: str, *, is_stream: bool) -> Plan:
+    async def _plan(self, exchange: Exchange, wanted: wire.Wanted, surface: Surface) -> Plan:
         answering = self._answering
-        policy = answering.find_policy(wanted.policy)
-        changes = policy.measures("output").changes_text([*wanted.output, *policy.output])
-        rules = answering.rules(
-            output_type,
-            allows_whole_text=not is_stream or self._rules.allows_whole_text,
-            whole_text_holds=self._whole_text_holds or changes,
-        )
-        return await answering.plan(
-            exchange, policy, (wanted.input, answering.rules(TEXT_CONTENTS)), (wanted.output, rules)
-        )
+        policy, requested = answering.find_policy(wanted.policy), {"input": wanted.input, "output": wanted.output}
+        return await answering.plan(exchange, policy, surface, requested, answering.headers(exchange))
 
     async def _carry_out(
         self, exchange: Exchange, wanted: wire.Wanted, plan: Plan, writer: AnswerWriter, *, is_stream: bool

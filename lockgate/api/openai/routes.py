@@ -56,7 +56,11 @@ class OpenAIRoutes:
         self._policies = gateway.settings.policies
         defaults = gateway.settings.openai.policies if gateway.settings.openai is not None else {}
         self._default_policies = defaults if gateway.rules.has_extensions else {}
-        self._whole_text_holds = gateway.settings.whole_document == "hold"
+        build_surface = partial(
+            self._answering.build_surface, TEXT_CONTENTS, whole_text_holds=gateway.settings.whole_document == "hold"
+        )
+        self._chats, self._texts = build_surface(TEXT_CHAT, lanes=None), build_surface(TEXT_GENERATION)
+        self._only_contents = build_surface()
 
     def find_target(self, name: str, policy: str | None) -> Target:
         """A configured model, under a policy if one is named with it."""
@@ -165,10 +169,18 @@ class OpenAIRoutes:
             answering.check_thresholds(asked.input, asked.output)
         if asked.is_stream and is_proxied:
             await exchange.reply.start_events(done=DONE)
-        plan = await self._plan(exchange, dialect, asked, is_text_only=is_text_only)
+        headers = answering.headers(exchange)
+        surface = self._chats if dialect is CHATS else self._texts
+        plan = await answering.plan(
+            exchange,
+            answering.find_policy(asked.policy),
+            self._only_contents if is_text_only else surface,
+            {"input": asked.input, "output": asked.output},
+            headers,
+        )
         if plan.policy.input and dialect is CHATS:
             check_last_role(asked.messages)
-        generation = Generation(asked.model, asked.body, answering.headers(exchange), dialect.kind)
+        generation = Generation(asked.model, asked.body, headers, dialect.kind)
         return Job(
             backend,
             generation,
@@ -184,18 +196,6 @@ class OpenAIRoutes:
             slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
             start=None if is_proxied or not asked.is_stream else partial(start_events, exchange),
         )
-
-    async def _plan(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked, *, is_text_only: bool) -> Plan:
-        answering = self._answering
-        policy = answering.find_policy(asked.policy)
-        reviewer = TEXT_CHAT if dialect is CHATS else TEXT_GENERATION
-        changes = policy.measures("output").changes_text([*asked.output, *policy.output])
-        types = (TEXT_CONTENTS,) if is_text_only else (TEXT_CONTENTS, reviewer)
-        rules = answering.rules(*types, whole_text_holds=self._whole_text_holds or changes)
-        inputs, outputs = (asked.input, answering.rules(TEXT_CONTENTS)), (asked.output, rules)
-        if dialect is TEXTS or is_text_only or not policy.name:
-            return await answering.plan(exchange, policy, inputs, outputs)
-        return await answering.plan(exchange, policy, inputs, outputs, lanes=policy.lanes)
 
     def _plan_lanes(
         self, dialect: Dialect, asked: wire.Asked, guards: Sequence[ActiveGuard], *, is_ruled: bool

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PolicyResolver: makes the Policy of a request from settings and the request's own detectors, on every surface.
+
+A resolved policy serves all requests of one generation of settings. What belongs to one request is bound to it:
+readings that have a state or pass headers on.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from lockgate.config.policies import SECTION_TYPES, PolicySettings
+from lockgate.config.settings import Settings
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
+from lockgate.guard.detectors import Chosen, Guard, Rules, choose, excuse, prepare
+from lockgate.guard.policy import Policy
+from lockgate.interfaces import Headers
+
+Requested = Mapping[str, Mapping[str, Mapping[str, Any]]]  # a request's own detectors, by section
+
+_MAX_POLICIES = 256
+_MAX_OWN_BYTES = 1024  # of what a request says itself
+_SIMPLE = (int, float, type(None))  # parameters that are small; texts and lists may be patterns, which are not
+_NOTHING: Requested = MappingProxyType({})
+ONLY_CONTENT = ("content",)
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surface:
+    """What endpoints of one kind let detectors read.
+
+    `rules` are those of each section that is read here. `blame` opens a context in which a section is chosen.
+    """
+
+    rules: Mapping[str, Rules]
+    lanes: tuple[str, ...] | None = ONLY_CONTENT  # None: those that the policy names
+    refuses_input: bool = False  # a finding of a request's own detector in the input ends the request
+    trusts_chunks: bool = False
+    blame: Callable[[str], AbstractContextManager[Any]] = nullcontext
+
+
+_CONTENTS = Rules((TEXT_CONTENTS,))
+_CLAIMS = Rules((TEXT_CONTEXT_DOC,))
+_AGENT = Surface({"input": _CONTENTS, "documents": _CONTENTS, "output": _CONTENTS, "grounding": _CLAIMS})
+
+
+class PolicyResolver:
+    """The detectors of a process, and the policies that were resolved with them: the 256 that were used last."""
+
+    def __init__(self, settings: Settings, guards: Mapping[str, Guard]) -> None:
+        self.guards = guards
+        self.settings = settings
+        self._kept: dict[Hashable, Policy] = {}  # the one that was used last is the last
+
+    async def resolve(
+        self,
+        surface: Surface,
+        policy: PolicySettings,
+        requested: Requested = _NOTHING,
+        headers: Headers = (),
+        *,
+        is_metered: bool = True,
+    ) -> Policy:
+        """Who reads what in a request; raises RequestError for a detector that cannot."""
+        own = _encode(requested) if any(requested.values()) else b""
+        variant: Hashable = policy.name
+        if not policy.name:
+            variant = (policy.on_input, policy.on_documents, policy.on_output, policy.on_grounding, policy.fallback)
+        build = partial(self._build, surface, policy, requested, is_metered=is_metered)
+        if (own or not policy.name) and not _is_small(own, policy.fallback, requested):
+            return await prepare(_list_params(policy, requested), partial(build, headers))
+        key = (surface, variant, own, is_metered)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = await prepare(_list_params(policy, requested), build)
+            self._make_room()
+        self._kept[key] = found
+        if not found.unshared:
+            return found
+        own_params = [one.params for part in found.unshared for one in getattr(found, part)]
+        return await prepare(own_params, partial(found.bind, headers))
+
+    def resolve_for_agent(self, policy: PolicySettings | None) -> Policy:
+        """The same for one turn of an agent, whose requests name neither detectors nor headers."""
+        if policy is None:
+            return Policy()
+        key = (_AGENT, policy.name)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = self._build(_AGENT, policy, _NOTHING)
+            self._make_room()
+        self._kept[key] = found
+        return found.bind(()) if found.unshared else found
+
+    def _make_room(self) -> None:
+        if len(self._kept) >= _MAX_POLICIES:
+            del self._kept[next(iter(self._kept))]
+
+    def _build(
+        self,
+        surface: Surface,
+        policy: PolicySettings,
+        requested: Requested,
+        headers: Headers = (),
+        *,
+        is_metered: bool = True,
+    ) -> Policy:
+        """The detectors of each section, and what the policy makes of their findings. Of a detector that both name the
+        policy's parameters count."""
+        settings, at_work = self.settings, dict.fromkeys(SECTION_TYPES, Chosen())
+        for section, rules in surface.rules.items():
+            asked = {**requested.get(section, {}), **getattr(policy, section)}
+            if section == "output" and policy.measures(section).changes_text(asked):
+                rules = replace(rules, whole_text_holds=True)
+            with surface.blame(section):
+                chosen = choose(self.guards, asked, rules, headers)
+            at_work[section] = excuse(chosen, partial(policy.passes, section))
+        for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
+        comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
+        own_input = requested.get("input", {}) if surface.refuses_input else {}
+        return Policy(
+            input=at_work["input"].contents,
+            documents=at_work["documents"].contents,
+            output=at_work["output"].contents,
+            grounding=at_work["grounding"].reviews,
+            reviews=at_work["output"].reviews,
+            for_input=policy.measures("input"),
+            for_documents=policy.measures("documents"),
+            for_output=for_output._replace(
+                actions={**for_output.actions, **comparing},
+                own=None if for_output.own is None else for_output.own | frozenset(policy.grounding),
+            ),
+            name=policy.name,
+            is_shadow=policy.is_shadow,
+            is_speculative=policy.is_speculative,
+            grounding_holds=settings.grounding == "hold",
+            max_open=settings.detector_concurrent_requests,
+            max_cuts=settings.chunker_concurrent_requests,
+            max_chars=settings.limits.max_held_chars,
+            trusts_chunks=surface.trusts_chunks,
+            lanes=surface.lanes or (policy.lanes if policy.name else ONLY_CONTENT),
+            refusing=frozenset(own_input) - policy.input.keys(),
+            unused=() if "grounding" in surface.rules else tuple(policy.grounding),
+            is_metered=is_metered,
+        )
+
+
+def _is_small(own: bytes, fallback: str, requested: Requested) -> bool:
+    """Whether what a request says itself may be kept with its policy."""
+    if len(own) + len(fallback) > _MAX_OWN_BYTES:
+        return False
+    named = [params for section in requested.values() for params in section.values()]
+    return all(isinstance(value, _SIMPLE) for params in named for value in params.values())
+
+
+def _list_params(policy: PolicySettings, requested: Requested) -> list[Mapping[str, Any]]:
+    """The parameters of all detectors that a request and its policy name."""
+    sections = [*requested.values(), policy.input, policy.documents, policy.output, policy.grounding]
+    return [params for section in sections for params in section.values()]
