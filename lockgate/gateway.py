@@ -91,12 +91,13 @@ class Gateway:
         """What evaluating an agent needs."""
         return build_evaluation(self.settings, self.opened, agent or self.default_agent)
 
-    def strategy(self, default: Strategy) -> Strategy:
-        """Where releases end: the one rule or setting for all, else the endpoint's own."""
-        if self.rules.strategy is not None:
-            return self.rules.strategy
+    @property
+    def strategy(self) -> Strategy | None:
+        """Where releases end, if a rule or a setting says it for all endpoints."""
         chosen = self.settings.release_strategy
-        return default if chosen is None else Strategy(chosen)
+        if self.rules.strategy is not None or chosen is None:
+            return self.rules.strategy
+        return Strategy(chosen)
 
 
 @asynccontextmanager

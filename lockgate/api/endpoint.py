@@ -4,6 +4,7 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -136,12 +137,12 @@ class ApiEndpoint:
         """Whether the path ends in a variable."""
         return "{" in self.path
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
         """Whether anyone may call, without a key and without a place among the open requests."""
         return self.scope in (Scope.PAGE, Scope.PROBE)
 
-    @property
+    @cached_property
     def is_correlated(self) -> bool:
         """Whether requests have a correlation id."""
         return self.format is AGGREGATOR or self.scope is Scope.PROBE

@@ -14,7 +14,7 @@ from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest
-from lockgate.gate.lanes import LanePlan
+from lockgate.gate.lanes import MAX_CHOICES, LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
@@ -108,6 +108,7 @@ class Answering:
         self.limits = settings.limits
         self._endpoint_rules = gateway.rules
         self._max_open = settings.detector_concurrent_requests
+        self._strategy = gateway.strategy
         self.headers = build_passthrough(settings)
 
     def name_policy(self, exchange: Exchange, said: str | None, default: str | None = None) -> str | None:
@@ -176,6 +177,7 @@ class Answering:
         strategy: Strategy,
         feeds_empty: bool = False,
         reads_empty: bool = False,
+        max_choices: int = MAX_CHOICES,
     ) -> LanePlan:
         """How texts go through that these guards read."""
         if not is_stream:
@@ -186,15 +188,17 @@ class Answering:
                 is_whole=True,
                 feeds_empty=feeds_empty,
                 trusts_chunks=self._endpoint_rules.trusts_chunks,
+                max_choices=max_choices,
             )
         return LanePlan(
             list_readers(guards),
-            strategy=self.gateway.strategy(strategy),
+            strategy=strategy if self._strategy is None else self._strategy,
             max_open=self._endpoint_rules.max_open,
             max_held_chars=self.limits.max_held_chars,
             feeds_empty=feeds_empty,
             reads_empty=reads_empty,
             trusts_chunks=self._endpoint_rules.trusts_chunks,
+            max_choices=max_choices,
         )
 
     async def carry_out(self, exchange: Exchange, job: Job) -> None:
@@ -219,11 +223,9 @@ class Answering:
                     border.note_reviews(event.choice, event.found)
         if start is not None:
             await start()
-        failures = list_failures(plan, job)
+        failures = [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
         border.warnings += failures
-        await self._send(exchange, job, border.finish() if blocked is None else job.block(blocked, failures))
-
-    async def _send(self, exchange: Exchange, job: Job, body: bytes) -> None:
+        body = border.finish() if blocked is None else job.block(blocked, failures)
         if not job.is_stream:
             await exchange.reply.answer_json(body)
             return
@@ -234,6 +236,9 @@ class Answering:
 
 def _build_request(job: Job) -> GuardedRequest:
     plan, generation, border = job.plan, job.generation, job.border
+    slices: Sequence[Slice] = ()
+    if plan.policy.input:
+        slices = job.slices or cut_masks(job.text, job.masks)
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         asked = generation
@@ -247,7 +252,7 @@ def _build_request(job: Job) -> GuardedRequest:
     return GuardedRequest(
         plan.policy,
         plan.meter,
-        Input(job.text, _list_slices(job)),
+        Input(job.text, slices),
         prepare,
         job.lanes,
         can_mask=job.with_prompt is not None,
@@ -256,13 +261,6 @@ def _build_request(job: Job) -> GuardedRequest:
         is_cut=border.is_cut,
         subjects=border.subjects,
     )
-
-
-def _list_slices(job: Job) -> Sequence[Slice]:
-    """The parts of the input that are read; none where no detector reads the input."""
-    if not job.plan.policy.input:
-        return ()
-    return job.slices or cut_masks(job.text, job.masks)
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:
@@ -282,11 +280,6 @@ def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
 def wants(exchange: Exchange, header: bytes) -> bool:
     """Whether a request asks for something by a header."""
     return exchange.request.header(header).strip().lower() in ("1", "true", "yes", "on")
-
-
-def list_failures(plan: Plan, job: Job) -> list[dict[str, str]]:
-    """Of each detector that failed and was excused, a warning."""
-    return [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
 
 
 def cut_masks(text: str, masks: Masks) -> list[Slice]:

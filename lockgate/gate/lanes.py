@@ -29,6 +29,9 @@ class Opened(NamedTuple):
 Outcome = Ask | Opened | Release
 
 
+MAX_CHOICES = 128  # of one answer
+
+
 class LanePlan(NamedTuple):
     """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
 
@@ -44,7 +47,7 @@ class LanePlan(NamedTuple):
     soft_held_chars: int = 65_536
     max_held_chars: int | None = 1_048_576
     is_whole: bool = False
-    max_choices: int = 128
+    max_choices: int = MAX_CHOICES
     feeds_empty: bool = False
     trusts_chunks: bool = False
     reads_empty: bool = False

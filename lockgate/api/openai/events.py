@@ -374,7 +374,7 @@ class EventWriter(AnswerWriter):
             entries += known.late
             if index in self._reviewed:
                 entries.append({"choice_index": index, "results": to_plain_results(self._reviewed[index])})
-        inputs = input_entries(self._asked, self.found_in_prompt)
+        inputs = input_entries(self._asked, self.found_in_prompt) if self.found_in_prompt else []
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 
     def _late_place(self, known: ChoiceState) -> dict[str, Any]:

@@ -8,11 +8,12 @@ in openai_answers and openai_events. Knows no rule beyond shape.
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks, sort_keys
+from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks
 from lockgate.api.openai.answer_types import ClientError, ClientFault
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidField, InvalidRequest
@@ -153,7 +154,9 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
     """A request, its shape checked and the rest kept."""
     known = shape.decode(raw)
     whole = _decode(raw)
-    _check_tools(getattr(known, "tools", None))
+    tools, masks = getattr(known, "tools", None), getattr(known, "prompt_masks", None)
+    if tools:
+        _check_tools(tools)
     if refuses_typos:
         refuse_typos(whole)
     body = {key: whole[key] for key in _FIRST if key in whole}
@@ -166,18 +169,11 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
         detectors.input,
         detectors.output,
         getattr(detectors, "policy", None),
-        read_masks(getattr(known, "prompt_masks", None), "_prompt_masks"),
+        read_masks(masks, "_prompt_masks") if masks else (),
     )
 
 
-def read_chat_completion(raw: bytes) -> Asked:
-    """A request of chat completions."""
-    return read_request(CHAT, raw)
-
-
-def read_text_completion(raw: bytes) -> Asked:
-    """A request of text completions."""
-    return read_request(TEXT, raw)
+read_chat_completion, read_text_completion = partial(read_request, CHAT), partial(read_request, TEXT)
 
 
 def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
@@ -188,8 +184,8 @@ def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
     return known.detectors, Conversation(whole["messages"], whole.get("tools", ()))
 
 
-def _check_tools(tools: Sequence[Any] | None) -> None:
-    for place, tool in enumerate(tools or ()):
+def _check_tools(tools: Sequence[Any]) -> None:
+    for place, tool in enumerate(tools):
         if not _is_tool(tool):
             raise InvalidRequest(f"tools[{place}]: data did not match any variant of untagged enum Tool")
 
@@ -231,7 +227,7 @@ def _plain(one: Detection) -> dict[str, Any]:
     if one.evidence:
         result["evidence"] = list(one.evidence)
     if one.metadata:
-        result["metadata"] = sort_keys(one.metadata)
+        result["metadata"] = dict(sorted(one.metadata.items()))
     return result
 
 

@@ -18,14 +18,14 @@ from lockgate.api.openai.turn_fields import Scribe, Wanted
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
-from lockgate.gate.lanes import LanePlan
+from lockgate.gate.lanes import MAX_CHOICES
 from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.gateway import Gateway
 from lockgate.guard.detect import Slice
-from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.detectors import check_thresholds
 from lockgate.guard.request import InputBlocked
 from lockgate.interfaces import Backend
 from lockgate.server.exchange import Exchange
@@ -134,21 +134,19 @@ class OpenAIRoutes:
         return asked._replace(read=read), text
 
     def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
-        """The request with its policy, whoever names it."""
-        asked = self._split_model(asked)
+        """The request with its policy.
+
+        `<model>@<policy>` is the model under that policy, where there is such a policy and no other is named.
+        """
+        model, _, policy = asked.model.rpartition("@")
+        if model and self._rules.has_extensions and policy in self._policies:
+            if asked.policy not in (None, policy):
+                raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
+            asked = asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
         default = self._default_policies.get(asked.model, self._default_policies.get("*"))
         if default is not None and (asked.input or asked.output) and self._policies[default].is_shadow:
             default = None  # what a request wants read itself is not put into shadow by somebody else
         return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
-
-    def _split_model(self, asked: wire.Asked) -> wire.Asked:
-        """`<model>@<policy>` is the model under that policy, where there is such a policy and no other is named."""
-        model, _, policy = asked.model.rpartition("@")
-        if not model or not self._rules.has_extensions or policy not in self._policies:
-            return asked
-        if asked.policy not in (None, policy):
-            raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
-        return asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
 
     async def _prepare(
         self,
@@ -166,7 +164,9 @@ class OpenAIRoutes:
         answering, is_proxied = self._answering, backend is self._backend
         asked, text = read
         if self._rules.checks_thresholds_first:
-            answering.check_thresholds(asked.input, asked.output)
+            for own in (asked.input, asked.output):
+                if own:
+                    check_thresholds(own)
         if asked.is_stream and is_proxied:
             await exchange.reply.start_events(done=DONE)
         headers = answering.headers(exchange)
@@ -185,7 +185,13 @@ class OpenAIRoutes:
             backend,
             generation,
             plan,
-            partial(self._plan_lanes, dialect, asked, is_ruled=bool(plan.policy.name)),
+            partial(
+                answering.lanes,
+                is_stream=asked.is_stream,
+                strategy=Strategy.FRONTIER,
+                reads_empty=dialect is TEXTS and not plan.policy.name,
+                max_choices=_MAX_LANES if plan.policy.name else MAX_CHOICES,
+            ),
             self._border(dialect, asked, plan),
             asked.is_stream,
             text,
@@ -196,17 +202,6 @@ class OpenAIRoutes:
             slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
             start=None if is_proxied or not asked.is_stream else partial(start_events, exchange),
         )
-
-    def _plan_lanes(
-        self, dialect: Dialect, asked: wire.Asked, guards: Sequence[ActiveGuard], *, is_ruled: bool
-    ) -> LanePlan:
-        lanes = self._answering.lanes(
-            guards,
-            is_stream=asked.is_stream,
-            strategy=Strategy.FRONTIER,
-            reads_empty=dialect is TEXTS and not is_ruled,
-        )
-        return lanes._replace(max_choices=_MAX_LANES) if is_ruled else lanes
 
     def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | EventWriter:
         policy = plan.policy
