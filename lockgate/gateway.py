@@ -85,7 +85,7 @@ class Gateway:
         if own is not None:
             message = f"agent `{name}` has policy `{own}`: a request cannot name another"
             raise InvalidRequest(message, status=400)
-        return replace(agent, guarding=partial(self.policies.resolve_for_agent, self.settings.policies[policy]))
+        return replace(agent, guarding=self.policies.resolve_for_agent(self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> EvaluationSetup:
         """What evaluating an agent needs."""

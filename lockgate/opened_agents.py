@@ -161,11 +161,10 @@ class AgentOpener:
     def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
         policy = self._settings.policies[agent.policy] if agent.policy is not None else None
         try:
-            self._policies.resolve_for_agent(policy)
+            return self._policies.resolve_for_agent(policy)
         except RequestError as error:
             key = f"agents.{agent.id}.policy"
             raise ConfigError(error.message, source=self._settings.source, key=key) from error
-        return partial(self._policies.resolve_for_agent, policy)
 
     def _plan_lanes(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
         """How the text of an answer is held."""

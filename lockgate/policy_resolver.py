@@ -18,7 +18,7 @@ from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.guard.detectors import Chosen, Guard, Rules, choose, excuse, prepare
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.interfaces import Headers
 
 Requested = Mapping[str, Mapping[str, Mapping[str, Any]]]  # a request's own detectors, by section
@@ -86,17 +86,17 @@ class PolicyResolver:
         own_params = [one.params for part in found.unshared for one in getattr(found, part)]
         return await prepare(own_params, partial(found.bind, headers))
 
-    def resolve_for_agent(self, policy: PolicySettings | None) -> Policy:
-        """The same for one turn of an agent, whose requests name neither detectors nor headers."""
+    def resolve_for_agent(self, policy: PolicySettings | None) -> Callable[[], Policy]:
+        """Makes the policy of each turn; requests to an agent name no detectors and pass no headers on."""
         if policy is None:
-            return Policy()
+            return partial(NO_POLICY.bind, ())
         key = (_AGENT, policy.name)
         found = self._kept.pop(key, None)
         if found is None:
             found = self._build(_AGENT, policy, _NOTHING)
             self._make_room()
         self._kept[key] = found
-        return found.bind(()) if found.unshared else found
+        return partial(found.bind, ())
 
     def _make_room(self) -> None:
         if len(self._kept) >= _MAX_POLICIES:

@@ -46,7 +46,7 @@ from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, S
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.guard.model_source import Deadline, read_model
-from lockgate.guard.policy import Meter, Policy
+from lockgate.guard.policy import NO_POLICY, Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
     GuardedRequest,
@@ -163,7 +163,7 @@ class _Turn:
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
         self._past = Past()
         self._intents: tuple[Intent, ...] = ()
-        self._policy = Policy()
+        self._policy = NO_POLICY
         self._meter = Meter(is_on=False)
         self._group: Group | None = None
         self._vector: PendingVector | None = None

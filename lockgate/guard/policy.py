@@ -180,6 +180,8 @@ class Policy:
 
     def bind(self, headers: Headers) -> "Policy":
         """The policy for one request; only what has a state or passes headers on is made anew."""
+        if not self.unshared:
+            return self
         bound: dict[str, Any] = {}
         for part in self.unshared:
             bound[part] = tuple([one.bind(headers) for one in getattr(self, part)])
@@ -203,6 +205,9 @@ class Policy:
         for name in self.unused:
             meter.receipt.expect(name, Part.ANSWER)
         return meter
+
+
+NO_POLICY = Policy()
 
 
 def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:

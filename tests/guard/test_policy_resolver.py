@@ -155,7 +155,7 @@ def test_the_same_policy_is_another_one_on_another_surface() -> None:
 
 def test_agents_resolve_in_the_same_way() -> None:
     world = _World()
-    first, second = world.resolver.resolve_for_agent(NAMED), world.resolver.resolve_for_agent(NAMED)
+    first, second = world.resolver.resolve_for_agent(NAMED)(), world.resolver.resolve_for_agent(NAMED)()
     assert first.output[0] is second.output[0]
     assert first.output[1].reading is not second.output[1].reading
-    assert not world.resolver.resolve_for_agent(None).is_on
+    assert not world.resolver.resolve_for_agent(None)().is_on

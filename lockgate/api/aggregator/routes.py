@@ -27,7 +27,7 @@ from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, Rules
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.guard.request import fail_check
 from lockgate.policy_resolver import Surface
 from lockgate.rag.answer import Limits, Outcome, Question, RetrievalStarted, Step, Tell, Token, answer
@@ -149,7 +149,7 @@ class ChatRoutes:
         own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
         default = own.policy if own is not None else None  # of a configured model
         if wanted is None and default is None:
-            return Policy()
+            return NO_POLICY
         answering = self._answering
         wanted = wanted or wire.ChatDetectors()
         names_some = any(getattr(wanted, name) for name in _SECTIONS)
