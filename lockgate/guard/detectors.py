@@ -8,12 +8,14 @@ parameters that the detector accepts.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
 from lockgate.gate.batching import Reader
 from lockgate.gate.messages import text_of
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
+from lockgate.gate.verdicts import keep
 from lockgate.interfaces import (
     Chunker,
     Detector,
@@ -25,6 +27,7 @@ from lockgate.interfaces import (
     Reviewer,
     SharingDetector,
 )
+from lockgate.task_groups import run_together
 
 T = TypeVar("T")
 Excuse = Callable[[LockgateError], bool]
@@ -226,3 +229,18 @@ def refuse(detector: str, error: RequestError) -> InvalidRequest:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+async def review_all(reviews: Sequence[ActiveReview], subject: Subject, max_open: int = 5) -> list[Detection]:
+    """The findings of all reviewers, in the order of the reviewers."""
+    found = await run_together([partial(_review, one, subject) for one in reviews], max_open)
+    return [one for of_reviewer in found for one in of_reviewer]
+
+
+async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
+    name = active.guard.id
+    try:
+        found = await active.review.review(subject)
+    except RequestError as error:
+        raise refuse(name, error) from error
+    return [one._replace(detector_id=name) for one in keep(found, active.threshold)]

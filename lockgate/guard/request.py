@@ -25,10 +25,9 @@ from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
-from lockgate.guard.detect import Slice, detect_slices, review_all
-from lockgate.guard.detectors import ActiveGuard, ActiveReview
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, review_all
 from lockgate.guard.policy import Chunking, Meter, Policy, ground, tell_sources
-from lockgate.guard.stream import Source, Watch, open_guarded_stream
+from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
 from lockgate.telemetry import Event, log_event, name_causes, observe_policy
 

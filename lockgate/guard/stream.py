@@ -11,19 +11,19 @@ behind what has already left. When the reader goes, all pumps are cancelled, and
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Self, TypeVarTuple
+from typing import Any, NamedTuple, Self, TypeVarTuple
 
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.gate.batching import Ask
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
-from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
+from lockgate.guard.detectors import ActiveGuard, Excuse, list_readers, refuse
 from lockgate.interfaces import ChunkMachine
 from lockgate.task_groups import raise_first, run_together
 from lockgate.telemetry import observe_held
@@ -401,3 +401,70 @@ class _Cutter:
     machine: ChunkMachine
     is_busy: bool = False
     is_done: bool = False
+
+
+# A text that is complete goes the same way, as a stream of one frame for each slice.
+
+
+class Slice(NamedTuple):
+    """A piece of a text that is read on its own, and where it starts."""
+
+    start: int
+    text: str
+
+
+async def detect_contents(
+    text: str, guards: Sequence[ActiveGuard], max_open: int = 5, *, trusts_chunks: bool = False
+) -> list[Detection]:
+    """All findings, by where they start; of equal starts in the order of the detectors."""
+    return await detect_slices([Slice(0, text)], guards, max_open, trusts_chunks=trusts_chunks)
+
+
+async def detect_slices(
+    slices: Sequence[Slice],
+    guards: Sequence[ActiveGuard],
+    max_open: int = 5,
+    *,
+    max_cuts: int = 5,
+    trusts_chunks: bool = False,
+) -> list[Detection]:
+    """The findings in slices of a text, with their place in that text."""
+    plan = LanePlan(
+        list_readers(guards),
+        max_open=max_open,
+        max_held_chars=None,
+        is_whole=True,
+        feeds_empty=True,
+        trusts_chunks=trusts_chunks,
+        max_cuts=max_cuts,
+    )
+    found: list[Detection] = []
+    async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
+        async for release in stream:
+            found += release.detections
+    if found:
+        found = list(_move_back(found, slices))
+        found.sort(key=lambda one: one.start)
+    return found
+
+
+async def _one_frame_each(slices: Iterable[Slice]) -> AsyncGenerator[Frame, None]:
+    for number, piece in enumerate(slices):
+        yield Frame(number, piece.text)
+
+
+def _move_back(found: Iterable[Detection], slices: Sequence[Slice]) -> Iterable[Detection]:
+    """The findings with spans in the text that the slices come from, not in the slices joined."""
+    if len(slices) == 1:
+        shift = slices[0].start
+        return [one._replace(start=one.start + shift, end=one.end + shift) for one in found] if shift else found
+    shifts: list[tuple[int, int]] = []
+    joined = 0
+    for piece in slices:
+        shifts.append((joined, piece.start - joined))
+        joined += len(piece.text)
+    moved = []
+    for one in found:
+        shift = next(shift for begin, shift in reversed(shifts) if one.start >= begin or begin == 0)
+        moved.append(one._replace(start=one.start + shift, end=one.end + shift))
+    return moved

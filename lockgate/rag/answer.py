@@ -18,7 +18,6 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import Citation, CitationScanner, Grounds, build_prompt, tell_lack
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document
-from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import TIMED_OUT, Deadline, read_model
 from lockgate.guard.policy import Chunking, Policy
@@ -34,7 +33,7 @@ from lockgate.guard.request import (
     Released,
     open_guarded,
 )
-from lockgate.guard.stream import Source
+from lockgate.guard.stream import Slice, Source
 from lockgate.interfaces import GroundedModel, Model
 from lockgate.rag.sources import MAX_LOGGED_CHARS, DocumentReader, NamedSource, Retrieval, Status, merge_documents
 from lockgate.rag.trace import Trace

@@ -17,9 +17,9 @@ from lockgate.errors import TimedOut, UpstreamError
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
-from lockgate.guard.detect import detect_contents
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import fail_check
+from lockgate.guard.stream import detect_contents
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
 from lockgate.interfaces import DataSource, HybridSource

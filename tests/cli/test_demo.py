@@ -31,8 +31,8 @@ from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
 from lockgate.gateway import open_gateway
-from lockgate.guard.detect import detect_contents
 from lockgate.guard.detectors import Rules, choose
+from lockgate.guard.stream import detect_contents
 from lockgate.server.listening import is_loopback
 from tests.weights import require_weights
 

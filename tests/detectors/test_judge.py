@@ -17,8 +17,8 @@ from lockgate.config.settings import OpenAIModelSettings
 from lockgate.detectors.judge.detector import LlmJudge, open_llm_judge
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt, Frame, Generated, Message
-from lockgate.guard.detect import detect_contents
 from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
+from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.testing import ScriptedModel, check_detector
 from tests.contracts.http_peers import Exchange, open_peer, reply_json, stay_silent

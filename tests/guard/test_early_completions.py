@@ -12,7 +12,6 @@ import pytest
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Detection, Frame, Generation
 from lockgate.gate.verdicts import Action, Mask, Measures
-from lockgate.guard.detect import Slice
 from lockgate.guard.model_source import read_model, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
@@ -25,6 +24,7 @@ from lockgate.guard.request import (
     Released,
     open_guarded,
 )
+from lockgate.guard.stream import Slice
 from lockgate.testing import ScriptedBackend, ScriptedDetector, find_word
 from tests.guard.early_parts import Gated, assert_nothing_runs, settle
 from tests.lane_plans import plan_lanes

@@ -40,9 +40,9 @@ from lockgate.gate.values import (
     Subject,
 )
 from lockgate.gateway import Gateway
-from lockgate.guard.detect import detect_contents, review_all
+from lockgate.guard.detectors import review_all
 from lockgate.guard.request import InputBlocked
-from lockgate.guard.stream import Source, open_guarded_stream
+from lockgate.guard.stream import Source, detect_contents, open_guarded_stream
 from lockgate.interfaces import Backend
 from lockgate.policy_resolver import Surface
 from lockgate.server.error_replies import ErrorReply

@@ -24,9 +24,9 @@ from lockgate.errors import InvalidRequest
 from lockgate.gate.receipts import Part
 from lockgate.gate.values import TEXT_CONTENTS, Detection
 from lockgate.gateway import Gateway
-from lockgate.guard.detect import detect_contents
 from lockgate.guard.detectors import ActiveGuard, excuse
 from lockgate.guard.policy import Meter
+from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import Headers
 from lockgate.server.exchange import Exchange
 from lockgate.task_groups import run_together

@@ -24,9 +24,9 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
 from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.gateway import Gateway
-from lockgate.guard.detect import Slice
 from lockgate.guard.detectors import check_thresholds
 from lockgate.guard.request import InputBlocked
+from lockgate.guard.stream import Slice
 from lockgate.interfaces import Backend
 from lockgate.server.exchange import Exchange
 
