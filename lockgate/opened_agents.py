@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.agent.answer import Gate, Pace, Speaker
 from lockgate.agent.evaluate import EvaluationSetup, Judge
 from lockgate.agent.graph import build_graphs
-from lockgate.agent.labels import Guess
+from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.config.agent_settings import INDEX, AgentSettings

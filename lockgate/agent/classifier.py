@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from lockgate.agent.labels import Guess
+from lockgate.agent.prompts import Guess
 from lockgate.errors import LockgateError
 from lockgate.interfaces import Embedder
 from lockgate.telemetry import Event, log_event

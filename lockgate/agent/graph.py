@@ -16,24 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict
 
-from lockgate.agent.labels import (
+from lockgate.agent.prompts import (
     Guess,
     build_classify_messages,
+    build_final_messages,
     build_rewrite_messages,
     decide_by_rules,
     read_keywords,
     read_reply,
     refers_to_editor,
 )
-from lockgate.agent.routes import (
-    FALLBACK,
-    PLATFORM,
-    ROUTES,
-    Editor,
-    Routes,
-    TurnState,
-    build_final_messages,
-)
+from lockgate.agent.routes import FALLBACK, PLATFORM, ROUTES, Editor, Routes, TurnState
 from lockgate.errors import ConfigError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Message
 from lockgate.index.fusion import Query

@@ -6,9 +6,7 @@ The graphs, the classifier's prompt and the messages for the model are made from
 
 from typing import Final, NamedTuple, TypedDict
 
-from lockgate.gate.prompt import FENCE, find_fence, flatten_name
 from lockgate.gate.values import Document, Message
-from lockgate.sessions.turns import SYSTEM, USER
 
 MAIN: Final = "main"
 CONVERSATIONAL_SLOT: Final = "conversational"
@@ -73,9 +71,6 @@ Routes = tuple[Route, ...]
 ROUTES: Routes = (RETRIEVAL, CODE_GENERATION, CONVERSATIONAL)
 FALLBACK = RETRIEVAL.label  # where nobody can tell
 
-_FOUND = "Passages that were found for this, the best first:"
-NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
-
 
 class Editor(NamedTuple):
     """What the user has before the eyes: the whole file, what is selected in it, and anything else."""
@@ -102,43 +97,6 @@ class TurnState(TypedDict, total=False):
     keywords: str
     documents: tuple[Document, ...]
     answer: str
-
-
-def find_route(label: str, routes: Routes) -> Route:
-    """The route of a label; raises KeyError for one that the table does not have."""
-    for route in routes:
-        if route.label == label:
-            return route
-    raise KeyError(label)
-
-
-def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Message, ...]:
-    """The messages for the model that answers: what to be, what was said, what was found, what is asked."""
-    route = find_route(state["label"], routes)
-    parts = _list_parts(route, state)
-    fence = find_fence([text for _, text in parts])
-    blocks = [f"{fence} {title.replace(FENCE, '-')}\n{text}\n{fence}" for title, text in parts]
-    if route.retrieves:
-        blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
-    instructions = state.get("instructions", "")
-    system = f"{route.prompt}\n\n{instructions}" if instructions else route.prompt
-    asked = "\n\n".join([*blocks, state["question"]])
-    return (Message(SYSTEM, system), *state.get("history", ()), Message(USER, asked))
-
-
-def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
-    """What the model is given beside the question, each with its title: passages, the editor, the account."""
-    parts = []
-    for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
-        title = " ".join(flatten_name(document.title).split())
-        parts.append((f"passage {number}: {title}" if title else f"passage {number}", document.text))
-    if state.get("uses_editor"):
-        titles = ("the open file", "the selected text", "further context")
-        parts += [(title, text) for title, text in zip(titles, state.get("editor", Editor()), strict=True) if text]
-    account = state.get("account", "")
-    if route.tells_account and account:
-        parts.append(("account details", account))
-    return parts
 
 
 def choose_routes(*, has_platform: bool) -> Routes:

@@ -32,16 +32,8 @@ from lockgate.agent.answer import (
     listen,
 )
 from lockgate.agent.graph import Graphs, Tools
-from lockgate.agent.labels import Guess
-from lockgate.agent.routes import (
-    CONVERSATIONAL_SLOT,
-    NOTHING_FOUND,
-    Editor,
-    Routes,
-    TurnState,
-    build_final_messages,
-    find_route,
-)
+from lockgate.agent.prompts import NOTHING_FOUND, Guess, build_final_messages, find_route
+from lockgate.agent.routes import CONVERSATIONAL_SLOT, Editor, Routes, TurnState
 from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, Store, TurnMachine
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Detection, Document, Frame, Message

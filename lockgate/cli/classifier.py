@@ -17,7 +17,7 @@ from lockgate.errors import ConfigError
 if TYPE_CHECKING:
     from lockgate.agent.classifier import LabelModel
     from lockgate.agent.label_training import Example, Figures, Trained
-    from lockgate.agent.labels import Guess
+    from lockgate.agent.prompts import Guess
     from lockgate.config.settings import Settings
     from lockgate.interfaces import Embedder
 
@@ -106,7 +106,7 @@ def write_whole(path: Path, text: str) -> None:
 async def run_try(settings: "Settings", options: argparse.Namespace) -> int:
     """Carries out `classifier try`."""
     from lockgate.agent.classifier import Classifier, find_classifier, read_model
-    from lockgate.agent.labels import refers_to_editor
+    from lockgate.agent.prompts import refers_to_editor
     from lockgate.agent.routes import choose_routes
 
     path = find_classifier(settings.classifier.model_path, settings.data_dir)
@@ -130,7 +130,7 @@ async def run_try(settings: "Settings", options: argparse.Namespace) -> int:
 
 def _name_label(text: str, sure: "Guess | None", labels: Sequence[str]) -> str:
     """What an agent with these labels would take, as far as no model is asked."""
-    from lockgate.agent.labels import decide_by_rules
+    from lockgate.agent.prompts import decide_by_rules
 
     ruled = decide_by_rules(text)
     if ruled in labels:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockgate.agent.answer import Ask, Facts, Gate, Pace, Speaker
 from lockgate.agent.graph import build_graphs
-from lockgate.agent.labels import Guess
+from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import ROUTES, Routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.gate.values import Document, Frame, Message

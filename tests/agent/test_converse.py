@@ -10,7 +10,7 @@ import pytest
 
 from lockgate.agent import answer as speaking
 from lockgate.agent.answer import Ask, Pace
-from lockgate.agent.labels import Guess
+from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turns import Memory
 from lockgate.errors import HeldTooMuch, InvalidRequest, TurnFailed, Unavailable

@@ -116,9 +116,9 @@ async def test_the_label_decides_who_answers(route: Route, slot: str) -> None:
 
 
 def test_the_exported_prompt_builder_is_the_only_one() -> None:
-    from lockgate.agent import routes
+    from lockgate.agent import prompts
 
-    assert build_final_messages is routes.build_final_messages
+    assert build_final_messages is prompts.build_final_messages
 
 
 def test_nothing_heavy_is_loaded_without_an_agent() -> None:

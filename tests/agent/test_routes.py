@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.agent.prompts import NOTHING_FOUND, build_final_messages, find_route
 from lockgate.agent.routes import (
     CODE_GENERATION,
     CONVERSATIONAL,
-    NOTHING_FOUND,
     PLATFORM,
     RETRIEVAL,
     ROUTES,
     Editor,
     Route,
     TurnState,
-    build_final_messages,
     choose_routes,
-    find_route,
 )
 from lockgate.gate.values import Document, Message
 

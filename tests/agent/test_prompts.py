@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.agent.labels import (
+from lockgate.agent.prompts import (
     MAX_KEYWORD_CHARS,
     Reply,
     build_classify_messages,

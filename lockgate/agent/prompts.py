@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a question gets its label, as far as words decide: hard rules, the prompts for a model, the reading of its reply.
+"""The words of an agent: hard rules for a label, the prompts for its models, the reading of what they reply.
 
-A model is shown what earlier turns were about and never what was answered in them.
+A model that labels or rewrites a question is shown what earlier turns were about and never what was answered in them.
 """
 
 import json
@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockgate.agent.routes import PLATFORM, Routes
+from lockgate.agent.routes import PLATFORM, ROUTES, Editor, Route, Routes, TurnState
 from lockgate.data_files import Table, read_table
-from lockgate.gate.prompt import find_fence, flatten_name
+from lockgate.gate.prompt import FENCE, find_fence, flatten_name
 from lockgate.gate.values import Message
 from lockgate.sessions.turns import MAX_INTENTS, SYSTEM, USER, Intent, forget_reasoning, name_topic
 
@@ -25,6 +25,8 @@ _AROUND = " \t\r\n\"'`*_.,:;!?()[]{}<>#-"
 _KEYWORD_LEAD = re.compile(
     r"^(?:(?:search )?(?:keywords?|query|terms)|palabras clave|stichw[oö]rter|suchbegriffe)\s*:\s*", re.IGNORECASE
 )
+_FOUND = "Passages that were found for this, the best first:"
+NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
 _NO_PRIOR = "There are no prior turns."
 
 
@@ -141,6 +143,43 @@ def read_keywords(text: str, question: str) -> str:
     if len(words) > MAX_KEYWORD_CHARS:
         words = words[: MAX_KEYWORD_CHARS + 1].rpartition(" ")[0] or words[:MAX_KEYWORD_CHARS]
     return words
+
+
+def find_route(label: str, routes: Routes) -> Route:
+    """The route of a label; raises KeyError for one that the table does not have."""
+    for route in routes:
+        if route.label == label:
+            return route
+    raise KeyError(label)
+
+
+def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Message, ...]:
+    """The messages for the model that answers: what to be, what was said, what was found, what is asked."""
+    route = find_route(state["label"], routes)
+    parts = _list_parts(route, state)
+    fence = find_fence([text for _, text in parts])
+    blocks = [f"{fence} {title.replace(FENCE, '-')}\n{text}\n{fence}" for title, text in parts]
+    if route.retrieves:
+        blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
+    instructions = state.get("instructions", "")
+    system = f"{route.prompt}\n\n{instructions}" if instructions else route.prompt
+    asked = "\n\n".join([*blocks, state["question"]])
+    return (Message(SYSTEM, system), *state.get("history", ()), Message(USER, asked))
+
+
+def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
+    """What the model is given beside the question, each with its title: passages, the editor, the account."""
+    parts = []
+    for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
+        title = " ".join(flatten_name(document.title).split())
+        parts.append((f"passage {number}: {title}" if title else f"passage {number}", document.text))
+    if state.get("uses_editor"):
+        titles = ("the open file", "the selected text", "further context")
+        parts += [(title, text) for title, text in zip(titles, state.get("editor", Editor()), strict=True) if text]
+    account = state.get("account", "")
+    if route.tells_account and account:
+        parts.append(("account details", account))
+    return parts
 
 
 def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
