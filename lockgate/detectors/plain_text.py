@@ -3,7 +3,8 @@
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from lockgate.data_files import Table, fill_parts, fill_pattern
 from lockgate.detectors.letters import Letters
@@ -33,17 +34,11 @@ class PlainText:
         return text.translate(self._letters).encode("ascii")
 
 
-class Rule(NamedTuple):
-    """A pattern over plain text: what it is called, what it points to, and how sure it is of that."""
+class Rule(Table, frozen=True):
+    """What a pattern over plain text is called and points to, and how sure it is of that.
 
-    name: str
-    label: str
-    score: float
-    pattern: str
-
-
-class RuleEntry(Table, frozen=True):
-    """One rule of a file: a whole pattern, or alternatives that begin at a word boundary."""
+    A file has the pattern, or alternatives that begin at a word boundary.
+    """
 
     name: str
     label: str
@@ -56,7 +51,7 @@ class RuleFile(Table, frozen=True):
     """A file of rules, and the parts that their patterns share."""
 
     parts: dict[str, str]
-    rules: tuple[RuleEntry, ...]
+    rules: tuple[Rule, ...]
 
     def build(self) -> tuple[Rule, ...]:
         """The rules with their whole patterns, in the order of the file."""
@@ -64,10 +59,10 @@ class RuleFile(Table, frozen=True):
         return tuple(_build_rule(entry, parts) for entry in self.rules)
 
 
-def _build_rule(entry: RuleEntry, parts: Mapping[str, str]) -> Rule:
+def _build_rule(entry: Rule, parts: Mapping[str, str]) -> Rule:
     alternatives = [rf"\b(?:{fill_pattern(one, parts)})" for one in entry.alternatives]
     pattern = fill_pattern(entry.pattern, parts) or "|".join(alternatives)
-    return Rule(entry.name, entry.label, entry.score, pattern)
+    return msgspec.structs.replace(entry, pattern=pattern)
 
 
 class RuleTable:

@@ -35,8 +35,9 @@ _ENDINGS = (("ings", "ing", "ies", "ied", "es", "ed", "s"), ("e", "y"))
 
 
 class ShortPromptFile(Table, frozen=True):
-    """The patterns of `short_prompt.toml`."""
+    """The instruction and the patterns of `short_prompt.toml`."""
 
+    system: str
     figures: str
     turns: str
     limits: str
@@ -150,10 +151,6 @@ def _stem(word: str) -> str:
 REFUSAL: Final = "The documents do not contain this information."
 MAX_QUESTION_CHARS: Final = 400
 _NOTHING = "(nothing found)"
-_SYSTEM = (
-    "Answer the question with one sentence. Copy the sentence that has the answer. If no sentence has the answer, say: "
-    f"{REFUSAL}"
-)
 _PLAIN = frozenset(" ,-_/'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _CLAUSE_ENDS = ",;:"
 _ENDS = ".,;:!?\"'()“”"
@@ -237,7 +234,7 @@ def _quote(text: str) -> str:
 
 _EXAMPLE = Line("ferry", "On Monday the ferry leaves at seven in the morning")
 OPENING: Final = (
-    Message("system", _SYSTEM),
+    Message("system", _FILE.system.format(refusal=REFUSAL)),
     _ask((), "Who is the mayor of the town?"),
     Message("assistant", REFUSAL),
     _ask(

@@ -5,6 +5,7 @@ Letters in lower case and without accents, every mark of punctuation and every C
 word cut into the longest pieces that the vocabulary has. Words such as [SEP] inside a text are plain text.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,15 +18,8 @@ MAX_WORD_CHARS = 100  # longer words are unknown, as in the tokenizer that the m
 _CONTROLS = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 # The blocks that BERT calls Chinese; kana and hangul are written with spaces or cut by the vocabulary.
-_CJK_BLOCKS = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
+_CJK = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 
 
@@ -38,8 +32,7 @@ def _spell(letter: str) -> str:
         return " "
     parts = [one for one in unicodedata.normalize("NFD", letter) if unicodedata.category(one) != "Mn"]
     lower = "".join(f" {one} " if _is_punctuation(one) else one.lower() for one in parts)
-    is_cjk = any(first <= ord(letter) <= last for first, last in _CJK_BLOCKS)
-    return f" {lower} " if is_cjk else lower
+    return f" {lower} " if _CJK.match(letter) else lower
 
 
 def _is_punctuation(letter: str) -> bool:

@@ -26,7 +26,7 @@ VERSION = 1
 MAX_ABORTED = 100  # per session
 _MESSAGES_PER_TURN = 2
 _DAY_S = 86_400.0
-_PRUNED_AT_ONCE = 5_000  # rows: others wait for whoever writes
+_PRUNED_AT_ONCE = 5_000  # rows: other writers wait meanwhile
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
 
 
@@ -95,31 +95,9 @@ def number_of(key: SessionKey) -> int:
     return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2
 
 
-def turn_values(key: SessionKey, turn: Turn, at: float) -> tuple[Any, ...]:
-    """The arguments of `add_turn`."""
-    texts = map(clean, (turn.question, turn.answer, turn.label, turn.topic, turn.layer))
-    return (*key, *texts, turn.confidence, clean(turn.request_id), at)
-
-
-def aborted_values(key: SessionKey, turn: AbortedTurn, entry: str, at: float) -> tuple[Any, ...]:
-    """The arguments of `add_aborted`."""
-    texts = map(clean, (turn.question, turn.delivered, turn.reason, turn.label, turn.request_id))
-    return (*key, entry, *texts, at)
-
-
-def read_past(latest: Rows, repeated: Rows) -> Past:
-    """What a prompt may see, of the rows of `latest_turns` and `repeated_turn`."""
-    return Past(tuple(_read_turn(row) for row in reversed(latest)), next((_read_turn(row) for row in repeated), None))
-
-
 def _read_turn(row: Sequence[Any]) -> Turn:
     question, answer, label, topic, layer, confidence, request_id, _ = row
     return Turn(question, answer, label, topic, layer, confidence, request_id)
-
-
-def read_stored(turns: Rows, aborted: Rows) -> tuple[StoredTurn, ...]:
-    """What operators see, of the rows of `all_turns` and `all_aborted`, in the order of time."""
-    return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
 
 def _read_stored(row: Sequence[Any]) -> StoredTurn:
@@ -158,7 +136,8 @@ class RowSessions(ABC):
         if request_id:
             statements.append((SQL.repeated_turn, (*asked, clean(request_id))))
         latest, *repeated = await self._read(*statements)
-        return read_past(latest, repeated[0] if repeated else ())
+        turns = tuple(_read_turn(row) for row in reversed(latest))
+        return Past(turns, next((_read_turn(row) for rows in repeated for row in rows), None))
 
     async def probe(self, headers: Headers) -> Health:
         """Whether sessions can be read; never raises."""
@@ -167,14 +146,16 @@ class RowSessions(ABC):
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Add a turn; one whose request id is there already is not added again."""
         key = clean_key(key)
-        values = turn_values(key, turn, self._clock())
+        texts = map(clean, (turn.question, turn.answer, turn.label, turn.topic, turn.layer))
+        values = (*key, *texts, turn.confidence, clean(turn.request_id), self._clock())
         kept = max(self._limits.max_messages // _MESSAGES_PER_TURN, 1) * _MESSAGES_PER_TURN  # whole turns only
         await self._append(key, (SQL.add_turn, values), (SQL.trim_turns, (*key, kept)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
         """Note an aborted turn; the latest hundred of a session are kept."""
         key = clean_key(key)
-        values = aborted_values(key, turn, uuid.uuid4().hex, self._clock())
+        texts = map(clean, (turn.question, turn.delivered, turn.reason, turn.label, turn.request_id))
+        values = (*key, uuid.uuid4().hex, *texts, self._clock())
         await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
@@ -183,10 +164,10 @@ class RowSessions(ABC):
         return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in found)
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Everything about a session."""
+        """Everything about a session, in the order of time."""
         asked = (*clean_key(key), self._cutoff())
         turns, aborted = await self._read((SQL.all_turns, asked), (SQL.all_aborted, asked))
-        return read_stored(turns, aborted)
+        return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
     async def delete_session(self, key: SessionKey) -> bool:
         """Remove everything about a session."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from lockgate.backends.sqlite import connect, find_code, look_at, read_kind
 from lockgate.errors import ConfigError, Unavailable
@@ -30,7 +30,7 @@ from lockgate.store_tasks import Queues, pruning, see_through
 
 BUSY_TIMEOUT_S = 5.0
 _APPLICATION: Final = 0x4C4B5353  # "LKSS": the file is of sessions of ours
-_LEAST_BUSY_S = 0.1  # for whoever has waited for others of this process all the time
+_LEAST_BUSY_S = 0.1  # for a caller that has waited for others of this process all the time
 _DAMAGED = "the file of the session store is damaged"
 _LOCKED = "the session store is locked by another process"
 _READ_ONLY = "the file of the session store cannot be written"
@@ -50,24 +50,19 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 
-class _Connection:
+class _Connection(NamedTuple):
     """A connection and the thread that alone uses it."""
 
-    def __init__(self, thread: ThreadPoolExecutor, database: sqlite3.Connection) -> None:
-        self._thread = thread
-        self._database = database
+    thread: ThreadPoolExecutor
+    database: sqlite3.Connection
 
     async def run(self, job: Job[T]) -> T:
-        """What the job came to."""
-        return await _finish(self._thread.submit(job, self._database))
+        """Returns the job's result."""
+        return await _finish(self.thread.submit(job, self.database))
 
 
 class SessionFile:
-    """A file that is written in one thread and read in another.
-
-    A job that has not begun is dropped when its caller is cancelled. Once it has begun, the caller waits for its end
-    first: nothing goes on unseen.
-    """
+    """A file that is written in one thread and read in another; a cancelled caller waits for a job that has begun."""
 
     def __init__(self, writer: _Connection, reader: _Connection, busy_timeout_s: float) -> None:
         self._writer = writer
@@ -75,7 +70,7 @@ class SessionFile:
         self._busy_timeout_s = busy_timeout_s
 
     async def run(self, job: Job[T]) -> T:
-        """What the job came to, which may write. How long it waits for other processes counts from now."""
+        """Returns the result of a job that may write. The time that it waits for other processes counts from now."""
         until = time.monotonic() + self._busy_timeout_s
         least_s = min(_LEAST_BUSY_S, self._busy_timeout_s)
 
@@ -87,7 +82,7 @@ class SessionFile:
         return await self._writer.run(wait_and_run)
 
     async def read(self, job: Job[T]) -> T:
-        """What the job came to, which only reads; all that it reads is of one moment."""
+        """Returns the result of a job that only reads; all that it reads is of one moment."""
 
         def read_moment(database: sqlite3.Connection) -> T:
             database.execute("BEGIN")
@@ -100,7 +95,7 @@ class SessionFile:
 
 
 async def _finish(submitted: "Future[T]") -> T:
-    """What a job came to, in our words; see SessionFile for who waits for its end."""
+    """Returns a job's result, or raises its error in our words; drops a cancelled caller's job if it has not begun."""
     result = asyncio.wrap_future(submitted)
     try:
         return await asyncio.shield(result)
@@ -108,7 +103,7 @@ async def _finish(submitted: "Future[T]") -> T:
         raise Unavailable("sessions", _name_failure(error)) from None
     except asyncio.CancelledError:
         if not submitted.cancel():  # it has begun
-            with contextlib.suppress(Exception):  # nobody will ask for it
+            with contextlib.suppress(Exception):
                 await see_through(result)
         raise
 
@@ -120,8 +115,8 @@ def _name_failure(error: sqlite3.Error) -> str:
 
 @contextlib.asynccontextmanager
 async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[SessionFile]:
-    """The database of a file, made if there is none, readable for nobody else."""
-    _create(path)
+    """The database of a file, made if there is none, readable by its owner only."""
+    os.close(_open_file(path))
     async with (
         _open_connection(lambda: _open_named(_open_writer, path, busy_timeout_s)) as writer,
         _open_connection(lambda: _open_named(_open_reader, path, busy_timeout_s)) as reader,
@@ -131,7 +126,7 @@ async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_Connection]:
-    """A connection, closed in any case: also when whoever opens it leaves meanwhile."""
+    """A connection, closed in any case: also when the caller is cancelled while it is opened."""
     with ThreadPoolExecutor(1, thread_name_prefix="sessions") as thread:
         opening = thread.submit(open_database)
         try:
@@ -145,10 +140,11 @@ def _close(opening: "Future[sqlite3.Connection]") -> None:
         opening.result().close()
 
 
-def _create(path: Path) -> None:
+def _open_file(path: Path) -> int:
+    """Opens a file, made with its folder if there is none; raises ConfigError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
 
@@ -156,7 +152,7 @@ def _create(path: Path) -> None:
 def _open_named(
     open_database: Callable[[Path, float], sqlite3.Connection], path: Path, busy_timeout_s: float
 ) -> sqlite3.Connection:
-    """The same, but a failure names the file: whoever starts us has to find it."""
+    """Opens the database; a failure names the file, which the operator has to find."""
     try:
         return open_database(path, busy_timeout_s)
     except sqlite3.Error as error:
@@ -164,7 +160,7 @@ def _open_named(
 
 
 def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection to a file of ours; somebody else's is not changed."""
+    """A connection to a file of ours; any other database is not changed."""
     if look_at(path, busy_timeout_s).is_foreign(_APPLICATION):
         raise _refuse_foreign(path)
     database = connect(path, busy_timeout_s)
@@ -201,13 +197,8 @@ def _refuse_foreign(path: Path) -> ConfigError:
     return ConfigError("is a database of something else: name another file for sessions", source=str(path))
 
 
-def select(database: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Sequence[Any]:
-    """All rows of a statement."""
-    return database.execute(sql, _name_values(args)).fetchall()
-
-
 def write(database: sqlite3.Connection, *statements: rows.Statement) -> int:
-    """Carry out all of the statements or none; how many rows they changed."""
+    """Carries out all of the statements or none; returns how many rows they changed."""
     with _transaction(database):
         return sum(database.execute(sql, _name_values(args)).rowcount for sql, args in statements)
 
@@ -235,7 +226,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
 class SessionLocks:
-    """The locks of one open file. Whoever waits asks again and again, ever less often."""
+    """The locks of one open file; a waiting task asks again and again, ever less often."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -255,7 +246,7 @@ class SessionLocks:
     def _take(self, number: int) -> bool:
         try:
             self._set(fcntl.F_WRLCK, number)
-        except (BlockingIOError, PermissionError):  # either may mean that somebody else has it
+        except (BlockingIOError, PermissionError):  # either may mean that another process has it
             return False
         except OSError as error:
             raise Unavailable("sessions", f"the session store cannot lock: {error.strerror}") from None
@@ -263,8 +254,8 @@ class SessionLocks:
 
     def _set(self, kind: int, number: int) -> None:
         if sys.platform == "linux":
-            # Such a lock belongs to the open file: it excludes another store of this process too, and nobody loses it
-            # because something else in the process closed the same file.
+            # Such a lock belongs to the open file: it excludes another store of this process too, and stays when
+            # other code of the process closes the same file.
             wanted = struct.pack("hhqqi", kind, os.SEEK_SET, number, 1, 0)
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, wanted + b"\0" * (-len(wanted) % 8))
         else:
@@ -275,10 +266,7 @@ class SessionLocks:
 @contextlib.contextmanager
 def open_session_locks(path: Path) -> Iterator[SessionLocks]:
     """The locks of a file, made if there is none."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot be opened: {error.strerror}", source=str(path)) from None
+    descriptor = _open_file(path)
     try:
         yield SessionLocks(descriptor)
     finally:
@@ -310,7 +298,10 @@ class SqliteSessions(rows.RowSessions):
                 self._held.discard(key)
 
     async def _read(self, *statements: rows.Statement) -> Sequence[rows.Rows]:
-        return await self._file.read(lambda database: [select(database, sql, args) for sql, args in statements])
+        def select(database: sqlite3.Connection) -> list[rows.Rows]:
+            return [database.execute(sql, _name_values(args)).fetchall() for sql, args in statements]
+
+        return await self._file.read(select)
 
     async def _write(self, *statements: rows.Statement) -> int:
         return await self._file.run(lambda database: write(database, *statements))
@@ -325,7 +316,7 @@ class SqliteSessions(rows.RowSessions):
 async def open_sqlite_sessions(
     path: Path, limits: StoreLimits, *, clock: Callable[[], float] = time.time, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> AsyncIterator[SqliteSessions]:
-    """The sessions of a file, made if there is none; `<file>.locks` beside it tells who holds which."""
+    """The sessions of a file, made if there is none; `<file>.locks` beside it has the locks."""
     async with contextlib.AsyncExitStack() as stack:
         file = await stack.enter_async_context(open_session_file(path, busy_timeout_s))
         locks = stack.enter_context(open_session_locks(path.with_name(path.name + ".locks")))

@@ -9,11 +9,12 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import phonenumbers
 from stdnum import iban
 
+from lockgate.data_files import split_words
 from lockgate.detectors.pii.identifiers import (
     FILE,
     FORMS,
@@ -22,6 +23,7 @@ from lockgate.detectors.pii.identifiers import (
     ORDER_WORDS,
     PHONE_WORDS,
     Page,
+    PhoneForm,
     find_form,
     follows,
     stands_alone,
@@ -49,8 +51,7 @@ _LOCAL_CHARS = 64
 _DOMAIN_CHARS = 253
 _LOCAL = re.compile(r"\w(?:[\w+%&'~-]|\.(?!\.))*(?<!\.)\Z")
 _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_](?:[^\W_]|-(?=[^\W_])){1,62}(?![\w@])")
-# `icon@2x.png` is a file; no such top-level domains exist.
-_FILE_ENDINGS = frozenset({"avif", "bmp", "css", "gif", "ico", "jpeg", "jpg", "js", "json", "png", "svg", "webp"})
+_FILE_ENDINGS = split_words(FILE.file_endings)
 
 
 def _find_emails(page: Page) -> Iterator[Found]:
@@ -111,25 +112,8 @@ def _iban_end(data: bytes, start: int) -> int:
 # --- Phone numbers --------------------------------------------------------------------------------------------
 
 
-class PhoneForm(NamedTuple):
-    """How a number may be written; `style` says in which regions (see `_style_of`), "" in all of them."""
-
-    rule: str
-    pattern: str
-    score: float
-    style: str = ""
-    is_cued: bool = False
-
-
-_GAP = r"[ ().\-/]{0,3}"
-_INTERNATIONAL = PhoneForm("phone-international", rf"(?:\+|\b00)[1-9]\d{{0,2}}(?:{_GAP}\d){{6,14}}", 0.95)
-PHONE_FORMS = (
-    _INTERNATIONAL,
-    PhoneForm("phone-3-3-4", r"(?:\b1[ .-])?(?:\(\d{3}\) ?|\b\d{3}[ .-])\d{3}[ .-]\d{4}\b", 0.85, "3-3-4"),
-    PhoneForm("phone-trunk", r"(?:\(0\d{1,4}\)|\b0\d{1,5})(?:[ ./-]{1,3}\d{2,8}){1,5}\b", 0.75, "trunk"),
-    PhoneForm("phone-groups", r"\b\d{2,4}(?:[ .-]\d{2,4}){2,4}\b", 0.7, "groups"),
-    PhoneForm("phone-cued", r"\b\d{9,13}\b", 0.8, is_cued=True),
-)
+PHONE_FORMS = FILE.phones
+_INTERNATIONAL = PHONE_FORMS[0]
 # What stands before a national number must not be one more group; a `+` begins a number anyhow.
 _PHONE_GLUED_BEFORE = re.compile(rb"(?:[\w$#+=\xa3]|[\w/]-|\d[.,/: ])\Z")
 _NO_PHONE = re.compile(  # Dates and social security numbers.
@@ -140,7 +124,7 @@ _MAX_GROUPS = 8
 _MAX_CUTS = 3
 
 
-def _style_of(region: str) -> str:
+def _find_style(region: str) -> str:
     """How people of a region write: 3, 3 and 4 digits in North America, a 0 first in many countries, else groups."""
     if phonenumbers.country_code_for_region(region) == 1:
         return "3-3-4"
@@ -152,7 +136,7 @@ class PhoneFinder:
     """Finds the numbers of some regions, and international ones."""
 
     def __init__(self, regions: Sequence[str]) -> None:
-        self._regions = [(region, _style_of(region)) for region in regions]
+        self._regions = [(region, _find_style(region)) for region in regions]
         self._styles = {style for _, style in self._regions}
 
     def is_needed(self, form: PhoneForm) -> bool:
@@ -211,11 +195,12 @@ def _region_of(value: str, region: str | None) -> str:
 
 # --- The detector ---------------------------------------------------------------------------------------------
 
-ENTITIES = tuple(dict.fromkeys(("EmailAddress", "PhoneNumber", "CreditCard", "IBAN", *(form.entity for form in FORMS))))
+_FORM_ENTITIES = tuple(form.entry.entity for form in FORMS)
+ENTITIES = tuple(dict.fromkeys(("EmailAddress", "PhoneNumber", "CreditCard", "IBAN", *_FORM_ENTITIES)))
 _PATTERNS = (_EMAIL, _IBAN, *(form.pattern for form in PHONE_FORMS), *(form.pattern for form in FORMS))
 _FIRST_PHONE = 2
 _FIRST_FORM = _FIRST_PHONE + len(PHONE_FORMS)
-_PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORMS), *(form.entity for form in FORMS))
+_PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORMS), *_FORM_ENTITIES)
 
 
 class PiiScan(Scan):

@@ -13,7 +13,7 @@ from stdnum.es import dni
 from stdnum.in_ import aadhaar
 from stdnum.util import get_cc_module
 
-from lockgate.data_files import Table, fill_parts, fill_pattern, join_lines, read_table
+from lockgate.data_files import Table, fill_parts, fill_pattern, join_lines, read_table, split_words
 from lockgate.detectors.scanning import Found, PatternTable
 
 
@@ -24,24 +24,8 @@ class Page(NamedTuple):
     data: bytes
 
 
-class Form(NamedTuple):
-    """One rule of the table: how a value looks, what proves it, and the word it needs or must not have before it.
-
-    `apart_from`: what before or behind it makes it a part of a longer row of groups.
-    """
-
-    rule: str
-    entity: str
-    pattern: str
-    check: Callable[[str], bool]
-    score: float
-    cue: re.Pattern[bytes] | None = None
-    not_after: re.Pattern[bytes] | None = None
-    apart_from: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None = None
-
-
 class FormEntry(Table, frozen=True):
-    """One form as the file has it; `check`, `not_after` and `apart_from` are names."""
+    """How a value looks; the names of what proves it, of words not before it, and of groups not beside it."""
 
     rule: str
     entity: str
@@ -53,11 +37,35 @@ class FormEntry(Table, frozen=True):
     apart_from: str = ""
 
 
+class Form(NamedTuple):
+    """An entry of the file with what its names stand for."""
+
+    entry: FormEntry
+    pattern: str
+    check: Callable[[str], bool]
+    cue: re.Pattern[bytes] | None
+    not_after: re.Pattern[bytes] | None
+    apart_from: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None
+
+
+class PhoneForm(Table, frozen=True):
+    """How a number may be written; `style` names the regions (see `_find_style`), "" all of them."""
+
+    rule: str
+    pattern: str
+    score: float
+    style: str = ""
+    is_cued: bool = False
+
+
 class IdentifierFile(Table, frozen=True):
-    """The forms, the issuers of cards, and the lengths of IBANs."""
+    """The forms, the issuers of cards, the lengths of IBANs, and the endings of files that look like addresses."""
 
     issuers: tuple[tuple[str, str, tuple[int, ...]], ...]
+    file_endings: str
+    not_issued_nino: str
     phone_cue: str
+    phones: tuple[PhoneForm, ...]
     iban_chars: dict[int, str]
     not_after: dict[str, str]
     parts: dict[str, str]
@@ -144,7 +152,7 @@ def _is_mac(value: str) -> bool:
     return len(value) in (14, 17) and any(char.isalpha() for char in value)
 
 
-_NOT_ISSUED_NINO = frozenset({"BG", "GB", "KN", "NK", "NT", "TN", "ZZ"})
+_NOT_ISSUED_NINO = split_words(FILE.not_issued_nino)
 
 
 def _is_aadhaar(value: str) -> bool:
@@ -177,11 +185,9 @@ def _find_check(name: str) -> Callable[[str], bool]:
 
 def _build_form(entry: FormEntry, parts: Mapping[str, str]) -> Form:
     return Form(
-        entry.rule,
-        entry.entity,
+        entry,
         fill_pattern(entry.pattern, parts),
         _find_check(entry.check),
-        entry.score,
         cue=_cue(entry.cue) if entry.cue else None,
         not_after=_NOT_AFTER[entry.not_after] if entry.not_after else None,
         apart_from=_APART_FROM[entry.apart_from] if entry.apart_from else None,
@@ -206,4 +212,4 @@ def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Itera
         )
 
     for start, end in table.spans(number, data, accept):
-        yield Found(start, end, form.entity, form.score, {"rule": form.rule})
+        yield Found(start, end, form.entry.entity, form.entry.score, {"rule": form.entry.rule})

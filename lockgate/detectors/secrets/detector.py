@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockgate.data_files import Table, fill_parts, fill_pattern, read_table
 from lockgate.detectors.scanning import (
@@ -42,10 +42,6 @@ def _entropy(value: str) -> float:
     """Bits per character of the value's own distribution (Shannon)."""
     size = len(value)
     return -sum(count / size * math.log2(count / size) for count in Counter(value).values())
-
-
-def _is_any(_value: str) -> bool:
-    return True
 
 
 def _is_random(value: str) -> bool:
@@ -84,18 +80,8 @@ def _is_jwt(value: str) -> bool:
 # --- The table ------------------------------------------------------------------------------------------------
 
 
-class SecretForm(NamedTuple):
-    """One rule: its name, what it finds, how it looks (group 1 is the secret, else all), what proves it."""
-
-    rule: str
-    detection: str
-    pattern: str
-    check: Callable[[str], bool]
-    score: float
-
-
-class SecretEntry(Table, frozen=True):
-    """One form as the file has it; `check` is a name."""
+class SecretForm(Table, frozen=True):
+    """One rule: what it finds, how it looks (group 1 is the secret, else all), and the name of the check."""
 
     rule: str
     detection: str
@@ -108,11 +94,11 @@ class SecretFile(Table, frozen=True):
     """The forms, and the parts that their patterns share."""
 
     parts: dict[str, str]
-    forms: tuple[SecretEntry, ...]
+    forms: tuple[SecretForm, ...]
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
-    "any": _is_any,
+    "any": bool,  # no secret is empty
     "random": _is_random,
     "token": _is_token,
     "password": _is_password,
@@ -121,16 +107,9 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _read_forms() -> tuple[SecretForm, ...]:
-    file = read_table(Path(__file__).with_name("secrets.toml"), SecretFile)
-    parts = fill_parts(file.parts.items())
-    return tuple(
-        SecretForm(one.rule, one.detection, fill_pattern(one.pattern, parts), _CHECKS[one.check], one.score)
-        for one in file.forms
-    )
-
-
-FORMS = _read_forms()
+_FILE = read_table(Path(__file__).with_name("secrets.toml"), SecretFile)
+_PARTS = fill_parts(_FILE.parts.items())
+FORMS = _FILE.forms
 
 # --- The detector ---------------------------------------------------------------------------------------------
 
@@ -139,7 +118,7 @@ class SecretScan(Scan):
     """The scan: one set for the whole table, then the forms that occur."""
 
     def __init__(self) -> None:
-        self._table = PatternTable(form.pattern for form in FORMS)
+        self._table = PatternTable(fill_pattern(form.pattern, _PARTS) for form in FORMS)
 
     def __call__(self, text: str) -> list[Detection]:
         page = flatten(text)
@@ -152,9 +131,10 @@ class SecretScan(Scan):
 
     def _find(self, number: int, page: bytes) -> Iterator[Found]:
         form = FORMS[number]
+        check = _CHECKS[form.check]
 
         def accept(start: int, end: int) -> bool:
-            return form.check(page[start:end].decode("latin-1"))
+            return check(page[start:end].decode("latin-1"))
 
         for start, end in self._table.spans(number, page, accept, is_bounded=False):
             yield Found(start, end, form.detection, form.score, {"rule": form.rule})

@@ -65,13 +65,12 @@ def store_in_two_steps() -> None:
         )
     ]
 
-    async def append(self: SqliteSessions, key: Any, turn: Any) -> None:
-        values = rows.turn_values(rows.clean_key(key), turn, self._clock())
+    async def append(self: SqliteSessions, _key: Any, added: rows.Statement, _trimmed: rows.Statement) -> None:
         for sql in steps:
-            await self._file.run(partial(_write_one, sql, values))
+            await self._file.run(partial(_write_one, sql, added[1]))
             await asyncio.sleep(_BETWEEN_S)
 
-    SqliteSessions.append = append  # type: ignore[method-assign, assignment]
+    SqliteSessions._append = append  # type: ignore[method-assign, assignment]
 
 
 def _write_one(sql: str, values: Sequence[Any], database: sqlite3.Connection) -> int:
