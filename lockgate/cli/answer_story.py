@@ -35,16 +35,22 @@ def name_finding(found: Finding) -> str:
 
 
 def place_marks(text: str, released: Released, findings: Iterable[Finding]) -> list[Mark]:
-    """The marks of a piece, in order; none overlaps another."""
+    """The marks of a piece, in order; none overlaps another. Where places are not known, one mark spans them all."""
     groups = _merge(released, findings)
     if not groups:
         return []
     if released.is_blocked:  # what ends the answer stands behind what was kept of it
-        kept = _count_common(text, released.original or text)
+        original = released.original or text
+        shorter = min(len(text), len(original))
+        kept = next((place for place in range(shorter) if text[place] != original[place]), shorter)
         return [Mark(kept, len(text), _join([group.words for group in groups]))] if kept < len(text) else []
     if len(text) == released.end - released.start:
         return [Mark(one.start, one.end, ", ".join(one.words)) for one in groups]
-    return _follow(text, released, groups) or _span(text, released, groups)
+    if marks := _follow(text, released, groups):
+        return marks
+    behind = released.end - released.start - groups[-1].end
+    start = min(groups[0].start, len(text))
+    return [Mark(start, max(len(text) - behind, start), _join([group.words for group in groups]))]
 
 
 def _merge(released: Released, findings: Iterable[Finding]) -> list[_Group]:
@@ -77,21 +83,6 @@ def _follow(text: str, released: Released, groups: Sequence[_Group]) -> list[Mar
         marks.append(Mark(position, end, ", ".join(group.words)))
         position = end + len(between)
     return marks
-
-
-def _span(text: str, released: Released, groups: Sequence[_Group]) -> list[Mark]:
-    """One mark from the first to the last of them."""
-    behind = released.end - released.start - groups[-1].end
-    start = min(groups[0].start, len(text))
-    return [Mark(start, max(len(text) - behind, start), _join([group.words for group in groups]))]
-
-
-def _count_common(text: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    for place, (one, two) in enumerate(zip(text, other, strict=False)):
-        if one != two:
-            return place
-    return min(len(text), len(other))
 
 
 def _join(words: Iterable[Sequence[str]]) -> str:
@@ -155,10 +146,8 @@ class Story:
                 self._view.note("failed", str(event.get("message")), is_grave=True)
 
     def leave(self) -> None:
-        """No more events are heard."""
+        """Close the view: no more events come."""
         self._view.close()
-
-    # The answer.
 
     def _trace(self, event: Event) -> None:
         kind = event.get("kind")
@@ -189,8 +178,6 @@ class Story:
         self._held = "" if self._is_blocked else self._held[skipped + length :]
         self._released = end
         self._view.say(Piece(text, place_marks(text, released, findings)), self._held)
-
-    # The end.
 
     def _finish(self, event: Event) -> None:
         self._view.close()

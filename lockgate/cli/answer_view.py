@@ -57,7 +57,10 @@ class LiveText:
         width = max(size.columns - 1, _NARROWEST)
         whole = [*self._unfinished, *settled]
         own = lay_out(whole, width)
-        rows = lay_out([*whole, _shorten(tail, size.columns * size.rows)], width)
+        fitting = size.columns * size.rows  # no screen shows more of the tail
+        if len(tail.text) > fitting:
+            tail = Run(tail.text[:fitting] + _MORE, tail.style)
+        rows = lay_out([*whole, tail], width)
         last = len(own) - 1
         rows = _clip(rows, last + max(size.rows - 1, 1), tail.style, width)
         self._write(self._erase(size.columns) + "\n".join([_paint(row, width) for row in rows]))
@@ -87,7 +90,8 @@ def lay_out(runs: Iterable[Run], width: int) -> list[Row]:
     """
     rows: list[Row] = [[]]
     columns = place = 0  # of the last row: how wide it is, and where it may be broken
-    for character, style in _list_cells(runs):
+    cells = [(character, style) for text, style in runs for character in text.replace("\t", _TAB)]
+    for character, style in cells:
         row, taken = rows[-1], count_columns(character)
         if character == "\n":
             rows.append([])
@@ -108,12 +112,6 @@ def lay_out(runs: Iterable[Run], width: int) -> list[Row]:
     return rows
 
 
-def break_lines(run: Run, columns: int) -> list[str]:
-    """The lines of a text for a terminal of so many columns, as they are written."""
-    width = max(columns - 1, _NARROWEST)
-    return [_paint(row, width) for row in lay_out([run], width)]
-
-
 def count_columns(character: str) -> int:
     """How many columns a character takes."""
     if character.isascii():
@@ -121,17 +119,6 @@ def count_columns(character: str) -> int:
     if category(character) in _WITHOUT_WIDTH:
         return 0
     return 2 if east_asian_width(character) in "WF" else 1
-
-
-def _list_cells(runs: Iterable[Run]) -> Iterable[Cell]:
-    for text, style in runs:
-        for character in text.replace("\t", _TAB):
-            yield character, style
-
-
-def _shorten(tail: Run, length: int) -> Run:
-    """As much of the tail as can be on a screen at all."""
-    return tail if len(tail.text) <= length else Run(tail.text[:length] + _MORE, tail.style)
 
 
 def _clip(rows: list[Row], count: int, style: str, width: int) -> list[Row]:
@@ -193,7 +180,7 @@ def open_view() -> "View":
 
 
 def can_paint(stream: TextIO) -> bool:
-    """Whether somebody looks at it who wants colours, on something that knows how to draw."""
+    """Whether the stream is a terminal that can show colours, and NO_COLOR is not set."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") not in ("", "dumb")
 
 
@@ -220,7 +207,7 @@ class PlainView:
             self._is_in_line = not piece.text.endswith("\n")
 
     def hold(self, held: str) -> None:
-        """Nobody sees it."""
+        """Held text is not shown."""
 
     def close(self) -> None:
         """The last line ends."""
@@ -246,9 +233,10 @@ class TerminalView:
         self.close()
         self._is_framed = False
         indent = len(_name("")) if self._measure().columns >= _WIDE_COLUMNS else 0
-        run = Run(flatten(words), "" if is_grave else DIM)
-        rows = break_lines(run, self._measure().columns - indent)
-        self._write(f"{RED if is_grave else DIM}{_name(name)}{OFF}" + f"\n{' ' * indent}".join(rows) + "\n")
+        width = max(self._measure().columns - indent - 1, _NARROWEST)
+        rows = lay_out([Run(flatten(words), "" if is_grave else DIM)], width)
+        lines = [_paint(row, width) for row in rows]
+        self._write(f"{RED if is_grave else DIM}{_name(name)}{OFF}" + f"\n{' ' * indent}".join(lines) + "\n")
 
     def say(self, piece: Piece, held: str) -> None:
         """Released text is solid, what was found in it is red and named."""
@@ -302,7 +290,7 @@ def _colour(piece: Piece) -> list[Run]:
 
 
 class Waiting:
-    """Words on standard error while something takes its time, if somebody looks there; they go when it is over."""
+    """Words on standard error during slow work, if that is a terminal; `end` removes them."""
 
     def __init__(self, words: str) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -311,7 +299,7 @@ class Waiting:
             print(words, end="" if self._goes else "\n", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """It is over; to say so once more does no harm."""
+        """Remove the words; a second call does nothing."""
         if self._is_shown and self._goes:
             print(_ERASE_LINE, end="", file=sys.stderr, flush=True)
         self._is_shown = False

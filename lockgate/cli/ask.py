@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK
 from lockgate.cli.text import flatten
-from lockgate.config.refs import HERE
+from lockgate.config.refs import HERE, check_url
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -36,27 +36,20 @@ def run_ask(options: argparse.Namespace) -> int:
     if options.trace and not options.json:
         raise ConfigError("is for --json: without it the trace is what one sees", source="--trace")
     detectors = _read_detectors(options.detector)
-    key, token = os.environ.get(_KEY, ""), os.environ.get(_TOKEN, "")
     settings = None if options.url else _load(options)
     question = _read_question(options.question)
-    return asyncio.run(
-        _run(options, question, detectors, _choose_place(options, settings, key, options.trace_token or token))
-    )
-
-
-def _choose_place(
-    options: argparse.Namespace, settings: "Settings | None", key: str, token: str
-) -> "AbstractAsyncContextManager[Place]":
     from lockgate.cli.ask_place import open_here, open_there
-    from lockgate.config.refs import check_url
     from lockgate.telemetry import set_up_logging
 
     set_up_logging(style=None, level="INFO", is_quiet=True)  # standard output is for the answer
     if settings is not None:
-        return open_here(settings)
-    if fault := check_url(options.url):
+        opening = open_here(settings)
+    elif fault := check_url(options.url):
         raise ConfigError(fault, source="--url")
-    return open_there(options.url, key, token)
+    else:
+        token = options.trace_token or os.environ.get(_TOKEN, "")
+        opening = open_there(options.url, os.environ.get(_KEY, ""), token)
+    return asyncio.run(_run(options, question, detectors, opening))
 
 
 def _load(options: argparse.Namespace) -> "Settings":
@@ -119,7 +112,7 @@ def _build_request(
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """A server that tells nothing about itself is asked for anything."""
+    """Raises InvalidRequest for a name that is not known; a server without a list may know any."""
     for name in names:
         if known and name not in known:
             raise InvalidRequest(f"there is no {kind} `{name}`; there are: {', '.join(known)}")

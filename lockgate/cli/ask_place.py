@@ -31,6 +31,7 @@ _HERE = "http://127.0.0.1"
 _KEY, _TOKEN = "X-Lockgate-Key", "X-Lockgate-Trace"
 _MAX_BYTES = 4 * 1024 * 1024  # of an answer that is no stream
 _CONNECT_S = 10.0
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server keeps the time of an answer
 _LOOK_S = 10.0  # for what a server says about itself, connecting included
 _NO_WORDS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
 _LOADING = "Loading the model and the detectors …"
@@ -55,7 +56,7 @@ class Place:
         self._token = token
 
     async def look(self) -> Offer:
-        """What there is to ask; from then on the trace is open if the server gave its token."""
+        """What the server says about itself; its token, if it gives one, opens the trace from now on."""
         limit = aiohttp.ClientTimeout(total=_LOOK_S, sock_connect=_CONNECT_S)
         with _reaching(self._url):
             call = self._session.get(self._url + ABOUT_PATH, headers=self._key, allow_redirects=False, timeout=limit)
@@ -84,7 +85,7 @@ class Place:
 @asynccontextmanager
 async def open_there(url: str, key: str, token: str) -> AsyncIterator[Place]:
     """A server that runs already."""
-    async with aiohttp.ClientSession(timeout=_build_timeout()) as session:
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         yield Place(session, url.rstrip("/"), key=key, token=token)
 
 
@@ -98,7 +99,7 @@ async def open_here(settings: Settings) -> AsyncIterator[Place]:
         path = str(Path(folder) / "api")
         async with _serve(settings, path):
             connector = aiohttp.UnixConnector(path)
-            async with aiohttp.ClientSession(timeout=_build_timeout(), connector=connector) as session:
+            async with aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector) as session:
                 yield Place(session, _HERE, token=token)
 
 
@@ -133,10 +134,6 @@ def _listen(path: str) -> socket.socket:
     return listening
 
 
-def _build_timeout() -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server keeps the time of an answer
-
-
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
     try:
@@ -160,17 +157,13 @@ async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _read_about(status: int, body: bytes) -> Offer:
-    """Whoever has no playground is asked all the same; but who asks must be known, and may not be refused."""
-    if status == 200:
-        return _read_offer(body)
+    """What the server says about itself: nothing when it has no playground. Raises if it refuses the caller."""
     if status == 404:
         return Offer()
     if status == 401:
         raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
-    raise _refuse(status, _find_words(body))
-
-
-def _read_offer(body: bytes) -> Offer:
+    if status != 200:
+        raise _refuse(status, _find_words(body))
     about = _read_json(body)
     try:
         models, sources = [one["id"] for one in about["models"]], [one["id"] for one in about["sources"]]

@@ -3,20 +3,16 @@
 
 import argparse
 import asyncio
-import os
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockgate.cli import EXIT_OK, with_settings
-from lockgate.cli.text import complain
+from lockgate.cli.text import complain, replace_file
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lockgate.agent.classifier import LabelModel
-    from lockgate.agent.label_training import Example, Figures, Trained
+    from lockgate.agent.label_training import Example, Trained
     from lockgate.agent.prompts import Guess
     from lockgate.config.settings import Settings
     from lockgate.interfaces import Embedder
@@ -39,7 +35,9 @@ def run_train(options: argparse.Namespace) -> int:
         return complain(f"precision in English is below {MIN_PRECISION:g} or cannot be measured; nothing was written")
     out = options.out or settings.data_dir / MODEL_NAME
     try:
-        write_whole(out, write_model(trained.model))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replace_file(out, mode=0o644) as file:
+            file.write(write_model(trained.model))
     except OSError as error:
         return complain(f"cannot write {out}: {error.strerror}")
     print(f"\nwritten to {out}")
@@ -74,32 +72,12 @@ def _print_figures(trained: "Trained") -> None:
     print(f"{model.examples} questions, one in five held out; guesses with a confidence of at least 0.85\n")
     print(f"{'LANGUAGE':<10}{'HELD OUT':>9}{'PRECISION':>11}{'COVERAGE':>10}  USED")
     for one in trained.figures:
-        print(_line(one, model))
+        used = "yes" if one.language in model.languages else "no"
+        precision = f"{one.precision:.3f}" if one.sure else "-"
+        print(f"{one.language:<10}{one.examples:>9}{precision:>11}{one.coverage:>10.3f}  {used}")
     print("\nLABEL BY PEOPLE -> BY THE CLASSIFIER, in the languages used")
     for (people, ours), count in sorted(trained.confusion.items()):
         print(f"{count:>5}  {people} -> {ours or '(left to the model)'}")
-
-
-def _line(one: "Figures", model: "LabelModel") -> str:
-    is_used = one.language in model.languages
-    precision = f"{one.precision:.3f}" if one.sure else "-"
-    return f"{one.language:<10}{one.examples:>9}{precision:>11}{one.coverage:>10.3f}  {'yes' if is_used else 'no'}"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that nobody ever sees half of it; raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, half = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(half).chmod(0o644)
-        Path(half).replace(path)
-    except BaseException:
-        Path(half).unlink(missing_ok=True)
-        raise
 
 
 @with_settings

@@ -21,12 +21,9 @@ from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
-    from lockgate.interfaces import Embedder
     from lockgate.server.run import Bound
 
 _QUESTION = "How long may I keep a book?"
-
-
 HOME = Path(__file__).parent.parent / "demo"
 SETTINGS = HOME / "library.yaml"
 SAMPLES = HOME / "samples.yaml"
@@ -58,10 +55,7 @@ class Shelf(NamedTuple):
 
 
 def load_demo_settings(options: argparse.Namespace) -> "Settings":
-    """The settings of the demo, with what the command line says of ports, data, model and documents.
-
-    Attributes that `options` does not have count as not given. Raises ConfigError.
-    """
+    """The demo's settings with those of the command line, which may lack any attribute; raises ConfigError."""
     from lockgate.config.load import load_settings
 
     folders = find_folders(_documents(options))
@@ -81,10 +75,7 @@ def list_unheard() -> list[str]:
 
 
 def prepare_demo(settings: "Settings", documents: Path = DOCUMENTS) -> Shelf:
-    """Bring the index files in step with the documents: what has changed is read anew, what is gone is taken out.
-
-    Raises ConfigError if weights are missing, or the documents are.
-    """
+    """Add new and changed documents to the index files, remove the others; raises ConfigError if files are missing."""
     check_weights(settings)
     return asyncio.run(_fill(settings, find_folders(documents)))
 
@@ -141,19 +132,16 @@ def _choose_model(options: argparse.Namespace) -> dict[str, Any]:
     if chosen is None:
         return {}
     if not chosen.lower().startswith(("http://", "https://")):
-        return {"models": {MODEL: {"embedded": "llamacpp", "expose": True, "options": {"path": _find_file(chosen)}}}}
+        path = Path(chosen).expanduser()
+        if not path.is_file():
+            words = "is no file; give the address of a server, as http://127.0.0.1:8000/v1, or a GGUF file"
+            raise ConfigError(words, source="--model", key=chosen)
+        given = {"path": str(path.absolute())}
+        return {"models": {MODEL: {"embedded": "llamacpp", "expose": True, "options": given}}}
     token = getattr(options, "model_token_env", None)
     url = chosen.rstrip("/")
     server = {"url": url, "model": name or _ask_for_name(url, os.environ.get(token or "")), "api_token": token}
     return {"models": {MODEL: {"openai": server, "expose": True}}}
-
-
-def _find_file(chosen: str) -> str:
-    path = Path(chosen).expanduser()
-    if not path.is_file():
-        words = "is no file; give the address of a server, as http://127.0.0.1:8000/v1, or a GGUF file"
-        raise ConfigError(words, source="--model", key=chosen)
-    return str(path.absolute())
 
 
 def _ask_for_name(url: str, token: str | None) -> str:
@@ -174,27 +162,22 @@ def _ask_for_name(url: str, token: str | None) -> str:
 
 
 async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> Shelf:
-    from lockgate.opened_agents import open_own_embedder
+    from lockgate.cli.index_documents import Filler, Tally, find_files
+    from lockgate.opened_agents import open_index_of, open_own_embedder
 
     shelf = Shelf(0, 0)
     async with open_own_embedder(settings, min(os.cpu_count() or 1, _MAX_THREADS)) as embedder:
         for name, folder in folders.items():
-            found = await _fill_source(settings, name, folder, embedder)
-            shelf = Shelf(shelf.documents + found.documents, shelf.changed + found.changed)
+            tally, files = Tally(), find_files([folder])
+            wanted = {str(one.path.resolve()) for one in files}
+            async with open_index_of(settings, settings.sources[name], embedder, is_quiet=True) as index:
+                known = [one.document.source for one in await index.list_documents()]
+                gone = [source for source in known if source not in wanted]
+                removed = await index.remove_documents(gone) if gone else 0
+                await Filler(index, embedder, tally).fill(files)
+            changed = tally.added + tally.replaced
+            shelf = Shelf(shelf.documents + changed + tally.unchanged, shelf.changed + changed + removed)
     return shelf
-
-
-async def _fill_source(settings: "Settings", name: str, folder: Path, embedder: "Embedder | None") -> Shelf:
-    from lockgate.cli.index_documents import Filler, Tally, find_files
-    from lockgate.opened_agents import open_index_of
-
-    tally, files = Tally(), find_files([folder])
-    wanted = {str(one.path.resolve()) for one in files}
-    async with open_index_of(settings, settings.sources[name], embedder, is_quiet=True) as index:
-        gone = [one.document.source for one in await index.list_documents() if one.document.source not in wanted]
-        removed = await index.remove_documents(gone) if gone else 0
-        await Filler(index, embedder, tally).fill(files)
-    return Shelf(tally.added + tally.replaced + tally.unchanged, tally.added + tally.replaced + removed)
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -220,28 +203,24 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def build_welcome(settings: "Settings", shelf: Shelf, address: str) -> str:
-    """What is told once everything listens."""
+    """The text that is printed once everything listens."""
     is_library = settings.server.samples == SAMPLES
     question = _QUESTION if is_library else "…"
     title = "The town library of Averham" if is_library else "Your documents"
     sources = ["rules", "fees"] if is_library else list(settings.sources)[:2]
+    program = "lockgate" if shutil.which("lockgate") == sys.argv[0] else sys.argv[0]
     body = build_request(question, MODEL, sources, {"policy": "library"})
     return f"""
 {title}: {count_of(shelf.documents, "document")} in {count_of(len(settings.sources), "source")}
 Model: {_describe_model(settings)}
 
   In the browser   {address}/
-  In a terminal    {_name_program()} ask --url {address} "{question}"
+  In a terminal    {program} ask --url {address} "{question}"
   Over HTTP        curl -sN {address}/api/v1/chat/stream -H 'content-type: application/json' -d '
     {json.dumps(body, ensure_ascii=False)}'
 
 Everything runs on this machine. Ctrl-C stops it.
 """
-
-
-def _name_program() -> str:
-    """How this program was called, as one may type it again."""
-    return "lockgate" if shutil.which("lockgate") == sys.argv[0] else sys.argv[0]
 
 
 def _describe_model(settings: "Settings") -> str:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lockgate.cli import EXIT_OK
-from lockgate.cli.text import align
+from lockgate.cli.text import align, flatten
 
 if TYPE_CHECKING:
     from lockgate.agent.evaluate import Evaluation, FailedQuestion, Progress, QuestionDetail
@@ -61,7 +61,7 @@ def _tell_parts(settings: "Settings", wanted: str | None) -> str:
 
 def _tell(progress: "Progress") -> None:
     last = progress.last
-    words = f"[{progress.done}/{progress.total}] {_flat(last.id)}: {_tell_outcome(last)}"
+    words = f"[{progress.done}/{progress.total}] {flatten(last.id)}: {_tell_outcome(last)}"
     print(words, file=sys.stderr, flush=True)
 
 
@@ -76,7 +76,7 @@ def _tell_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
 
 def _blame(reason: str) -> str:
     """The reason, and who failed: the judge is named in it, else it was the agent."""
-    return _flat(reason) if reason.startswith(_JUDGE) else f"the agent failed: {_flat(reason)}"
+    return flatten(reason) if reason.startswith(_JUDGE) else f"the agent failed: {flatten(reason)}"
 
 
 def _write_table(outcome: "Evaluation") -> str:
@@ -84,7 +84,7 @@ def _write_table(outcome: "Evaluation") -> str:
     blocks = [
         [
             f"{outcome.questions_evaluated} of {total} questions in {outcome.elapsed_seconds:.1f} s, "
-            f"judged by {_flat(outcome.judge_model)}: {outcome.status}"
+            f"judged by {flatten(outcome.judge_model)}: {outcome.status}"
         ],
         align(
             (
@@ -97,11 +97,11 @@ def _write_table(outcome: "Evaluation") -> str:
         ),
         align((_HEAD, *(_row(one) for one in outcome.details))),
     ]
-    missing = [(_flat(one.id), name, _flat(why)) for one in outcome.details for name, why in one.missing]
+    missing = [(flatten(one.id), name, flatten(why)) for one in outcome.details for name, why in one.missing]
     if missing:
         blocks.append(["No verdict, and no part of the mean:", *align(missing)])
     if outcome.failures:
-        failed = [(_flat(one.id), _blame(one.reason)) for one in outcome.failures]
+        failed = [(flatten(one.id), _blame(one.reason)) for one in outcome.failures]
         blocks.append(["Failed, and no part of the scores:", *align(failed)])
     return "\n\n".join("\n".join(lines) for lines in blocks)
 
@@ -111,16 +111,12 @@ _HEAD = ("id", "category", "faith.", "relev.", "recall", "prec.", "passages", "a
 
 def _row(one: "QuestionDetail") -> tuple[str, ...]:
     scores = [_score(score) for score in one.scores]
-    return (_flat(one.id), _flat(one.category), *scores, str(one.n_chunks), _flat(one.answer_preview)[:_ANSWER_CHARS])
+    preview = flatten(one.answer_preview)[:_ANSWER_CHARS]
+    return (flatten(one.id), flatten(one.category), *scores, str(one.n_chunks), preview)
 
 
 def _score(score: float | None) -> str:
     return _NO_SCORE if score is None else f"{score:.2f}"
-
-
-def _flat(text: str) -> str:
-    """One line, without characters that could command a terminal."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
 
 def _write_json(outcome: "Evaluation") -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from lockgate.cli.text import count_of
+from lockgate.cli.text import count_of, in_one_line
 from lockgate.index.hybrid_search import name_model
 from lockgate.index.passages import IndexedDocument, Passage, split_passages, text_to_embed
 from lockgate.index.readers import MAX_FILE_BYTES, READING_VERSION, SUFFIXES, NoText, read_document
@@ -66,7 +66,7 @@ class Tally:
     empty: int = 0
     passages: int = 0
     is_done: bool = False
-    is_embedding: bool = False  # whoever makes vectors is at work, or has failed
+    is_embedding: bool = False  # the embedder is at work, or has failed
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -92,7 +92,7 @@ class Filler:
         self._before: frozenset[str] = frozenset()
 
     async def fill(self, files: Sequence[Candidate]) -> None:
-        """All of them; one that cannot be read is told, and the others go on."""
+        """Add all files; one that cannot be read is reported, and the others go on."""
         self._before = frozenset(entry.document.source for entry in await self._index.list_documents())
         self._progress.begin(len(files))
         for file in files:
@@ -197,7 +197,8 @@ class _Walk:
         if path.suffix.lower() not in SUFFIXES:
             self._skipped.kinds[path.suffix.lower() or "without a suffix"] += 1
             return False
-        if not _fits(path.relative_to(self._base), self._pattern):
+        names = (path.name, path.relative_to(self._base).as_posix())
+        if self._pattern is not None and not fnmatch.filter(names, self._pattern):
             self._skipped.unmatched += 1
             return False
         return self._is_inside(path)
@@ -206,10 +207,6 @@ class _Walk:
         is_inside = not path.is_symlink() or path.resolve().is_relative_to(self._base)
         self._skipped.links += not is_inside
         return is_inside
-
-
-def _fits(path: Path, pattern: str | None) -> bool:
-    return pattern is None or fnmatch.fnmatch(path.name, pattern) or fnmatch.fnmatch(path.as_posix(), pattern)
 
 
 def is_at_or_below(source: str, path: Path) -> bool:
@@ -237,19 +234,14 @@ class _Progress:
         self._shown_s = now
         line = f"{self._tally.files}/{self._total} files, {self._tally.describe_speed()}"
         if self._is_terminal:
-            print(f"\r\x1b[K{line}  {_plain(name)[-40:]}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{line}  {in_one_line(name)[-40:]}", end="", file=sys.stderr, flush=True)
         else:
             print(line, file=sys.stderr, flush=True)
 
     def complain(self, path: Path, reason: str) -> None:
         self.end()
-        print(f"lockgate: {_plain(str(path))}: {reason}", file=sys.stderr, flush=True)
+        print(f"lockgate: {in_one_line(str(path))}: {reason}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if self._is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _plain(text: str) -> str:
-    """A name without signs that would move a terminal's cursor."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except Exception as error:  # noqa: BLE001 - the last place to speak
         code = EXIT_FAILED
-        if _is_about_output(error):  # whoever read our output has gone
+        if _is_about_output(error):  # the reader of our output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             traceback.print_exc()
@@ -65,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lockgate {__version__}")
-    parser.set_defaults(load=partial(_load, needs_callers=False))
+    parser.set_defaults(load=partial(_load, needs_callers=False))  # the keys may be set for the server alone
     _add_commands(parser, table["commands"], table["groups"])
     return parser
 
@@ -76,17 +76,14 @@ def _add_commands(parser: argparse.ArgumentParser, table: Mapping[str, Any], gro
         command = commands.add_parser(name, **{key: one[key] for key in _WORDS if key in one})
         for option in one.get("options", ()):
             for each in groups[option] if isinstance(option, str) else [option]:
-                _add_option(command, **each)
+                given = dict(each)
+                if "type" in given:
+                    given["type"] = _TYPES[given["type"]]
+                command.add_argument(*given.pop("flags").split(), **given)
         if "commands" in one:
             _add_commands(command, one["commands"], groups)
         else:
             command.set_defaults(run=partial(_run, one["run"]))
-
-
-def _add_option(command: argparse.ArgumentParser, flags: str, **given: Any) -> None:
-    if "type" in given:
-        given["type"] = _TYPES[given["type"]]
-    command.add_argument(*flags.split(), **given)
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
@@ -115,10 +112,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"path": Path, "int": int, "port": 
 
 
 def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers: bool = True) -> Any:
-    """The settings. If something is wrong with them, the parts are tried too, so that every fault is told at once.
-
-    Commands that serve nobody need no callers: their keys may well be set for the server alone.
-    """
+    """The settings. If they have a fault, the parts are tried too, so that every fault is reported at once."""
     from lockgate.config.load import load_settings
 
     path, flags = getattr(options, "config_path", None), read_flags(options)

@@ -5,7 +5,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lockgate.cli import EXIT_OK, EXIT_USAGE, with_settings
-from lockgate.cli.text import align, complain, count_of, explain_failure, printable
+from lockgate.cli.text import align, complain, count_of, explain_failure, in_one_line, printable, replace_file
 
 if TYPE_CHECKING:
     from lockgate.config.settings import Settings
@@ -39,7 +38,7 @@ async def run_list(settings: "Settings", options: argparse.Namespace) -> int:
     if not entries:
         print("no sessions", file=sys.stderr)
         return EXIT_OK
-    rows = [(*map(_in_one_line, one.key), str(one.turns), _name_time(one.last_at)) for one in entries]
+    rows = [(*map(in_one_line, one.key), str(one.turns), _name_time(one.last_at)) for one in entries]
     for line in align([_COLUMNS, *rows]):
         print(line)
     return EXIT_OK
@@ -63,10 +62,10 @@ async def run_show(settings: "Settings", options: argparse.Namespace) -> int:
 
 def _summarise(turn: "StoredTurn") -> str:
     """What is known of a turn besides its words, in one line."""
-    label = _in_one_line(turn.label) or "no label"
+    label = in_one_line(turn.label) or "no label"
     if turn.aborted:
-        return f"{label}  ABORTED: {_in_one_line(turn.aborted)} (not part of the history)"
-    layer = f" by {_in_one_line(turn.layer)}" if turn.layer else ""
+        return f"{label}  ABORTED: {in_one_line(turn.aborted)} (not part of the history)"
+    layer = f" by {in_one_line(turn.layer)}" if turn.layer else ""
     confidence = f", confidence {turn.confidence:.2f}" if turn.confidence is not None else ""
     return f"{label}{layer}{confidence}"
 
@@ -114,22 +113,18 @@ def _build_record(key: "SessionKey", turn: "StoredTurn") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _open_output(name: str | None) -> Iterator[TextIO]:
-    """Standard output, or a file that is there only when it is complete, readable for nobody else."""
+    """Standard output, or a file that exists only when it is complete and that only its owner can read."""
     if name in (None, "-"):
         yield sys.stdout
         sys.stdout.flush()  # before standard error says that it is complete
         return
     from lockgate.errors import ConfigError
 
-    part = Path(f"{name}.{os.getpid()}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as output:
+        with replace_file(Path(str(name)), mode=0o600) as output:
             yield output
-        part.replace(str(name))
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", source=str(name)) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def run_delete(options: argparse.Namespace) -> int:
@@ -187,12 +182,7 @@ def _build_key(options: argparse.Namespace, name: str) -> "SessionKey":
 
 
 def _describe(key: "SessionKey") -> str:
-    return f"`{_in_one_line(key.id)}` of {_in_one_line(key.caller)} with agent {_in_one_line(key.agent)}"
-
-
-def _in_one_line(text: str) -> str:
-    """The text without characters that could command a terminal or break a table."""
-    return printable(text).replace("\n", "\ufffd").replace("\t", " ")
+    return f"`{in_one_line(key.id)}` of {in_one_line(key.caller)} with agent {in_one_line(key.agent)}"
 
 
 def _name_time(at: float) -> str:

@@ -6,7 +6,7 @@ import codecs
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,9 +36,11 @@ async def detect(
     file: Path | None,
     as_json: bool,
 ) -> bool:
-    """Print what the detectors find; whether there was anything."""
+    """Print what the detectors find, those of the settings or installed ones; returns whether they found anything."""
     has_found = False
-    settings = _add_embedded(settings, requested)
+    missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
+    added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
+    settings = replace(settings, detectors={**settings.detectors, **added})
     async with open_gateway(settings) as gateway:
         guards = choose(gateway.guards, requested, Rules()).contents
         plan = LanePlan(list_readers(guards), strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
@@ -48,13 +50,6 @@ async def detect(
                 has_found = has_found or bool(release.detections)
                 show(release)
     return has_found
-
-
-def _add_embedded(settings: Settings, requested: Iterable[str]) -> Settings:
-    """The settings with detectors that run here and are asked for by their own names, as they are by default."""
-    missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
-    added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
-    return replace(settings, detectors={**settings.detectors, **added}) if added else settings
 
 
 def _show_json(release: Release) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for people: tables, counts, lines without control characters, and why a file cannot be used."""
+"""Text for people: tables, counts, lines without control characters, files, and why a file cannot be used."""
 
+import contextlib
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from lockgate.cli import EXIT_FAILED
 from lockgate.errors import LockgateError
@@ -27,6 +29,11 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
+def in_one_line(text: str) -> str:
+    """The text without characters that could command a terminal or break a table."""
+    return "".join([one if one.isprintable() else "\ufffd" for one in text])
+
+
 def flatten(words: str) -> str:
     """The words in one line, without what could command a terminal."""
     return printable(" ".join(words.split()))
@@ -42,6 +49,21 @@ def align(rows: Iterable[Sequence[str]]) -> list[str]:
     table = [tuple(row) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+@contextlib.contextmanager
+def replace_file(path: Path, mode: int) -> Iterator[TextIO]:
+    """A file that takes the place of `path` only when it is complete; raises OSError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as output:
+            yield output
+            os.fchmod(output.fileno(), mode)
+            output.flush()
+            os.fsync(output.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def explain_failure(file: Path, error: LockgateError, anew: str) -> str:

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from lockgate.cli import EXIT_FOUND, EXIT_OK
-from lockgate.cli.text import align, count_of
+from lockgate.cli.text import align, count_of, in_one_line
 from lockgate.errors import BrokeProtocol, ConfigError
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ def run_verify(options: argparse.Namespace) -> int:
     return EXIT_FOUND if fault else EXIT_OK
 
 
-# What the file holds.
-
-
 class _Kept(NamedTuple):
     """A frame, and what the chain came to before it."""
 
@@ -105,7 +102,7 @@ class _Stream:
     def find_receipt(self, name: str) -> "ReceiptBody":
         """The receipt in it."""
         if self._receipt is None:
-            ended = f", and ended with an error: {_plain(self._error)}" if self._error else ""
+            ended = f", and ended with an error: {in_one_line(self._error)}" if self._error else ""
             raise ConfigError(f"the answer has no receipt{ended}. {_HOW_TO_GET}", source=name)
         return _read_receipt(self._receipt, name)
 
@@ -125,23 +122,20 @@ class _Stream:
         place = len(self._last) - (found - cleared)
         if place < 0 or self._last[place].before != receipt.digest.value:
             return f"{more}, and not only at the end."
-        first = self._last[place]
-        return f"{more}, behind what was cleared. The first, in lane `{_plain(first.lane)}`: {_plain(first.text)}"
+        lane, text = in_one_line(self._last[place].lane), in_one_line(self._last[place].text)
+        return f"{more}, behind what was cleared. The first, in lane `{lane}`: {text}"
 
     def describe(self, name: str) -> str:
         """How much was looked at."""
         frames = count_of(self._chain.frames, "frame")
-        return f"{_plain(name)}: {count_of(self._objects, 'message')}, {frames} with text"
+        return f"{in_one_line(name)}: {count_of(self._objects, 'message')}, {frames} with text"
 
 
 def _find_error(one: Mapping[str, Any]) -> str:
-    """The words of a message that tells an error."""
+    """The words of a message that reports an error."""
     error = one.get("error")
     words = error.get("message") if isinstance(error, dict) else error or one.get("details") or one.get("message")
     return words[:_SHOWN_CHARS] if isinstance(words, str) else ""
-
-
-# Files into objects.
 
 
 @contextlib.contextmanager
@@ -164,7 +158,7 @@ class _Unreadable(Exception):
 
 
 def _read_objects(saved: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """The objects in a file, whatever their frame is."""
+    """The objects in a file: events, JSON, or lines of JSON."""
     pieces = iter(lambda: saved.readline(_PIECE_BYTES), b"")
     for first in pieces:
         start = first.removeprefix(_BOM).lstrip()
@@ -273,9 +267,6 @@ def _join_lines(pieces: Iterator[bytes]) -> Iterator[str]:
     yield b"".join(held).decode("utf-8", "replace")
 
 
-# Receipts.
-
-
 def _load_receipt(word: str) -> "ReceiptBody":
     """The receipt that the command line gives: JSON, or a file with it; alone, or in what it came with."""
     from lockgate.api.receipts import METADATA_KEY
@@ -304,14 +295,14 @@ def _read_receipt(value: Any, name: str) -> "ReceiptBody":
     if "digest" not in value:
         raise ConfigError("its receipt has no digest: an older version wrote it, which gave none", source=name)
     if value.get("version") != VERSION:
-        told = _plain(json.dumps(value.get("version"))[:_SHOWN_CHARS])
+        told = in_one_line(json.dumps(value.get("version"))[:_SHOWN_CHARS])
         raise ConfigError(f"its receipt is of version {told}: this command knows {VERSION}", source=name)
     try:
         receipt = msgspec.convert(value, ReceiptBody)
     except msgspec.ValidationError as error:
         raise ConfigError(f"its receipt has another shape: {error}", source=name) from None
     if receipt.digest.algorithm != ALGORITHM:
-        told = _plain(receipt.digest.algorithm[:_SHOWN_CHARS])
+        told = in_one_line(receipt.digest.algorithm[:_SHOWN_CHARS])
         raise ConfigError(f"its digest is a `{told}`: this command knows `{ALGORITHM}`", source=name)
     return receipt
 
@@ -321,12 +312,12 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
     is_shadow = receipt.mode == "shadow"
     released = receipt.released
     facts = [
-        ("policy", _plain(receipt.policy) if receipt.policy else "none"),
+        ("policy", in_one_line(receipt.policy) if receipt.policy else "none"),
         ("mode", f"{receipt.mode}: findings changed nothing" if is_shadow else receipt.mode),
         ("outcome", f"{receipt.outcome}, if it had been enforced" if is_shadow else receipt.outcome),
         ("released", f"prompt {released.prompt}, documents {released.documents}, answer {released.answer} characters"),
         ("covered", "yes" if receipt.covered else "NO"),
-        ("digest", f"{count_of(receipt.digest.frames, 'frame')}, {_plain(receipt.digest.value[:_DIGEST_CHARS])}"),
+        ("digest", f"{count_of(receipt.digest.frames, 'frame')}, {in_one_line(receipt.digest.value[:_DIGEST_CHARS])}"),
     ]
     head = ("detector", "covered", "read", "chunks", "findings")
     rows = [head, *map(_describe_detector, receipt.detectors)] if receipt.detectors else []
@@ -336,7 +327,7 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
 def _describe_detector(one: "ReceiptDetector") -> tuple[str, ...]:
     read = ", ".join(f"{part} {count}" for part, count in one.read.items()) or "nothing"
     covered = "yes" if one.covered else "NO, it failed" if one.failed is True else "NO"
-    return _plain(one.detector_id), covered, read, str(one.chunks), str(one.findings)
+    return in_one_line(one.detector_id), covered, read, str(one.chunks), str(one.findings)
 
 
 def _list_doubts(receipt: "ReceiptBody") -> list[str]:
@@ -347,10 +338,5 @@ def _list_doubts(receipt: "ReceiptBody") -> list[str]:
     for one in receipt.detectors:
         if not one.covered:
             why = "failed, and the text went on without it" if one.failed is True else "has not read all of it"
-            doubts.append(f"not covered: detector `{_plain(one.detector_id)}` {why}")
+            doubts.append(f"not covered: detector `{in_one_line(one.detector_id)}` {why}")
     return doubts if doubts or receipt.covered else ["not covered, says the receipt"]
-
-
-def _plain(text: str) -> str:
-    """The text in one line, without characters that could command a terminal."""
-    return "".join([one if one.isprintable() else "\ufffd" for one in text])
