@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded chunkers: paragraph, word and whole text; how they run, how they are opened, and where a cut may fall.
-
-Every machine reads from left to right and decides from the text and the position alone, never from where one feed
-ended: any cut of the input gives the same chunks.
-"""
+"""The embedded chunkers: paragraph, word and whole text. Any cut of the input gives the same chunks."""
 
 import asyncio
 import re
@@ -65,11 +61,7 @@ def has_blank_line(gap: str) -> bool:
 
 
 class CuttingMachine(ABC):
-    """Cuts after the white space that follows a candidate, or by force at the maximum.
-
-    `_candidate` matches at the first character after which a chunk may end: mostly white space. `_judge` then sees
-    the gap from there to the next character that is not white. All positions are kept relative to the open chunk.
-    """
+    """Cuts where `_judge` allows it after a match of `_candidate`, or by force at the maximum."""
 
     _candidate: ClassVar[re.Pattern[str]]
     # How many characters from a boundary on `_judge` may want to see.

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentence machine: finds where a sentence ends, in many scripts, while the text still arrives.
-
-In this order: marks that need no white space after them (CJK, Devanagari, Urdu and others); question and exclamation
-marks; full stops, for which nupunkt is asked when the word before is not an ordinary one; then blank lines and list
-items. It looks at most one word past an end: in doubt two sentences stay together.
-"""
+"""The sentence machine: finds where a sentence ends, in many scripts, at most one word later."""
 
 import re
 from collections.abc import Iterable
@@ -191,7 +186,7 @@ class SentenceMachine(CuttingMachine):
             return True
         word = core.lstrip(_OPENERS)[:-1]
         if len(word) > 1 and word.isalpha() and word.lower() not in self._stops.abbreviations:
-            return True  # an ordinary word, whatever follows
+            return True  # an ordinary word; what follows does not count
         following = _next_word(text, at, is_final)
         if following is None:
             return None

@@ -50,10 +50,7 @@ class CitationReading(ScanReading):
         return CitationReading((*self._paths, *paths))
 
     def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
-        """Looking back may begin inside a list whose later items are ours to report, so a bracket is put in front.
-
-        An item that begins just behind it is torn, and was read with the chunk before.
-        """
+        """A bracket in front stands for the start of a list that was cut; its torn first item was read before."""
         if len(excerpt.before) < LOOKBEHIND_CHARS:
             return super()._read_behind(excerpt)
         shift = len(excerpt.before) + 1

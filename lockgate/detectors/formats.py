@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports where a text is not valid JSON, XML or YAML.
-
-Nothing is built from the text, no entity expanded, no alias followed. Document type declarations are refused.
-"""
+"""Reports where a text is not valid JSON, XML or YAML; builds nothing, expands no entity and refuses document types."""
 
 import json
 import re

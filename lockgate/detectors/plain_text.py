@@ -35,10 +35,7 @@ class PlainText:
 
 
 class Rule(Table, frozen=True):
-    """What a pattern over plain text is called and points to, and how sure it is of that.
-
-    A file has the pattern, or alternatives that begin at a word boundary.
-    """
+    """A pattern over plain text, or alternatives that begin at a word; its label, and how sure it is."""
 
     name: str
     label: str

@@ -20,7 +20,7 @@ INLINE_CHARS = 16_000
 """More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
 
 MAX_FINDINGS = 10_000
-"""More findings than this in one request are refused: they help nobody, and a short request could ask for millions."""
+"""More findings than this in one request are refused: they are of no use, and a short request could ask for millions."""
 
 
 class Scan(ABC):
@@ -110,10 +110,7 @@ _PLAIN_FORMS = dict.fromkeys("\u00a0\u2007\u2009\u202f", " ") | dict.fromkeys("\
 
 
 def flatten(text: str) -> bytes:
-    """One byte per code point, so that offsets in the bytes are offsets in the text.
-
-    For tables whose patterns are ASCII: everything beyond Latin-1, a lone surrogate included, becomes `?`.
-    """
+    """One Latin-1 byte per code point, so that offsets stay; all other characters and lone surrogates become `?`."""
     if not text.isascii():
         for odd, plain in _PLAIN_FORMS.items():
             text = text.replace(odd, plain)
@@ -149,11 +146,7 @@ class PatternTable:
     def spans(
         self, number: int, page: bytes, accept: Callable[[int, int], bool], *, is_bounded: bool = True
     ) -> Iterator[tuple[int, int]]:
-        """The accepted matches of one pattern, each the span of its group where it has one.
-
-        After a match that is not accepted the search goes on one character further where the pattern's matches
-        are bounded, and behind the match where they are not: either way the work stays linear.
-        """
+        """The accepted matches of one pattern, each the span of its group where it has one; linear in the page."""
         regex = self._regexes[number]
         group = self._groups[number]
         pos = 0
@@ -176,10 +169,7 @@ class Found(NamedTuple):
 
 
 def report(found: list[Found], text: str, detection_type: str) -> list[Detection]:
-    """The findings with their text, in order of their start, without those that lie inside a longer or surer one.
-
-    Half an overlap hides nothing.
-    """
+    """The findings with their text, by start; one that lies inside a longer or surer one is left out."""
     kept = found
     if len(found) > 1:
         kept = []

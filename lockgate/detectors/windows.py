@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors whose model runs here and reads windows of a text: as many tokens as it takes, overlapping.
+"""Detectors whose model runs here and reads a text in overlapping windows, which begin and end at words.
 
-Windows begin and end at words, so that a sentence is whole in one of them. A text that fits is one window without its
-outer white space. Every token is in a window, and the work grows with the text only.
-
-The model is shared by all streams: one thread, one run for many windows. A call that finds it idle starts at once;
-calls that come while it runs share the next run, fair between streams (lockgate.gate.sharing). A run that fails is
-repeated for each caller alone.
+One thread serves all streams. Calls that come while the model runs share the next run, fair between streams
+(lockgate.gate.sharing). A run that fails is repeated for each caller alone.
 """
 
 import asyncio
@@ -32,7 +28,7 @@ from lockgate.params import Params
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[list[Item]], Sequence[Result]]
-_NICENESS = 5  # more, and the loop waits for a lock that a thread holds which nobody lets run
+_NICENESS = 5  # more, and the loop waits for a lock of a thread that gets no time
 
 
 class ModelPool(Generic[Item, Result]):
@@ -76,7 +72,7 @@ class ModelPool(Generic[Item, Result]):
         return call.results
 
     async def work(self) -> None:
-        """Run after run, until it is cancelled; then nobody is asked any more."""
+        """Runs the model for batch after batch until it is cancelled; then fails the calls that wait."""
         try:
             while True:
                 await self._asked.wait()
@@ -126,7 +122,7 @@ class ModelPool(Generic[Item, Result]):
             count = len(results)
         except LockgateError:
             raise
-        except Exception as error:  # whatever a model's library raises
+        except Exception as error:  # a model's library may raise anything
             raise Unavailable(self._name, f"{self._name} failed") from error
         if count != len(items):
             raise Unavailable(self._name, f"{self._name} failed: {len(items)} texts, {count} results")
@@ -155,11 +151,7 @@ def _step_back() -> None:
 async def open_pool(
     run: Run[Item, Result], *, name: str, max_items: int = 32, max_wait_s: float = 0.005, max_waiting: int = 4096
 ) -> AsyncIterator[ModelPool[Item, Result]]:
-    """A model for all streams; `run` is called in a thread with at most `max_items`, and gives one result for each.
-
-    At most `max_waiting` items wait; beyond that calls are refused. A run is put off by at most `max_wait_s`, and only
-    while more calls keep coming in.
-    """
+    """A model for all streams: `run` gets at most `max_items`, in a thread, and returns a result for each."""
     pool: ModelPool[Item, Result] = ModelPool(run, name, max_items, max_wait_s, max_waiting)
     task = asyncio.create_task(pool.work())
     try:
@@ -261,10 +253,7 @@ def _is_quick(excerpts: Sequence[Excerpt]) -> bool:
 
 
 class WindowReading(Generic[Result]):
-    """One request's reading: excerpts become windows, a shared model reads them, `tell` makes findings of its results.
-
-    Of a finding only what is told counts, its place is that of its window.
-    """
+    """One request's reading: a shared model reads windows, and `tell` makes a finding of each result."""
 
     def __init__(self, cutter: Cutter, pool: ModelPool[Window, Result], tell: Tell[Result]) -> None:
         self._cutter = cutter

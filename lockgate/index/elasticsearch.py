@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ElasticsearchSource: an index of Elasticsearch or OpenSearch, searched by words and by meaning at once.
-
-Every hit of a search becomes a document, in the order of its rank. A request is sent once.
-"""
+"""ElasticsearchSource: an index of Elasticsearch or OpenSearch, searched by words and by meaning at once."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +27,7 @@ TEXT_FIELDS = ("content^2", "text^2")
 CANDIDATES = 100  # of each shard, of which the nearest are taken
 
 _OPENSEARCH = "opensearch"
-_SOURCE = {"excludes": [VECTOR_FIELD]}  # large, and nobody reads it
+_SOURCE = {"excludes": [VECTOR_FIELD]}  # large, and not read here
 _ERROR_NAME = re.compile(r"[a-z_]{1,64}")
 
 
@@ -107,10 +104,7 @@ def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
 
 
 def read_hits(body: bytes) -> list[Hit]:
-    """The hits, best first, no more than were asked for; raises ValueError or RecursionError for what is no reply.
-
-    One that cannot be read takes none of the others with it.
-    """
+    """The hits that can be read, best first; raises ValueError or RecursionError for another reply."""
     refuse_dense(body)
     found = [_read_hit(one) for one in _decode_reply(body).hits.hits[:LEG_LIMIT]]
     read = [one for one in found if one is not None]
@@ -161,10 +155,7 @@ _WELL_BELOW = 500  # a key that may only read an index is not shown the server's
 
 
 class ElasticsearchSource(DoubleSearch):
-    """One index. Without an embedder it is searched by words only. Each of the two searches has its own limit of time.
-
-    The caller's own limit of time is that of a search, too.
-    """
+    """One index. Without an embedder it is searched by words only."""
 
     def __init__(
         self,
@@ -178,7 +169,7 @@ class ElasticsearchSource(DoubleSearch):
         self._headers = own_headers(settings.api_key.reveal() if settings.api_key is not None else None, "ApiKey")
         self._greeting_url = find_path(settings.url, "/")
         self._search_url = find_path(settings.url, f"/{quote(settings.index, safe=',*')}/_search")
-        self._is_opensearch: bool | None = None  # nobody has asked it yet
+        self._is_opensearch: bool | None = None  # not asked yet
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best documents of both searches; raises UpstreamError if no search came to its end."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FtsDataSource: the embedded index, searched by words (SQLite full text) and by meaning (vectors) at once.
-
-The file is used in threads. What other processes add to it is found at the next search.
-"""
+"""FtsDataSource: the embedded index, searched by words (SQLite full text) and by meaning (vectors) at once."""
 
 import asyncio
 import contextlib

@@ -12,10 +12,7 @@ Id = TypeVar("Id", int, str, tuple[int, int])
 
 
 class Query(NamedTuple):
-    """What is searched for: the question as it was asked, and the words that stand for it in a search by words.
-
-    `vector` is the question's, where somebody is already making it; it may be awaited by several.
-    """
+    """The question, the words for a search by words, and the question's vector if a task makes it already."""
 
     question: str
     keywords: str

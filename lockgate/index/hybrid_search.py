@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two searches at once, by words and by meaning, each with a time limit.
-
-If one fails, the other's passages are returned; the failure is logged once, until the search works again.
-"""
+"""Two searches at once, by words and by meaning; if one fails, that is logged and the other's passages are returned."""
 
 import asyncio
 import logging

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQLite file of the embedded index: its tables, and everything that is read from and written to them.
-
-A document is added, replaced or removed in one transaction. Numbers of documents only ever rise: a reader can tell what
-is new by its number, what is gone by its absence, and by the edition whether anything has changed.
-"""
+"""The SQLite file of the embedded index. Numbers of documents only rise: readers find what is new by its number."""
 
 import secrets
 import sqlite3
@@ -194,7 +190,7 @@ def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
     if kind.is_foreign(_APPLICATION):  # since we looked
         raise _refuse_foreign(file, name)
     if kind.application == _APPLICATION:
-        return  # somebody else was quicker
+        return  # another process was quicker
     for statement in _statements(_TABLES):
         connection.execute(statement)
     connection.execute("INSERT INTO edition VALUES (?, 0, 0)", (secrets.token_hex(8),))

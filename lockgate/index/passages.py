@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an index holds, and how a document is cut into passages.
-
-Cuts are at headings, then between blocks, then between lines and sentences, and only where nothing else helps between
-or inside of words.
-"""
+"""What an index holds, and how a document is cut: at headings, then blocks, then lines and sentences, then words."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index in a PostgreSQL database: full text and pgvector, searched at once.
-
-Without the extension `vector` there is the search by words alone. The first document that is added creates the tables;
-a search needs no right to create any. Vectors are compared one by one: exact, and quick enough for some hundred
-thousand passages.
-"""
+"""The index in a PostgreSQL database: full text and pgvector, or words alone where the extension is missing."""
 
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads files as documents: Markdown, plain text, HTML and PDF, chosen by suffix.
-
-Nothing in a file is run, and nothing that it names is fetched. A file that cannot be read raises ValueError.
-"""
+"""Reads Markdown, plain text, HTML and PDF files as documents; runs and fetches nothing."""
 
 import codecs
 import io
@@ -79,7 +76,7 @@ def decode_text(raw: bytes, declared: str | None = None) -> str:
 
 
 def clean_text(text: str) -> str:
-    """The text with plain line ends and without signs that nobody can see."""
+    """The text with plain line ends and without invisible signs."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n"))
 
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which words of a question are worth searching for.
-
-Returns words alone, never signs that a query language would read as operators. The words that say nothing, in English,
-German, Spanish and French, are in `search_words.toml`.
-"""
+"""Which words of a question are worth searching for; never signs that a query language reads as operators."""
 
 import re
 import tomllib

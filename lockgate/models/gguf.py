@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the head of a GGUF file: whether it is one, and which pieces of text are control tokens of its model.
-
-A control token, such as the one that ends a message, works wherever it stands in a prompt: text of others must not hold
-any.
-"""
+"""Reads the head of a GGUF file, and which of its tokens control the model: a prompt's texts must not hold those."""
 
 import re
 import struct

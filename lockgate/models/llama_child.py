@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of the child process in which llama.cpp runs: `python -m lockgate.models.llama_child`.
-
-Lines of JSON come in and go out. The first says which model to load, and is answered by `ready` or `failed`; then each
-`ask` is answered by pieces of text and an `end`, and `stop` ends it early. The same question gets the same answer, no
-matter what was asked before. The process ends when its input does.
-"""
+"""The child process in which llama.cpp runs: takes and answers lines of JSON, and ends when its input does."""
 
 import ctypes
 import json
@@ -105,11 +100,7 @@ class Engine:
         return end
 
     def open(self, opening: Messages, is_stopped: Callable[[], bool]) -> None:
-        """Has the model read the beginning, and forget whatever it read behind it.
-
-        What is read in other batches gives other roundings, and they may give another word. So the beginning is always
-        read in the same steps: from its first token to the last, and then the last one again.
-        """
+        """Makes the model read the beginning, always in the same steps: other batches may round to another word."""
         known, self._opening = self._opening, None
         if not opening:
             return
@@ -148,7 +139,7 @@ class Engine:
 
 
 def load_engine(plan: Mapping[str, Any]) -> Engine:
-    """Loads the model; raises whatever llama.cpp raises."""
+    """Loads the model; raises any error of llama.cpp."""
     path = Path(plan["path"])
     clean = build_cleaner(read_marks(path))
     try:
@@ -171,12 +162,12 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     params.verbosity = -1
     params.n_threads_http = 1
     with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
-        # It insists on listening; here nobody finds it, and nobody has the key.
+        # It insists on listening: at a hidden place, with a key that no one gets.
         params.hostnames = [f"{folder}/llama.sock"]
         params.api_keys = [secrets.token_hex()]
         try:
             server = xllamacpp.Server(params)
-        except RuntimeError:  # its words are about parameters, whatever it was
+        except RuntimeError:  # its words are about parameters for any cause
             raise ValueError("llama.cpp cannot use it") from None
     engine = Engine(server, clean)
     engine.open([{"role": one["role"], "content": clean(one["content"])} for one in plan["opening"]], lambda: False)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the child process of a local model: starts it, sends it jobs, stops it, and starts it again when it dies.
-
-Jobs are answered first come, first served; a bounded number waits. No job or answer is kept or logged.
-"""
+"""Runs the child process of a local model, restarts it when it dies, and answers jobs in their order."""
 
 import asyncio
 import json
@@ -43,7 +40,7 @@ class End(NamedTuple):
 
 
 class LoadFailed(Exception):
-    """The first child did not come up; the words are for whoever runs this."""
+    """The first child did not come up; the words are for the operator."""
 
 
 class _Job:
@@ -52,7 +49,7 @@ class _Job:
     def __init__(self, ask: Mapping[str, Any]) -> None:
         self.ask = ask
         self.number = 0  # until it is under way
-        self.is_left = False  # nobody waits for the answer any more
+        self.is_left = False  # the caller has left
         self.moved = asyncio.Event()
         self.end: End | None = None
         self.error: UpstreamError | None = None
@@ -134,7 +131,7 @@ class _Child:
         self.is_timed_out = self.is_ready
         if not self.is_ready:
             self.fault = f"it was not loaded within {LOAD_LIMIT_S:g} seconds"
-        self.is_ready = False  # nobody is sent to it any more, though its last words may still be heard
+        self.is_ready = False  # gets no more jobs, though its last words may still come
         self.kill()
 
 
@@ -147,7 +144,7 @@ class Keeper:
         self._waiting: deque[_Job] = deque()
         self._job: _Job | None = None
         self._child: _Child | None = None
-        self._refusal = ""  # why nobody is answered now
+        self._refusal = ""  # why jobs are refused now
         self._asked = 0
         self._failures = 0
         self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -181,7 +178,7 @@ class Keeper:
             self._leave(job)
 
     async def work(self) -> None:
-        """Child after child, until this is cancelled; then nobody is answered any more."""
+        """Runs child after child until this is cancelled; then refuses all jobs."""
         try:
             while True:
                 await asyncio.sleep(await self._live_once())
@@ -203,7 +200,7 @@ class Keeper:
                 self._drop_child()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next one may do better
+        except Exception as error:  # noqa: BLE001 - the next one may do better
             fault = f"the process of the model cannot be run: {type(error).__name__}: {error}"
         return self._report_exit(fault, is_ready=is_ready)
 
@@ -219,7 +216,7 @@ class Keeper:
         return job
 
     def _leave(self, job: _Job) -> None:
-        """Whoever asked has heard enough: a job that waits goes, one under way is stopped."""
+        """Removes a job that waits, stops one that is under way."""
         if job in self._waiting:
             self._waiting.remove(job)
         elif job is self._job and self._child is not None:
@@ -289,7 +286,7 @@ class Keeper:
         return float(min(FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), MAX_PAUSE_S))
 
     def _refuse(self, words: str) -> None:
-        """Nobody is answered until further notice."""
+        """Fails all jobs, and refuses new ones until a child is ready."""
         self._refusal = words
         jobs, self._waiting = self._waiting, deque()
         if self._job is not None:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model that runs here: llama.cpp in a child process.
-
-It always takes the likeliest word, so that the same question gets the same answer. llama.cpp is never imported here
-(lockgate.models.llama_child).
-"""
+"""A language model that runs here: llama.cpp in a child process, by default always with the likeliest word."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedder that runs here: all-MiniLM-L6-v2 on onnxruntime.
-
-It runs in its own thread. Calls take turns batch by batch, and a batch is small: a question does not wait for a whole
-indexing job.
-"""
+"""The embedder that runs here: all-MiniLM-L6-v2 on onnxruntime, in its own thread; calls take turns batch by batch."""
 
 import asyncio
 import hashlib
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 
 DIMENSIONS = 384
 MAX_TOKENS = 256
-MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; nobody's megabyte is looked at
+MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; the rest is not read
 WINDOW_TEXTS = 256  # cut into pieces and sorted by length at once
 BATCH_TEXTS, BATCH_TOKENS = 32, 256  # about 0.1 s on one core; larger batches are not faster per text
 MAX_CALLS = 256  # that wait or run

@@ -26,7 +26,7 @@ def find_missing_package() -> str | None:
 
 
 def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Model:
-    """What `load` makes of a package's weights; raises ConfigError with words for whoever runs this."""
+    """What `load` makes of a package's weights; raises ConfigError with words for the operator."""
     folder = find_weights(data_dir, name)
     if folder is None:
         raise ConfigError(f"no weights of `{name}` in {data_dir}: run `lockgate setup`", source=str(data_dir))

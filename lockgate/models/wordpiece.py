@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts text into the word pieces of an uncased BERT vocabulary.
-
-Letters in lower case and without accents, every mark of punctuation and every Chinese character a word of its own, each
-word cut into the longest pieces that the vocabulary has. Words such as [SEP] inside a text are plain text.
-"""
+"""Cuts text into the word pieces of an uncased BERT vocabulary; words such as [SEP] inside a text are plain text."""
 
 import re
 import unicodedata

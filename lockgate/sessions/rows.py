@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables that sessions are kept in, in the SQL that SQLite and PostgreSQL have in common.
-
-One row per message; a turn is two, of neighbouring numbers. Aborted turns have a table of their own, so that no
-statement about turns can find them.
-"""
+"""Sessions in SQL tables for SQLite and PostgreSQL: one row per message, aborted turns in a table of their own."""
 
 import hashlib
 import heapq

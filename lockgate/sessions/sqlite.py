@@ -3,7 +3,7 @@
 
 SQL runs in two threads, one that writes and one that reads. While another process has the file, writers wait and
 readers go on. A session is held by a lock on one byte of a file beside the database: the system takes it back when its
-process ends, in whatever way. Neither works on a network file system.
+process ends in any way. Neither works on a network file system.
 """
 
 import asyncio

@@ -15,13 +15,13 @@ ANONYMOUS = "anonymous"  # the caller who is not known
 MAX_INTENTS = 6  # of the past that the classifier is shown
 _MAX_TOPIC_CHARS = 120
 _MORE = " [...]"
-_BYTES_PER_TOKEN = 4  # a cautious guess: nobody here knows the model's own tokens
+_BYTES_PER_TOKEN = 4  # a cautious guess: the model's own tokens are not known here
 _REASONING = re.compile(r"<(think|thinking)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _END_OF_REASONING = re.compile(r"\A.*?</(?:think|thinking)>", re.DOTALL | re.IGNORECASE)
 
 
 class SessionKey(NamedTuple):
-    """A session: the caller's, with one agent, under the id that the caller chose. Nobody else's is ever the same."""
+    """A session: the caller's, with one agent, under the id that the caller chose. No two callers share one."""
 
     caller: str
     agent: str
@@ -121,17 +121,14 @@ class Said:
 
 
 class Intent(NamedTuple):
-    """What an earlier turn was about: all that the classifier is told of it."""
+    """What an earlier turn was about: all that the classifier sees of it."""
 
     label: str
     topic: str
 
 
 def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[Message, ...]:
-    """The messages of the latest turns that fit, oldest first; a turn is recalled whole or not at all.
-
-    Only the last one is cut if it must be: whoever speaks of it would find nothing otherwise.
-    """
+    """The messages of the latest turns that fit, oldest first, whole turns only; the last one is cut if it must be."""
     kept: list[Turn] = []
     left = max_tokens
     for turn in reversed(turns[-(max_messages // 2) :] if max_messages > 1 else ()):

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a sentence of an answer into assertions that are checked one by one, and reads days, months and periods.
-
-Not claims about the world: questions, lead-ins that end with a colon, pleasantries, and texts with fewer than two words
-of meaning and no figure. Marks of citations and list items are no part of a claim. Patterns are in `claims.toml`.
-"""
+"""Cuts a sentence of an answer into assertions that are checked one by one, and reads days, months and periods."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -104,10 +100,7 @@ _HINT = re.compile(_CALENDAR.hint)
 
 
 class Calendar(NamedTuple):
-    """What a text says about time: days 0 to 6, days that it takes out, months 1 to 12, and how often.
-
-    The periods are day, week, month, quarter and year, 0 to 4.
-    """
+    """Days 0 to 6 that a text names and takes out, months 1 to 12, and periods from day to year, 0 to 4."""
 
     days: frozenset[int]
     barred: frozenset[int]

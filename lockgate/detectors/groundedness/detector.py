@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a text says what the documents beside it say.
-
-Splits texts and documents into sentences, chooses those that are embedded, and reports what `grounds` finds. Work on
-words runs in short slices between which the event loop runs. The documents of a request are read and embedded once.
-A `url` is not followed.
-"""
+"""Reports texts that the documents beside them do not support; words are compared in short slices on the event loop."""
 
 import asyncio
 import time
@@ -42,10 +37,7 @@ Vector = Sequence[float]
 
 
 async def run_in_slices(steps: Steps[T], turn: asyncio.Lock) -> T:
-    """The result of the steps. Slices of all callers that share `turn` follow each other, in the order of asking.
-
-    The event loop runs once between two slices, not once per caller. Threads would compete for the interpreter.
-    """
+    """Runs the steps in turn with all callers that share `turn`; the event loop runs once between two slices."""
     with closing(steps):
         while True:
             async with turn:

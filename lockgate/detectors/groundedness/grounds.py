@@ -376,7 +376,7 @@ def _share(mine: Traits, clause: Traits) -> float:
 
 
 def _find_generalised(mine: Traits, theirs: Traits) -> Iterator[Reason]:
-    """`All` where the sentence says `some`, or says it of somebody else."""
+    """`All` where the sentence says `some`, or says it of others."""
     every = speaks_of_all(mine.plain)
     if not every or speaks_of_all(theirs.plain) or speaks_of_some(mine.text):
         return

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds numbers, quantities and times of day in a text, in digits and in words (`numerals.toml`).
-
-Notations that mean the same compare equal: `1,000`, `1.000`, `1 000` and `one thousand`; `90 minutes` and `1.5 hours`;
-`8:30 pm` and `20:30`. A notation with two readings keeps both.
-"""
+"""Finds numbers, quantities and times of day in digits and in words; a notation with two readings keeps both."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -57,7 +53,7 @@ LOOSE: Final = tuple(
     (re.compile(rf"\b(?:{words})\s(?:de\s|of\s)?[$€£¥]?\s?\Z"), (low, high)) for words, low, high in _FILE.loose
 )
 
-MAX_DIGITS: Final = 15  # of a longer row of digits nobody computes: it is compared as it is
+MAX_DIGITS: Final = 15  # a longer row of digits is an identifier, compared as it is
 _MAX_DAY, _MAX_MONTH = 31, 12
 _MAX_RECKONED = 8
 _DAY_MINUTES, _NOON = 1440, 12
@@ -147,7 +143,7 @@ class Ledger:
         )
 
     def has_value(self, one: Amount) -> bool:
-        """Whether the bare number is among these, whatever its unit."""
+        """Whether the bare number is among these, with any unit."""
         return any(value in self._values or value in self._hours for value in one.values)
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How words are compared, and which of them contradict each other: denials, opposites, `all` beside `some`.
-
-Compares by spelling alone; the word lists of `words.toml` are English, Spanish, German and a little French.
-"""
+"""How words are compared by spelling, and which contradict each other: denials, opposites, `all` beside `some`."""
 
 import re
 import unicodedata

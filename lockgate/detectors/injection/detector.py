@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports instructions that a text gives to the model that will read it.
 
-The higher of two scores counts: of a small classifier (the ONNX model of stackone-defender) and of a table of rules.
-The classifier has learned from English: it gets a gloss of Spanish and German text, word by word, and in other
-languages its score must be much higher.
-
-Each window runs alone, at its own length. The model's weights are whole numbers, and it finds their scale from all that
-runs at once: with neighbours a window's score would depend on the texts of others. Nor would it be faster on one core.
+The higher of two scores counts: of a small classifier of English and of a table of rules. Spanish and German text is
+glossed word by word for the classifier; in other languages its score must be much higher.
 """
 
 import asyncio
@@ -183,7 +179,7 @@ class InjectionModel:
         self.cutter = Cutter(self._tokenize, WINDOW_TOKENS, OVERLAP_TOKENS)
 
     def run(self, windows: Sequence[Window]) -> list[Heard]:
-        """What is heard of each window."""
+        """What is heard of each window, which runs alone: the quantized model's scale depends on its neighbours."""
         return [Heard(self._classify(window), self._rules.meet(window.text)) for window in windows]
 
     def _tokenize(self, word: str) -> list[int]:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector whose rule is a sentence: any configured model judges whether a text does what the criteria say.
-
-A text under judgement cannot end its block, write a line of the frame, or pass for a turn of the conversation. Of
-several rulings in a reply the strictest counts; a reply without a clear ruling is a failure of the detector.
-"""
+"""A detector whose rule is a sentence: a configured model judges each text; of several rulings the strictest counts."""
 
 import asyncio
 import json
@@ -26,7 +22,7 @@ from lockgate.telemetry import Event, calling_aside, describe_exception, log_eve
 
 MAX_REPLY_CHARS = 20_000  # of what a judge says; more is no short ruling
 MAX_REASON_CHARS = 300
-LOWEST_VIOLATION = 0.5  # what is said to violate has at least this score, whatever number stands beside it
+LOWEST_VIOLATION = 0.5  # a text that violates has at least this score, also where the judge gives a lower one
 _OVERLAP_CHARS = 200  # what neighbouring windows share at most
 
 # Where a chat template has marks in square brackets, a text must not have them. Those in angle brackets are escaped.
@@ -83,10 +79,7 @@ def read_ruling(reply: str) -> Ruling | None:
 
 
 def cut_windows(text: str, max_chars: int) -> list[Span]:
-    """The parts that are judged one by one: none longer than that, cut between words if possible.
-
-    Each begins a little before the one before it ends, so that what lies across a cut is seen whole.
-    """
+    """The parts that are judged one by one, cut between words if possible; each overlaps the one before it."""
     windows: list[Span] = []
     overlap = min(_OVERLAP_CHARS, max_chars // 4)
     start = 0
@@ -214,7 +207,7 @@ class LlmJudge:
 
 @contextmanager
 def _blaming(model: str) -> Iterator[None]:
-    """Whatever goes wrong with the model is a failure of this detector, and its words are for the log alone."""
+    """Turns every failure of the model into one of this detector; the model's words are for the log alone."""
     try:
         yield
     except (TimedOut, TimeoutError) as error:
@@ -274,7 +267,7 @@ class JudgeReading:
     async def _rule(self, text: str) -> Ruling:
         while (asked := self._known.get(text)) is not None:
             await asyncio.wait((asked,))
-            if not asked.cancelled():  # else whoever asked has left
+            if not asked.cancelled():  # else its caller has left
                 return asked.result()
         answer = self._known[text] = asyncio.get_running_loop().create_future()
         if len(self._known) > _MAX_KNOWN:
@@ -286,7 +279,7 @@ class JudgeReading:
                 del self._known[text]  # who asks next asks anew
             if isinstance(error, LockgateError):
                 answer.set_exception(error)
-                answer.exception()  # it may be that nobody waits for it
+                answer.exception()  # marks it as read: perhaps no task waits for it
             else:
                 answer.cancel()
             raise
@@ -311,10 +304,7 @@ def _hit(part: _Part, name: str, ruling: Ruling) -> Detection:
 @with_context
 @asynccontextmanager
 async def open_llm_judge(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlmJudge]:
-    """Reports texts that do what `criteria` describe, as the model with the id `model` sees it.
-
-    Other options: `name`, `examples`, `max_chars`, `timeout_s`, `max_tokens`, `max_open`.
-    """
+    """Reports texts that do what `criteria` describe, as the model `model` judges. Options: see `OPTIONS`."""
     yield LlmJudge(_read_settings(Params.of_options(options, OPTIONS)), context)
 
 

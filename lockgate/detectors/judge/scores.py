@@ -151,7 +151,7 @@ def _rank(given: Sequence[_Verdict], count: int) -> list[bool] | None:
 
 
 def _find_verdicts(reply: str) -> list[_Verdict]:
-    """The last list of verdicts in the reply, whatever stands around it; empty if there is none."""
+    """The last list of verdicts in the reply, with any text around it; empty if there is none."""
     if len(reply) > MAX_REPLY_CHARS:
         return []
     found: list[_Verdict] = []

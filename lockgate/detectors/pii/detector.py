@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports personal data: e-mail addresses, bank accounts, phone numbers, and identifiers.
-
-A form, then its check digits or its library's verdict, then its surroundings (a version number is no IP address). One
-set of patterns finds in a single pass which forms occur at all; the costly checks see only those.
-"""
+"""Reports personal data: one set of patterns finds which forms occur, and costly checks see only those."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence

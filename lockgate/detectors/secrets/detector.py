@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports credentials: tokens with a known prefix, keys, passwords in URLs and assignments.
-
-A form, and for the forms that prose may imitate the disorder of the characters.
-"""
+"""Reports credentials: tokens with a known prefix, keys, passwords in URLs and assignments."""
 
 import base64
 import binascii

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports insults, threats, obscenity and hatred.
 
-For each label the higher of two scores counts: of a small classifier of English comments (the weights of
-toxic-comment-classifier), and of a table of phrases, most of them Spanish and German. The classifier knows 19,999
-English words and gets only texts that are English enough: German `die` would read as a curse.
-
-Windows of all streams run together; every text has the same length for the model, so that its score does not depend on
-its neighbours.
+For each label the higher of two scores counts: of a small classifier of English, which gets only texts that are English
+enough, and of a table of phrases, most of them Spanish and German.
 """
 
 import asyncio
@@ -206,7 +202,7 @@ class Asked(NamedTuple):
         rules = heard.rules if self.uses_rules else ()
         scores = dict(heard.model)
         for rule in rules:
-            for label in (rule.label, TOXIC):  # whatever a phrase is, it is toxic
+            for label in (rule.label, TOXIC):  # every phrase is toxic
                 scores[label] = max(scores[label], rule.score)
         telling_first = sorted(self.labels, key=TOXIC.__eq__)
         label = max(telling_first, key=scores.__getitem__)  # of equals the first
