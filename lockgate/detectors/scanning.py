@@ -20,7 +20,7 @@ INLINE_CHARS = 16_000
 """More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
 
 MAX_FINDINGS = 10_000
-"""More findings than this in one request are refused: they are of no use, and a short request could ask for millions."""
+"""More findings than this in one request are refused: a short request could ask for millions, which are of no use."""
 
 
 class Scan(ABC):
