@@ -157,10 +157,11 @@ class Answering:
         headers: Headers,
     ) -> Plan:
         """The detectors that request and policy name, for one request."""
-        is_metered = bool(policy.name) or (self._endpoint_rules.has_extensions and wants(exchange, RECEIPT_HEADER))
+        wants_receipt = self._endpoint_rules.has_extensions and exchange.request.wants(RECEIPT_HEADER)
+        is_metered = bool(policy.name) or wants_receipt
         resolved = await self.gateway.policies.resolve(surface, policy, requested, headers, is_metered=is_metered)
         meter = resolved.open_meter()
-        names = meter.names.values if wants(exchange, MAPPING_HEADER) else None
+        names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
         return Plan(resolved, meter, Account(meter.receipt, names) if meter.is_on else NO_ACCOUNT)
 
     async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
@@ -275,11 +276,6 @@ def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
     """A function that gives the headers of a request that upstream services get."""
     names, rewrites = frozenset(settings.passthrough_headers), settings.rewrite_forwarded_access_header
     return lambda exchange: exchange.request.passthrough(names, rewrites) if names else ()
-
-
-def wants(exchange: Exchange, header: bytes) -> bool:
-    """Whether a request asks for something by a header."""
-    return exchange.request.header(header).strip().lower() in ("1", "true", "yes", "on")
 
 
 def cut_masks(text: str, masks: Masks) -> list[Slice]:

@@ -140,6 +140,10 @@ class HttpRequest:
         """The first header of that name as text, or nothing."""
         return str(self.first_headers.get(name, b""), "latin-1")
 
+    def wants(self, name: bytes) -> bool:
+        """Whether the client asks for something by a header of that name."""
+        return self.header(name).strip().lower() in ("1", "true", "yes", "on")
+
     def correlate(self) -> Header:
         """Take the client's correlation id, or make one; returns the header that reports it."""
         given = self.first_headers.get(b"x-correlation-id", b"").strip(b" \t")

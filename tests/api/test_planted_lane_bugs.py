@@ -8,7 +8,8 @@ import pytest
 
 from lockgate.api.openai import stream_order, stream_reader
 from lockgate.api.openai import tool_calls as openai_calls
-from lockgate.api.openai.events import EventWriter, encode_event
+from lockgate.api.openai.events import EventWriter
+from lockgate.api.openai.format import encode_event
 from lockgate.api.openai.stream_order import Leaving, Message, StreamOrder
 from lockgate.api.openai.stream_reader import Segment, StreamReader
 from lockgate.api.openai.tool_calls import CallReader

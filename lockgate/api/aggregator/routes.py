@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from lockgate.api.aggregator import format as wire
-from lockgate.api.guarded_answer import MAPPING_HEADER, Answering, wants
+from lockgate.api.guarded_answer import MAPPING_HEADER, Answering
 from lockgate.api.shapes import decode
 from lockgate.config.policies import PolicySettings
 from lockgate.config.refs import HERE, check_slug
@@ -96,7 +96,7 @@ class ChatRoutes:
         await exchange.reply.end()
 
     def _tell_about(self, exchange: Exchange, request: wire.ChatRequest, question: Question) -> wire.Told:
-        return wire.Told(question.guarding.is_on, request.citations, has_names=wants(exchange, MAPPING_HEADER))
+        return wire.Told(question.guarding.is_on, request.citations, has_names=exchange.request.wants(MAPPING_HEADER))
 
     async def _read(self, exchange: Exchange) -> wire.ChatRequest:
         try:

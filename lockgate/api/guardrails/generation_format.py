@@ -9,8 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, PlainDetection, from_reviews, read_masks
-from lockgate.api.openai.events import encode_event
-from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode
+from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode, encode_event
 from lockgate.api.openai.whole_answer import FILTERED
 from lockgate.api.receipts import ReceiptBody
 from lockgate.api.shapes import Shape

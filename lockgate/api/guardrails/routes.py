@@ -20,8 +20,7 @@ from lockgate.api.guardrails.format import (
     encode_error,
     encode_reviews,
 )
-from lockgate.api.openai.events import encode_event
-from lockgate.api.openai.format import encode, read_chat
+from lockgate.api.openai.format import encode, encode_event, read_chat
 from lockgate.api.shapes import decode
 from lockgate.config.endpoint_rules import NDJSON
 from lockgate.errors import InvalidRequest, RequestError, UnreadableBody

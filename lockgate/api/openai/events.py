@@ -22,6 +22,7 @@ from lockgate.api.openai.format import (
     UNSUITABLE_OUTPUT,
     Asked,
     encode,
+    encode_event,
     to_plain_results,
     to_results,
     warn,
@@ -38,11 +39,6 @@ DONE = b"data: [DONE]\n\n"
 _OPEN_KEYS = frozenset({*EVENT_KEYS, "detections", "warnings"})  # of an event where text is hidden
 
 Messages = Sequence[Mapping[str, Any]]
-
-
-def encode_event(event: Mapping[str, Any]) -> bytes:
-    """One event."""
-    return b"data: " + encode(event) + b"\n\n"
 
 
 class EventWriter(AnswerWriter):

@@ -231,6 +231,11 @@ def _plain(one: Detection) -> dict[str, Any]:
     return result
 
 
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    """One event of a stream."""
+    return b"data: " + encode(event) + b"\n\n"
+
+
 def encode_client_error(code: int, details: str) -> bytes:
     """An error body under the names that clients know: ours, and the object that they look for."""
     kind = "invalid_request_error" if code < 500 else "server_error"

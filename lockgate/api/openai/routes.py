@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions with detections, under our names and under those that clients know."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,9 +11,10 @@ from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai import format as wire
 from lockgate.api.openai.configured_model import ConfiguredModel, configure
-from lockgate.api.openai.events import DONE, EventWriter, encode_event
+from lockgate.api.openai.events import DONE, EventWriter
+from lockgate.api.openai.format import encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
-from lockgate.api.openai.turn_fields import Scribe, Wanted
+from lockgate.api.openai.turn_fields import UNBUFFERED, Scribe, Wanted, refusing_plainly, start_events
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
@@ -30,8 +30,7 @@ from lockgate.guard.stream import Slice
 from lockgate.interfaces import Backend
 from lockgate.server.exchange import Exchange
 
-_UNBUFFERED = (b"x-accel-buffering", b"no")
-_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), _UNBUFFERED]
+_LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
 Start = Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
@@ -246,23 +245,9 @@ class OpenAIRoutes:
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
 
 
-async def start_events(exchange: Exchange) -> None:
-    """Begin the stream of an agent or a configured model: an error ends it without `[DONE]`."""
-    await exchange.reply.start_events([_UNBUFFERED], error_event="")
-
-
 async def start_lines(exchange: Exchange) -> None:
     """Begin the stream of an answer for Ollama's clients: an error is its last line."""
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
-
-
-@contextmanager
-def refusing_plainly() -> Iterator[None]:
-    """What is wrong with a request is 400 here, also its shape: clients of agents and configured models know no 422."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, status=400) from error
 
 
 def _with_prompt(asked: wire.Asked, text: str, masked: str, masks: Sequence[Mask]) -> dict[str, object]:

@@ -4,7 +4,8 @@
 Every parameter is taken by the model or refused by name. Nothing is left out in silence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -17,11 +18,13 @@ from lockgate.api.shapes import Shape
 from lockgate.api.turn_values import check_session_id, decode_text, refuse
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
+from lockgate.server.exchange import Exchange
 from lockgate.sessions.turns import ASSISTANT, SYSTEM, USER
 
 ROLES = {USER: USER, ASSISTANT: ASSISTANT, SYSTEM: SYSTEM, "developer": SYSTEM}
 _EDITOR_FIELDS = ("editor_content", "selected_text", "extra_context")
 _ACCOUNT_FIELD = "user_info"
+UNBUFFERED = (b"x-accel-buffering", b"no")
 
 AgentContent = Annotated[str | list[ContentPart], msgspec.Meta(title="Content")]
 # Fields that every model accepts: read elsewhere, or without a meaning for the answer.
@@ -251,3 +254,17 @@ def read_user(user: str) -> tuple[Editor, str]:
         raise refuse(f"user.{_ACCOUNT_FIELD}", "must be an object")
     texts = [decode_text(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, told, strict=True)]
     return Editor(*texts), msgspec.json.encode(account).decode() if account else ""
+
+
+@contextmanager
+def refusing_plainly() -> Iterator[None]:
+    """What is wrong with a request is 400 here, also its shape: clients of agents and configured models know no 422."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, status=400) from error
+
+
+async def start_events(exchange: Exchange) -> None:
+    """Begin the stream of an agent or a configured model: an error ends it without `[DONE]`."""
+    await exchange.reply.start_events([UNBUFFERED], error_event="")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from lockgate.api.guardrails.format import MaskList
-from lockgate.api.openai.events import DONE, encode_event
-from lockgate.api.openai.format import DetectorsOrPolicy, encode, refuse_typos
+from lockgate.api.openai.events import DONE
+from lockgate.api.openai.format import DetectorsOrPolicy, encode, encode_event, refuse_typos
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,

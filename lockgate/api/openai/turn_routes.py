@@ -13,14 +13,14 @@ from lockgate._version import __version__
 from lockgate.agent.answer import ANSWERED, Ask, Facts, Speaker
 from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
 from lockgate.api.endpoints import MODELS_PATH
-from lockgate.api.guarded_answer import MAPPING_HEADER, wants
+from lockgate.api.guarded_answer import MAPPING_HEADER
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.configured_model import refuse_session
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
-from lockgate.api.openai.routes import OpenAIRoutes, Start, Target, refusing_plainly, start_events, start_lines
-from lockgate.api.openai.turn_fields import Scribe, Wanted, peek_model, read_model
+from lockgate.api.openai.routes import OpenAIRoutes, Start, Target, start_lines
+from lockgate.api.openai.turn_fields import Scribe, Wanted, peek_model, read_model, refusing_plainly, start_events
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
 from lockgate.api.shapes import decode
@@ -232,7 +232,7 @@ async def _answer(exchange: Exchange, found: FoundAgent, wanted: Wanted, dialect
     scribe, reply = dialect.scribe(wanted), exchange.reply
     async with found.speaker.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
         piece = await anext(pieces, None)
-        scribe.account = Account(facts.receipt, facts.pseudonyms if wants(exchange, MAPPING_HEADER) else None)
+        scribe.account = Account(facts.receipt, facts.pseudonyms if exchange.request.wants(MAPPING_HEADER) else None)
         if wanted.is_stream:
             await dialect.manners.start(exchange)
             if begin := scribe.begin():

@@ -14,6 +14,7 @@ from lockgate.api.openai import deltas as openai_deltas
 from lockgate.api.openai import events as openai_events
 from lockgate.api.openai import stream_reader
 from lockgate.api.openai import tool_calls as openai_calls
+from lockgate.api.openai.format import encode_event
 from lockgate.backends import detector
 from lockgate.gate import arguments, release, verdicts
 from lockgate.gate import receipts as gate_receipts
@@ -166,7 +167,7 @@ def tell_the_receipt_early() -> Change:
         for event in events:
             self.account.add(event)
         told = [{**event, **(self.account.tell() if not place else {})} for place, event in enumerate(events)]
-        return b"".join(map(openai_events.encode_event, told)) + openai_events.DONE
+        return b"".join(map(encode_event, told)) + openai_events.DONE
 
     return openai_events.EventWriter, "_encode_last", encode
 
