@@ -2,7 +2,7 @@
 """Opens the parts of agents (models, sources, embedder, classifier, session store) and builds agents of them."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +15,11 @@ from lockgate.agent.graph import build_graphs
 from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turns import Agent, Memory
+from lockgate.backends.endpoints import Endpoint
 from lockgate.config.agent_settings import INDEX, AgentSettings
 from lockgate.config.refs import OPENAI_PREFIX
 from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
 from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
-from lockgate.gate.lanes import LanePlan
-from lockgate.gate.release import Strategy
-from lockgate.gate.values import Endpoint
-from lockgate.guard.detectors import ActiveGuard, list_readers
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from lockgate.index.fts import FtsDataSource
     from lockgate.index.postgres import PostgresIndex
 
-_OPEN_IN_STREAMS = 4  # requests per detector
 _SESSIONS = "lockgate.sessions"
 _OWN_EMBEDDER = "minilm"  # its weights
 _HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
@@ -135,11 +131,13 @@ class AgentOpener:
     async def _open_agents(
         self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
     ) -> dict[str, Agent]:
-        store = await self._enter("sessions", open_sessions(self._settings, self._context))
+        settings = self._settings
+        store = await self._enter("sessions", open_sessions(settings, self._context))
+        gate = Gate(self._chunking, settings.limits.max_held_chars, settings.detector_concurrent_requests)
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
         agents = {}
-        for name, one in self._settings.agents.items():
+        for name, one in settings.agents.items():
             routes = choose_routes(has_platform=one.platform_route)
             agents[name] = Agent(
                 routes=routes,
@@ -149,7 +147,7 @@ class AgentOpener:
                 library=Library([sources[source] for source in one.sources], one.passages, one.min_similarity),
                 memory=Memory(store, one.history_messages, one.history_tokens),
                 guarding=self._guard(one),
-                gate=Gate(self._plan_lanes, self._chunking),
+                gate=gate,
                 guess=guess,
                 note_label=note_label,
                 embedder=embedder,
@@ -165,16 +163,6 @@ class AgentOpener:
         except RequestError as error:
             key = f"agents.{agent.id}.policy"
             raise ConfigError(error.message, source=self._settings.source, key=key) from error
-
-    def _plan_lanes(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
-        """How the text of an answer is held."""
-        return LanePlan(
-            list_readers(guards),
-            strategy=Strategy.FRONTIER,
-            max_open=self._settings.detector_concurrent_requests if is_whole else _OPEN_IN_STREAMS,
-            max_held_chars=self._settings.limits.max_held_chars,
-            is_whole=is_whole,
-        )
 
     def _list_needed(self) -> dict[str, Probe]:
         """What agents cannot do without."""

@@ -21,7 +21,7 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.gate.verdicts import Mask, mask_part
-from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.detectors import ActiveGuard, list_readers
 from lockgate.guard.model_source import Deadline, read_model
 from lockgate.guard.policy import Chunking
 from lockgate.guard.request import Input, Released
@@ -36,6 +36,7 @@ Fail = Callable[[UpstreamError, bool], LockgateError]  # of a failure, and wheth
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
+_OPEN_IN_STREAMS = 4  # requests per detector
 _BETWEEN = "\n\n"  # of the texts of a request
 _GONE = "the model is not available"
 _LATE = "the model did not answer in time"
@@ -166,17 +167,24 @@ class Pace(NamedTuple):
 PACE = Pace()
 
 
-class Plan(Protocol):
-    """Makes the plan of a text that these guards read, as it comes or all at once."""
-
-    def __call__(self, guards: Sequence[ActiveGuard], /, *, is_whole: bool) -> LanePlan: ...
-
-
 class Gate(NamedTuple):
-    """How text is held for detectors: how it goes through, and by what it is cut for those that compare."""
+    """How text is held for detectors, and by what it is cut for those that compare.
 
-    plan: Plan
+    `max_open`: how many requests a detector of a whole answer has at once.
+    """
+
     chunking: Chunking
+    max_held_chars: int = 1_048_576
+    max_open: int = _OPEN_IN_STREAMS
+
+    def plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
+        """How an answer goes through that these guards read, as it comes or all at once."""
+        return LanePlan(
+            list_readers(guards),
+            max_open=self.max_open if is_whole else _OPEN_IN_STREAMS,
+            max_held_chars=self.max_held_chars,
+            is_whole=is_whole,
+        )
 
 
 class ModelCall(NamedTuple):

@@ -16,7 +16,6 @@ from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.sources import Library, NamedSource
 from lockgate.sessions.turns import SessionKey
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel
-from tests.lane_plans import plan_lanes
 
 KEY = SessionKey("anonymous", "default", "s1")
 PASSAGES = (Document("Ports", "The API port is 8033.", 0.9), Document("Health", "The health port is 8034.", 0.8))
@@ -96,7 +95,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         library=Library([NamedSource("docs", source)]),
         memory=Memory(MemorySessionStore()),
         guarding=Policy,
-        gate=Gate(plan_lanes, chunking),
+        gate=Gate(chunking),
         guess=guess_nothing,
         note_label=lambda *noted: None,
         prepare_s=600.0,
