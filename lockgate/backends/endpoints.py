@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unicodedata import category
 
 import aiohttp
@@ -62,6 +62,25 @@ ANY = "*/*"
 HIDDEN = "***"
 NO_DETAIL = "no details given"  # where an endpoint refuses without words
 _CONTROL = frozenset({"Cc", "Cs"})
+
+
+class Endpoint(NamedTuple):
+    """Somebody's endpoint that a request names, with the tokens that are for its owner alone."""
+
+    url: str
+    slug: str
+    owner: str | None = None
+    tenant: str | None = None
+    token: str | None = None
+    transaction_token: str | None = None
+
+    @property
+    def path(self) -> str:
+        """How it is cited."""
+        return f"{self.owner}/{self.slug}" if self.owner else self.slug
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.path})"  # tokens are for nobody else, addresses may hold some
 
 
 class UnfitHeader(ValueError):

@@ -33,6 +33,8 @@ PROBE_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REASON_CHARS = 300
 CHEAP_BYTES = 128 * 1024  # the most that is decoded between two other things
+LARGE_BYTES = 1024 * 1024
+BYTES_PER_VALUE = 4  # a large body has at least so many, or is made to take many times its size in memory
 END_WAIT_S = 0.02
 READ_AHEAD_BYTES = 256 * 1024  # the library's own figure
 EVENT_STREAM = "text/event-stream"
@@ -310,6 +312,18 @@ def describe(error: Exception) -> str:
 async def decode(body: bytes, read: Callable[[bytes], T]) -> T:
     """What `read` makes of a body: at once, or off the loop where it could take long."""
     return read(body) if len(body) <= CHEAP_BYTES else await asyncio.to_thread(read, body)
+
+
+def count_values(body: bytes | str) -> int:
+    """No fewer values than there are, but for a few; commas and brackets inside of texts are counted too."""
+    marks: tuple[Any, ...] = (",", "{", "[") if isinstance(body, str) else (b",", b"{", b"[")
+    return sum(map(body.count, marks))
+
+
+def refuse_dense(body: bytes) -> None:
+    """Raises ValueError for a large body of tiny values: decoded they take up to thirty times the memory."""
+    if len(body) > LARGE_BYTES and count_values(body) * BYTES_PER_VALUE > len(body):
+        raise ValueError("it has too many values")
 
 
 async def let_end(response: aiohttp.ClientResponse) -> None:

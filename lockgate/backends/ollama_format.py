@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from lockgate.backends.http import refuse_dense
 from lockgate.backends.http_model import PieceReader, Usage, WholeAnswer, count_usage
-from lockgate.backends.replies import refuse_dense
 from lockgate.errors import UnreadableBody
 from lockgate.gate.ndjson import LineSplitter
 from lockgate.gate.values import Message

@@ -100,7 +100,7 @@ class CompletionClient(ABC):
         answer = await self._http.post(outgoing)
         if answer.status != 200:
             raise self._refusal(answer, outgoing)
-        message = read_message(answer.body)
+        message = _read_message(answer.body)
         if message is None:
             raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is no completion")
         _note_usage(message)
@@ -259,7 +259,7 @@ class ChunkReader:
             if data == DONE:
                 self.is_done = True
                 break
-            message = read_message(data)
+            message = _read_message(data)
             if message is None:
                 self.failure = self._judge(data)
                 break
@@ -290,7 +290,7 @@ def _read_models(body: bytes) -> _Models:
     return _decode_models(body)
 
 
-def read_message(text: bytes | str) -> dict[str, Any] | None:
+def _read_message(text: bytes | str) -> dict[str, Any] | None:
     """A completion, or a chunk of one: an object with a list of choices; anything else is None."""
     try:
         message = _decode(text)

@@ -13,14 +13,14 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, open_caller, own_headers
-from lockgate.backends.http import HttpCaller
+from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Endpoint, Scrubber, open_caller, own_headers
+from lockgate.backends.http import HttpCaller, count_values
 from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, WholeAnswer, count_usage
-from lockgate.backends.openai import NAME, OpenAIChat, find_error, read_message
-from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, count_values, read_detail
+from lockgate.backends.openai import NAME, OpenAIChat, find_error
+from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, read_detail
 from lockgate.config.settings import OpenAIModelSettings
 from lockgate.gate.sse import SseEvent
-from lockgate.gate.values import Endpoint, Health, Message
+from lockgate.gate.values import Health, Message
 from lockgate.interfaces import Headers
 
 DEFAULT_BASE = "/v1"
@@ -36,6 +36,13 @@ MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event sa
 _WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
 
 
+class _Completion(msgspec.Struct):
+    """A completion, or a chunk of one; what else it has is not looked at."""
+
+    choices: list[Any]
+    usage: Any = None
+
+
 class _Words(msgspec.Struct):
     message: str
 
@@ -45,6 +52,7 @@ class _Refusal(msgspec.Struct):
 
 
 _encode_json = msgspec.json.Encoder().encode
+_decode_completion = msgspec.json.Decoder(_Completion).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
@@ -59,8 +67,8 @@ class _ChatReader(AnswerReader):
         if message is None:
             self.failure = _find_words(event.data)
             return
-        if usage := message.get("usage"):
-            self.usage = count_usage(usage) or self.usage
+        if message.usage:
+            self.usage = count_usage(message.usage) or self.usage
         choice = _find_choice(message)
         if choice is not None:
             reason = choice.get("finish_reason")
@@ -104,7 +112,7 @@ class OpenAIModel(HttpModel):
         text = None if choice is None else _find_text(choice, "message")
         if message is None or text is None:
             raise ValueError("there is no text in it")
-        return WholeAnswer(text, count_usage(message.get("usage")))
+        return WholeAnswer(text, count_usage(message.usage))
 
     def _find_detail(self, body: bytes) -> str:
         words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
@@ -133,20 +141,23 @@ async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnO
         yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
 
 
-def _read_completion(text: bytes | str) -> dict[str, Any] | None:
+def _read_completion(text: bytes | str) -> _Completion | None:
     """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
     if len(text) > MAX_VALUES and count_values(text) > MAX_VALUES:
         return None
-    return read_message(text)
+    try:
+        return _decode_completion(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _find_path(base: URL, path: str) -> URL:
     return base.with_path(f"{base.raw_path.rstrip('/') or DEFAULT_BASE}{path}", encoded=True)
 
 
-def _find_choice(message: Mapping[str, Any]) -> dict[str, Any] | None:
+def _find_choice(message: _Completion) -> dict[str, Any] | None:
     """The first choice, which is not always the first in the list."""
-    for choice in message["choices"]:
+    for choice in message.choices:
         if isinstance(choice, dict) and choice.get("index", 0) == 0:
             return choice
     return None

@@ -4,14 +4,14 @@
 import json
 import math
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import msgspec
 
+from lockgate.backends.http import count_values
+
 MAX_BODY_CHARS = 200  # of an error's body that is no JSON, or says nothing
 MAX_DETAIL_CHARS = 1000
-LARGE_BYTES = 1024 * 1024
-BYTES_PER_VALUE = 4  # a large body has at least so many, or is made to take many times its size in memory
 MAX_VALUES = 250_000  # of what is decoded without a shape; they take some 0.1 s, in which nothing else can be done
 
 _WINDOW_CHARS = 65_536  # of an error's words are looked at
@@ -39,21 +39,9 @@ def decode_any(body: bytes | str) -> object:
     return value
 
 
-def count_values(body: bytes | str) -> int:
-    """No fewer values than there are, but for a few; commas and brackets inside of texts are counted too."""
-    marks: tuple[Any, ...] = (",", "{", "[") if isinstance(body, str) else (b",", b"{", b"[")
-    return sum(map(body.count, marks))
-
-
 def refuse_many(body: bytes | str) -> None:
     """Raises ValueError for more values than may be decoded without a shape."""
     if len(body) > MAX_VALUES and count_values(body) > MAX_VALUES:
-        raise ValueError("it has too many values")
-
-
-def refuse_dense(body: bytes) -> None:
-    """Raises ValueError for a large body of tiny values: decoded they take up to thirty times the memory."""
-    if len(body) > LARGE_BYTES and count_values(body) * BYTES_PER_VALUE > len(body):
         raise ValueError("it has too many values")
 
 

@@ -14,13 +14,13 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from lockgate.backends.endpoints import NO_DETAIL, Scrubber
-from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
+from lockgate.backends.endpoints import NO_DETAIL, Endpoint, Scrubber
+from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse, refuse_dense
 from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, Usage, WholeAnswer, count_usage
-from lockgate.backends.replies import decode_any, is_number, mend, read_detail, refuse_dense
+from lockgate.backends.replies import decode_any, is_number, mend, read_detail
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.sse import SseEvent
-from lockgate.gate.values import Document, Endpoint, Message
+from lockgate.gate.values import Document, Message
 
 # --- Bodies ---------------------------------------------------------------------------------------------------
 
@@ -235,6 +235,7 @@ class SpaceSource:
     url: URL
     headers: CIMultiDict[str]
     endpoint: Endpoint
+    path: str  # the endpoint's
     threshold: float
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
@@ -249,7 +250,7 @@ class SpaceSource:
             words = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
             raise refuse(self.caller.name, words, answer.status)
         try:
-            return await decode(answer.body, partial(read_documents, source=self.endpoint.path))
+            return await decode(answer.body, partial(read_documents, source=self.path))
         except (ValueError, RecursionError):
             raise BrokeProtocol(self.caller.name, "the answer is not the JSON of a data source") from None
 

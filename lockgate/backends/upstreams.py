@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from lockgate.backends.endpoints import KEEP_ALIVE_S, MAX_BODY_BYTES, UnfitHeader, build_headers, find_path
+from lockgate.backends.endpoints import KEEP_ALIVE_S, MAX_BODY_BYTES, Endpoint, UnfitHeader, build_headers, find_path
 from lockgate.backends.http import AddressRefused, HttpCaller, open_session
 from lockgate.backends.openai import NAME as OPENAI
 from lockgate.backends.openai_model import OpenAIModel
@@ -28,7 +28,7 @@ from lockgate.backends.spaces import SpaceModel, SpaceSource
 from lockgate.config.addresses import AddressRules, read_host
 from lockgate.config.refs import HERE, OPENAI_PREFIX, check_form, check_slug
 from lockgate.errors import Unavailable
-from lockgate.gate.values import Document, Endpoint, Frame, Message
+from lockgate.gate.values import Document, Frame, Message
 from lockgate.index.hits import find_similarity
 from lockgate.interfaces import DataSource, Model
 
@@ -113,7 +113,7 @@ class _Reach:
             headers = build_headers(correlation_id, endpoint.token, endpoint.tenant)
         except (_Unusable, UnfitHeader) as why:
             return _Unreachable(str(why))
-        return SpaceSource(self._space_sources, address.url, headers, endpoint, threshold)
+        return SpaceSource(self._space_sources, address.url, headers, endpoint, endpoint.path, threshold)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         try:

@@ -125,25 +125,6 @@ class Document(NamedTuple):
     source: str = ""
 
 
-class Endpoint(NamedTuple):
-    """Somebody's endpoint that a request names, with the tokens that are for its owner alone."""
-
-    url: str
-    slug: str
-    owner: str | None = None
-    tenant: str | None = None
-    token: str | None = None
-    transaction_token: str | None = None
-
-    @property
-    def path(self) -> str:
-        """How it is cited."""
-        return f"{self.owner}/{self.slug}" if self.owner else self.slug
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.path})"  # tokens are for nobody else, addresses may hold some
-
-
 class Message(NamedTuple):
     """One message of a conversation."""
 

@@ -11,8 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from lockgate.backends.endpoints import find_path, open_caller, own_headers
-from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
-from lockgate.backends.replies import refuse_dense
+from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse, refuse_dense
 from lockgate.config.settings import ElasticsearchSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Document, Health

@@ -17,10 +17,11 @@ from lockgate.api.aggregator.format import (
     read_fault,
     read_request,
 )
+from lockgate.backends.endpoints import Endpoint
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.prompt import Citation
 from lockgate.gate.receipts import Part
-from lockgate.gate.values import Detection, Document, Endpoint
+from lockgate.gate.values import Detection, Document
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.rag.sources import Inspected, Retrieval, Status
 

@@ -8,14 +8,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from lockgate.backends.http import LARGE_BYTES, refuse_dense
 from lockgate.backends.http_model import DONE, AnswerReader
 from lockgate.backends.replies import (
-    LARGE_BYTES,
     MAX_VALUES,
     decode_any,
     mend,
     read_detail,
-    refuse_dense,
     refuse_many,
 )
 from lockgate.gate.sse import SseEvent

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from lockgate.backends.endpoints import Endpoint
 from lockgate.backends.http import CHEAP_BYTES, decode
 from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
-from lockgate.gate.values import Endpoint, Generation
+from lockgate.gate.values import Generation
 from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from tests.contracts.http_peers import Script, open_peer, reply, stream
 from tests.contracts.test_generation_clients import PREDICT as CAIKIT_PREDICT

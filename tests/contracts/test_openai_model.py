@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lockgate.backends import http
+from lockgate.backends.endpoints import Endpoint
 from lockgate.backends.upstreams import open_upstreams
 from lockgate.errors import UpstreamError
-from lockgate.gate.values import Endpoint, Frame, Message
+from lockgate.gate.values import Frame, Message
 from tests.contracts.http_peers import (
     Exchange,
     Peer,

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import pytest
 
 from lockgate.backends import http
+from lockgate.backends.endpoints import Endpoint
 from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
-from lockgate.gate.values import Document, Endpoint, Frame, Message
+from lockgate.gate.values import Document, Frame, Message
 from lockgate.interfaces import DataSource, Model
 from tests.contracts.http_peers import (
     Exchange,

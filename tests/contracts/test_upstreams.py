@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from lockgate.backends import upstreams as upstreams_module
+from lockgate.backends.endpoints import Endpoint
 from lockgate.backends.upstreams import MAX_ADDRESSES, MAX_KEPT_CHARS, Upstreams, open_upstreams
 from lockgate.errors import UpstreamError
-from lockgate.gate.values import Document, Endpoint, Frame
+from lockgate.gate.values import Document, Frame
 from lockgate.interfaces import DataSource, Model
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.contracts.http_peers import Exchange, open_peer, reply_json

@@ -15,9 +15,10 @@ import msgspec
 from lockgate.api.guardrails.format import ContentDetection, DetectorMap, from_detections
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, describe_failure
+from lockgate.backends.endpoints import Endpoint
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.receipts import FrameChain
-from lockgate.gate.values import Detection, Endpoint
+from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS
 from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
 from lockgate.rag.sources import Inspected, Retrieval, name_documents
