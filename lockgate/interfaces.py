@@ -180,6 +180,17 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class RelayBackend(Protocol):
+    """A Backend whose messages can pass as the bytes that they were."""
+
+    def relay(self, request: Generation) -> AsyncGenerator[Sequence[bytes], None]:
+        """The events of a streamed answer as they come, those that came at once together; closing it stops the server.
+
+        Each is a message of the answer; its end is not among them.
+        """
+
+
+@runtime_checkable
 class ModelLister(Protocol):
     """A Backend that can list its models."""
 

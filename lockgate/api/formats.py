@@ -27,3 +27,4 @@ class Formats:
     whole_answer: type[WholeAnswer] = WholeAnswer
     event_writer: type[EventWriter] = EventWriter
     build_blocked: Callable[[Dialect, Asked, Sequence[Detection], int], dict[str, Any]] = build_blocked
+    relays: bool = True  # messages of a stream that nothing reads leave as the bytes that they were

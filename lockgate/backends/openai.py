@@ -31,7 +31,7 @@ from lockgate.backends.http_model import DONE, NETWORK_ERROR
 from lockgate.backends.replies import refuse_many
 from lockgate.config.settings import OpenAISettings
 from lockgate.errors import BrokeProtocol, UpstreamError
-from lockgate.gate.sse import SseParser
+from lockgate.gate.sse import SseParser, encode_event
 from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Headers
 from lockgate.telemetry import note_generation, note_stream_ended, note_usage
@@ -59,6 +59,11 @@ class _WrappedError(msgspec.Struct):
     error: ServerError
 
 
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw]
+    usage: Any = None
+
+
 class _TokenCount(msgspec.Struct):
     count: Annotated[int, msgspec.Meta(ge=0)]
 
@@ -72,12 +77,12 @@ _decode = msgspec.json.Decoder().decode
 _decode_flat = msgspec.json.Decoder(_FlatError).decode
 _decode_wrapped = msgspec.json.Decoder(_WrappedError).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_count = msgspec.json.Decoder(_TokenCount).decode
 
 
-def _note_usage(message: dict[str, Any]) -> None:
+def _note_usage(usage: Any) -> None:
     """Tell telemetry what the model has read and written, if it says so."""
-    usage = message.get("usage")
     if isinstance(usage, dict):
         note_usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
 
@@ -103,23 +108,28 @@ class CompletionClient(ABC):
         message = _read_message(answer.body)
         if message is None:
             raise BrokeProtocol(NAME, f"{outgoing.failure}the answer is no completion")
-        _note_usage(message)
+        _note_usage(message.get("usage"))
         return message
 
-    async def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
+    def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
         """The messages as they came, those of one packet together; closing it closes the connection."""
+        return self._read_stream(request, ChunkReader)
+
+    async def _read_stream(
+        self, request: Generation, reader_type: "type[ChunkReader]"
+    ) -> AsyncGenerator[list[Any], None]:
         note_generation(request.model, _OPERATIONS[request.kind])
         outgoing = self._address(request)
         response = await self._http.open(outgoing)
         try:
             if response.status != 200 or response.content_type.endswith(("/json", "+json")):
                 raise await self._read_refusal(response, outgoing)
-            reader = ChunkReader(outgoing.failure)
+            reader = reader_type(outgoing.failure)
             has_end = not self.needs_end
             while packet := await self._http.read_packet(response, outgoing):
                 messages = reader.feed(packet)
                 if messages:
-                    _note_usage(messages[-1])
+                    _note_usage(reader.usage)
                     has_end = has_end or any(map(_has_finish, messages))
                     yield messages
                 if reader.failure is not None:
@@ -167,6 +177,10 @@ class OpenAIClient(CompletionClient):
             "chat": (http.url("/v1/chat/completions"), "chat completion"),
             "text": (http.url("/v1/completions"), "completion"),
         }
+
+    def relay(self, request: Generation) -> AsyncGenerator[list[bytes], None]:
+        """The events of a streamed answer as they came: each is a message, and is not decoded further."""
+        return self._read_stream(request, EventReader)
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
         """How many tokens the text has."""
@@ -234,9 +248,12 @@ class OpenAIChat(CompletionClient):
 
 
 class ChunkReader:
-    """Bytes of an event stream in, messages out; `failure` is what came after the messages last handed out, if bad."""
+    """Bytes of an event stream in, messages out; `failure` is what came after the messages last handed out, if bad.
 
-    __slots__ = ("_failure_words", "_parser", "failure", "has_events", "is_done")
+    `usage` is what the latest message says of it.
+    """
+
+    __slots__ = ("_failure_words", "_parser", "failure", "has_events", "is_done", "usage")
 
     def __init__(self, failure_words: str) -> None:
         self._parser = SseParser(NAME)
@@ -244,10 +261,11 @@ class ChunkReader:
         self.has_events = False
         self.failure: UpstreamError | None = None
         self.is_done = False
+        self.usage: Any = None
 
-    def feed(self, packet: bytes) -> list[dict[str, Any]]:
+    def feed(self, packet: bytes) -> list[Any]:
         """The messages that these bytes complete, up to the end of the stream or the first failure."""
-        messages: list[dict[str, Any]] = []
+        messages: list[Any] = []
         try:
             events = self._parser.feed(packet)
         except BrokeProtocol as error:
@@ -259,18 +277,38 @@ class ChunkReader:
             if data == DONE:
                 self.is_done = True
                 break
-            message = _read_message(data)
+            message = self._read(data)
             if message is None:
                 self.failure = self._judge(data)
                 break
             messages.append(message)
         return messages
 
+    def _read(self, data: str) -> Any:
+        """The message in an event, or None."""
+        message = _read_message(data)
+        if message is not None:
+            self.usage = message.get("usage")
+        return message
+
     def _judge(self, data: str) -> UpstreamError:
         error = find_error(data)
         if error is None:
             return BrokeProtocol(NAME, f"{self._failure_words}an event is neither a message nor an error")
         return refuse(NAME, error.message, error.code)
+
+
+class EventReader(ChunkReader):
+    """The same for messages that pass: each is the event that it came in."""
+
+    __slots__ = ()
+
+    def _read(self, data: str) -> bytes | None:
+        try:
+            self.usage = _decode_chunk(data).usage
+        except (ValueError, RecursionError):
+            return None
+        return encode_event(data)
 
 
 @asynccontextmanager

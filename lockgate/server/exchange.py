@@ -304,13 +304,13 @@ class HttpReply:
         if self._body is not None:
             self._body.keep_alive(_PULSE, self.keep_alive_s)
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, frames: int = 1) -> None:
         """More of a stream, sent when this turn of the loop ends; waits while the client does not read."""
         body = self._body
         if body is None:
             raise RuntimeError(_NO_STREAM)
         body.add(data)
-        frame_sent()
+        frame_sent(frames)
         if body.is_stuck:
             await body.drain()
 

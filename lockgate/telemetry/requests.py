@@ -224,13 +224,14 @@ def answer_started(status: int, *, is_stream: bool) -> None:
         observer.answer_started(request)
 
 
-def frame_sent() -> None:
-    """A piece of the current request's streamed answer left."""
+def frame_sent(count: int = 1) -> None:
+    """Pieces of the current request's streamed answer left."""
     request = CURRENT.get()
     if request is None:
         return
-    request.events += 1
-    if request.events == 1:
+    is_first = not request.events
+    request.events += count
+    if is_first:
         request.first_frame_at = perf_counter()
         for observer in request.observers:
             observer.first_frame_sent(request)

@@ -253,3 +253,23 @@ async def test_a_client_that_leaves_takes_the_models_connection_with_it(detector
             await client.read_head()
             await client.read_line()
         await left.wait()
+
+
+ODD_CHUNK = '{"id":"c1",  "new":[1.50,{"b":2,"a":1}], "choices":[{"index":0,"delta":{"content":"\\u00e9"}}]}'
+
+
+async def test_messages_that_nothing_reads_leave_as_the_bytes_they_were() -> None:
+    async with before(stream(b": note\n\ndata: " + ODD_CHUNK.encode() + b"\n\n" + said("end"))) as (port, _):
+        received = await ask(port, CHAT, chat_body())
+    assert received.body.startswith(b"data: " + ODD_CHUNK.encode() + b"\n\n")
+    assert text_in(events_of(received)) == "éend"
+    assert received.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("bad", ['{"choices":{}}', '{"choices":[}', "[1]", "word"])
+async def test_an_event_that_is_no_message_is_not_passed_on(bad: str) -> None:
+    async with before(stream(said("end")[: -len("data: [DONE]\n\n")] + f"data: {bad}\n\n".encode())) as (port, _):
+        received = await ask(port, CHAT, chat_body())
+    assert bad.encode() not in received.body
+    assert b"event: error" in received.body
+    assert text_in([one for one in events_of(received)[:-2] if isinstance(one, dict)]) == "end"

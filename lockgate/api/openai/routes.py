@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions with detections, under our names and under those that clients know."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from lockgate.gateway import Gateway
 from lockgate.guard.detectors import check_thresholds
 from lockgate.guard.request import InputBlocked
 from lockgate.guard.stream import Slice
-from lockgate.interfaces import Backend
+from lockgate.interfaces import Backend, RelayBackend
 from lockgate.server.exchange import Exchange
 
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
@@ -49,6 +50,7 @@ class OpenAIRoutes:
     def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
         self._backend = backend
+        self._relay = backend if formats.relays and isinstance(backend, RelayBackend) else None
         self._models = {name: configure(one) for name, one in gateway.opened.models.items()}
         self._rules = gateway.rules
         self._formats = formats
@@ -79,6 +81,9 @@ class OpenAIRoutes:
             read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
             asked = self._settle_policy(exchange, await decode(raw, read))
             job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), self._backend)
+            if job.is_stream and self._relay is not None and not (job.plan.policy.is_on or job.plan.meter.is_on):
+                await relay(exchange, self._relay.relay(job.generation))
+                return
         else:
             with refusing_plainly():
                 asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
@@ -243,6 +248,15 @@ class OpenAIRoutes:
         plan.account.add(answer)
         answer |= plan.account.tell()
         return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
+
+
+async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], None]) -> None:
+    """Pass a stream on that nothing reads."""
+    async with aclosing(packets):
+        async for events in packets:
+            await exchange.reply.write(b"".join(events), len(events))
+    await exchange.reply.write(DONE)
+    await exchange.reply.end()
 
 
 async def start_lines(exchange: Exchange) -> None:

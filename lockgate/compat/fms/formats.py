@@ -123,4 +123,5 @@ FORMATS = Formats(
     whole_answer=FmsWholeAnswer,
     event_writer=FmsEventWriter,
     build_blocked=build_blocked,
+    relays=False,
 )
