@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces, metrics and the log; nothing else knows where they go."""
 
-from lockgate.telemetry.agent_steps import agent_step, count_unreadable_label, observe_turn
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
 from lockgate.telemetry.names import Event
+from lockgate.telemetry.observers import render_metrics
 from lockgate.telemetry.opening import open_telemetry
 from lockgate.telemetry.requests import (
     Call,
     IncomingRequest,
+    agent_step,
     answer_started,
     calling_aside,
     client_call,
     count_detections,
+    count_unreadable_label,
     frame_sent,
     limit_calls,
     note_generation,
@@ -20,7 +22,7 @@ from lockgate.telemetry.requests import (
     observe_held,
     observe_policy,
     observe_request,
-    render_metrics,
+    observe_turn,
     start_request,
     trace_headers,
 )

@@ -17,7 +17,7 @@ from uuid import uuid4
 from lockgate.errors import ConfigError
 from lockgate.telemetry.log import SILENT, logger
 from lockgate.telemetry.names import DEFAULT_SERVICE_NAME
-from lockgate.telemetry.requests import ACTIVE, Observer
+from lockgate.telemetry.observers import ACTIVE, Observer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

@@ -5,9 +5,9 @@ from opentelemetry.metrics import Counter as Instrument
 from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
-from lockgate.telemetry.agent_steps import AgentStep, EndedTurn
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
-from lockgate.telemetry.requests import Call, IncomingRequest, Observer
+from lockgate.telemetry.observers import Observer
+from lockgate.telemetry.requests import AgentStep, Call, EndedTurn, IncomingRequest
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}

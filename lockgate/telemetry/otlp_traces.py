@@ -19,7 +19,6 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from lockgate.telemetry.agent_steps import CURRENT_STEP, AgentStep, EndedTurn
 from lockgate.telemetry.log import CURRENT, event_of, fields_of
 from lockgate.telemetry.names import (
     AGENT_STEP_SPAN,
@@ -31,7 +30,8 @@ from lockgate.telemetry.names import (
     SERVICE,
     GenAi,
 )
-from lockgate.telemetry.requests import Call, IncomingRequest, Observer, Trace
+from lockgate.telemetry.observers import Observer
+from lockgate.telemetry.requests import CURRENT_STEP, AgentStep, Call, EndedTurn, IncomingRequest, Trace
 
 _MAX_MODEL_CHARS = 200
 

@@ -20,9 +20,9 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from lockgate.gate.values import Detection
-from lockgate.telemetry.agent_steps import AgentStep, EndedTurn
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
-from lockgate.telemetry.requests import Call, IncomingRequest, Observer
+from lockgate.telemetry.observers import Observer
+from lockgate.telemetry.requests import AgentStep, Call, EndedTurn, IncomingRequest
 
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and the calls made for them, as log, metrics and traces see them. They hold no header and no text."""
+"""Requests, the calls made for them and the steps of agents, as log, metrics and traces see them.
+
+They hold no header and no text.
+"""
 
 import asyncio
 import logging
@@ -11,16 +14,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from lockgate.errors import LockgateError, TimedOut
 from lockgate.gate.receipts import Outcome, Receipt
 from lockgate.gate.values import Detection
 from lockgate.telemetry.log import CURRENT, log_event, logger
 from lockgate.telemetry.names import GENERATING_KINDS, OTHER, Event
-
-if TYPE_CHECKING:
-    from lockgate.telemetry.agent_steps import AgentStep, EndedTurn
+from lockgate.telemetry.observers import ACTIVE, Observer
 
 Headers = list[tuple[str, str]]
 _MAX_PATH_CHARS = 200
@@ -28,6 +29,7 @@ _UNKNOWN = 500
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _PRINTABLE = re.compile(r"[ -~]{1,512}")
 _SAMPLED = "01"
+_NONE = "none"  # the label of a turn that had none
 
 
 class Trace(NamedTuple):
@@ -51,72 +53,6 @@ def read_trace(parent: str, state: str = "") -> Trace | None:
         return None
     flags = _SAMPLED if int(found[4], 16) & 1 else "00"
     return Trace(found[2], found[3], flags, state if _PRINTABLE.fullmatch(state) else "")
-
-
-class Observer:
-    """Sees everything and notes nothing; observers that count or trace override what they need."""
-
-    def request_started(self, request: "IncomingRequest") -> None:
-        """A request came in."""
-
-    def answer_started(self, request: "IncomingRequest") -> None:
-        """Its answer has a status."""
-
-    def first_frame_sent(self, request: "IncomingRequest") -> None:
-        """The first piece of a streamed answer left."""
-
-    def request_ended(self, request: "IncomingRequest") -> None:
-        """Its answer is complete, or will never be."""
-
-    def call_started(self, call: "Call") -> None:
-        """A service behind us is called."""
-
-    def call_ended(self, call: "Call") -> None:
-        """The call is over."""
-
-    def generation_settled(self, call: "Call") -> None:
-        """All is known of a call of a model that has ended."""
-
-    def text_held(self, detector: str, seconds: float) -> None:
-        """A piece of text waited for a detector."""
-
-    def detections_found(self, detections: Sequence[Detection]) -> None:
-        """Findings leave for the caller."""
-
-    def policy_applied(self, policy: str, mode: str, outcome: str) -> None:
-        """A guarded request is over."""
-
-    def step_started(self, step: "AgentStep") -> None:
-        """An agent begins a step."""
-
-    def step_ended(self, step: "AgentStep") -> None:
-        """The step is over."""
-
-    def turn_ended(self, turn: "EndedTurn") -> None:
-        """A turn of an agent is over."""
-
-    def label_unreadable(self) -> None:
-        """A model was asked for a label and gave none."""
-
-
-@dataclass(slots=True)
-class Active:
-    """The observers of this process. `joins_traces`: whether the trace that a caller names is continued."""
-
-    observers: tuple[Observer, ...] = ()
-    joins_traces: bool = True
-    render: Callable[[], bytes] | None = None
-
-
-ACTIVE = Active()  # `open_telemetry` fills it
-
-
-def render_metrics() -> bytes:
-    """All metrics in Prometheus' text format; of all processes where several share their numbers."""
-    return ACTIVE.render() if ACTIVE.render is not None else b""
-
-
-# Requests.
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -464,3 +400,82 @@ def note_stream_ended() -> None:
     caller = _model_caller.get()
     if caller is not None and caller.generation is not None:
         caller.generation.stream_ended_at = perf_counter()
+
+
+# Steps and turns of agents.
+
+
+@dataclass(slots=True, eq=False)
+class AgentStep:
+    """A context that measures a step of the current request: a node of the graph, or a phase.
+
+    `error` is the type of the exception that ended it; to be cancelled is none.
+    """
+
+    name: str
+    request: IncomingRequest | None = field(default_factory=CURRENT.get)
+    span: Any = None  # where spans are recorded
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    error: str = ""
+    is_abandoned: bool = False
+    _outer: "AgentStep | None" = None
+    _observers: tuple[Observer, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended_at - self.started_at
+
+    def __enter__(self) -> Self:
+        self.started_at = perf_counter()
+        self._observers = ACTIVE.observers
+        for observer in self._observers:
+            observer.step_started(self)
+        self._outer = CURRENT_STEP.get()
+        CURRENT_STEP.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended_at = perf_counter()
+        if error is not None:
+            self.is_abandoned = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            self.error = "" if self.is_abandoned else type(error).__name__
+        if CURRENT_STEP.get() is self:  # a generator may be closed by another task than began it
+            CURRENT_STEP.set(self._outer)
+        self._outer = None
+        for observer in self._observers:
+            observer.step_ended(self)
+
+
+CURRENT_STEP: ContextVar[AgentStep | None] = ContextVar("lockgate_agent_step", default=None)
+agent_step = AgentStep
+
+
+class EndedTurn(NamedTuple):
+    """A turn that is over, however it ended."""
+
+    label: str
+    layer: str
+    outcome: str
+    first_token_s: float | None
+    tokens: int
+
+
+def observe_turn(*, label: str, layer: str, outcome: str, first_token_s: float | None, tokens: int) -> None:
+    """A turn of the current request is over.
+
+    `outcome` is answered, prompt_blocked, answer_blocked, repeated, aborted or failed; `layer` is what decided the
+    label. Both are empty, and counted as `none`, where the turn ended before it had one.
+    """
+    turn = EndedTurn(label or _NONE, layer or _NONE, outcome, first_token_s, tokens)
+    for observer in ACTIVE.observers:
+        observer.turn_ended(turn)
+
+
+def count_unreadable_label() -> None:
+    """The model was asked for a label and answered none that there is."""
+    for observer in ACTIVE.observers:
+        observer.label_unreadable()

@@ -20,7 +20,8 @@ from lockgate.errors import BrokeProtocol, LockgateError, Rejected, TimedOut, Un
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.gateway import open_gateway
 from lockgate.interfaces import Headers
-from lockgate.telemetry.requests import ACTIVE, Call, Observer
+from lockgate.telemetry.observers import ACTIVE, Observer
+from lockgate.telemetry.requests import Call
 from tests.contracts.http_peers import Exchange, Peer, open_peer
 from tests.waits import LoopClock, linger, until
 

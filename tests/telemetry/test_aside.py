@@ -15,7 +15,8 @@ from lockgate.telemetry import (
     observe_request,
     start_request,
 )
-from lockgate.telemetry.requests import ACTIVE, Call, Observer
+from lockgate.telemetry.observers import ACTIVE, Observer
+from lockgate.telemetry.requests import Call
 
 
 class _Notes(Observer):
