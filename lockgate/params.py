@@ -82,6 +82,11 @@ class Params:
             raise self.fault(name, f"`{name}` has {len(values)} entries, at most {max_count} are allowed")
         return list(values)
 
+    def texts(self, name: str, max_count: int, max_chars: int) -> list[str]:
+        """A list of strings that are not empty; empty where nothing was given."""
+        entries = self.items(name, max_count)
+        return [self.text(name, f"{name}[{at}]", entry, max_chars) for at, entry in enumerate(entries)]
+
     def text(self, name: str, place: str, value: object, max_chars: int) -> str:
         """One entry of a list: a string that is not empty and at most `max_chars` long."""
         if not isinstance(value, str) or not value:

@@ -68,15 +68,11 @@ class CitationsDetector:
         self._paths = tuple(paths)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> CitationReading:
-        return CitationReading((*self._paths, *_read_sources(Params.of_request(params, KNOWN), MAX_COUNT)))
-
-
-def _read_sources(params: Params, max_count: int) -> list[str]:
-    entries = params.items("sources", max_count)
-    return [params.text("sources", f"sources[{at}]", entry, MAX_MARK_CHARS) for at, entry in enumerate(entries)]
+        asked = Params.of_request(params, KNOWN).texts("sources", MAX_COUNT, MAX_MARK_CHARS)
+        return CitationReading((*self._paths, *asked))
 
 
 @asynccontextmanager
 async def open_citations_detector(options: Mapping[str, Any]) -> AsyncIterator[CitationsDetector]:
     """Reports citations of unknown sources. Options: `sources`."""
-    yield CitationsDetector(_read_sources(Params.of_options(options, KNOWN), MAX_CONFIGURED))
+    yield CitationsDetector(Params.of_options(options, KNOWN).texts("sources", MAX_CONFIGURED, MAX_MARK_CHARS))

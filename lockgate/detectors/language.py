@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockgate.detectors.scanning import Scan, ScanningDetector
+from lockgate.detectors.scanning import Scan, ScanningDetector, find_gap
 from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
 from lockgate.params import Params, shown
@@ -85,10 +85,7 @@ def cut_pieces(text: str) -> Iterator[tuple[int, int]]:
     start = 0
     while len(text) - start > PIECE_CHARS:
         limit = start + PIECE_CHARS
-        end = limit
-        while end > limit - PIECE_CHARS // 4 and not text[end - 1].isspace():
-            end -= 1
-        end = end if text[end - 1].isspace() else limit
+        end = find_gap(text, limit - PIECE_CHARS // 4 - 1, limit)
         yield start, end
         start = end
     if start < len(text):

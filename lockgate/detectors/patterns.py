@@ -344,12 +344,6 @@ def _keyword_hit(keyword: Keyword, text: str, start: int) -> Detection:
     return Detection(start, end, text[start:end], "Keyword", "keyword", 1.0, metadata={"rule": keyword.text})
 
 
-def read_keywords(params: Params, max_count: int) -> list[str]:
-    """The strings in `keywords`."""
-    entries = params.items("keywords", max_count)
-    return [params.text("keywords", f"keywords[{at}]", entry, MAX_CHARS) for at, entry in enumerate(entries)]
-
-
 class JoinedScan(Scan):
     """What each of several scans finds; a finding of two counts once."""
 
@@ -365,7 +359,7 @@ class JoinedScan(Scan):
 async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
     """Reports keywords. Options: `keywords`, `ignore_case`, `whole_words`."""
     given = Params.of_options(options, KEYWORD_PARAMS)
-    configured = read_keywords(given, MAX_CONFIGURED)
+    configured = given.texts("keywords", MAX_CONFIGURED, MAX_CHARS)
     default_case = given.flag("ignore_case", True)
     default_whole = given.flag("whole_words", True)
     scans = {
@@ -375,7 +369,7 @@ async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[Sc
     }
 
     def prepare(params: Params) -> Scan:
-        asked = read_keywords(params, MAX_COUNT)
+        asked = params.texts("keywords", MAX_COUNT, MAX_CHARS)
         if not configured and not asked:
             raise params.fault("keywords", "`keywords` is required")
         ignore_case = params.flag("ignore_case", default_case)

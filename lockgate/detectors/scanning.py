@@ -51,6 +51,14 @@ def at_most(found: Iterable[Detection]) -> list[Detection]:
     return taken
 
 
+def find_gap(text: str, low: int, high: int) -> int:
+    """The last place behind white space, above `low` and up to `high`; `high` if there is none."""
+    for end in range(high, low, -1):
+        if text[end - 1].isspace():
+            return end
+    return high
+
+
 class ScanReading:
     """One request's scan, applied to excerpts; a long scan runs in a thread."""
 

@@ -7,9 +7,10 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from html.parser import HTMLParser
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lockgate.data_files import read_table, split_words
 from lockgate.errors import ConfigError
 from lockgate.index.passages import Section, join_title, split_blocks
 
@@ -193,12 +194,9 @@ def _closes(line: str, fence: str) -> bool:
 
 # --- HTML -------------------------------------------------------------------------------------------------------
 
-_LEFT_OUT = frozenset({"script", "style", "nav", "template", "noscript", "svg", "iframe", "object", "select", "button"})
-_BLOCK_TAGS = """
-    address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure footer
-    form header hr main p section summary table
-"""
-_ENDING = frozenset(_BLOCK_TAGS.split())
+_TAGS = read_table(Path(__file__).with_suffix(".toml"), dict[str, str])
+_LEFT_OUT = split_words(_TAGS["left_out"])
+_ENDING = split_words(_TAGS["blocks"])
 _LISTS = frozenset({"ul", "ol"})
 _CELLS = frozenset({"td", "th"})
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}

@@ -120,7 +120,8 @@ def read_calendar(text: str, *, is_generous: bool) -> Calendar:
     periods: frozenset[int] = frozenset()
     if _HINT.search(folded):
         periods = frozenset(place for place, pattern in enumerate(_PERIODS) if pattern.search(folded))
-        days |= _find_day_groups(folded) if is_generous else frozenset()
+        groups = [group for pattern, group in _DAY_GROUPS if is_generous and pattern.search(folded)]
+        days = days.union(*groups)
     months = _find_months(text, words, is_generous=is_generous)
     return Calendar(days - barred if is_generous else days, barred, months, periods)
 
@@ -142,10 +143,6 @@ def _find_more_days(folded: str, words: list[str]) -> set[int]:
         first, last = _ALL_DAYS[match[1]], _ALL_DAYS[match[2]]
         found |= {day % 7 for day in range(first, (last if last >= first else last + 7) + 1)}
     return found
-
-
-def _find_day_groups(folded: str) -> set[int]:
-    return {day for pattern, group in _DAY_GROUPS if pattern.search(folded) for day in group}
 
 
 def _find_months(text: str, words: list[str], *, is_generous: bool) -> frozenset[int]:

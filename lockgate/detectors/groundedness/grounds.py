@@ -13,8 +13,10 @@ Long work is done in steps of a few milliseconds at most.
 import re
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from lockgate.data_files import fill_pattern, read_table
 from lockgate.detectors.groundedness.claims import FIGURE, Assertion, Traits
 from lockgate.detectors.groundedness.numerals import UNITS, Amount, Ledger, reckon
 from lockgate.detectors.groundedness.words import (
@@ -66,13 +68,9 @@ NOWHERE: Final = "no sentence of the documents says this"
 NO_DOCUMENTS: Final = "there are no documents"
 _CERTAIN_KINDS = frozenset((OTHER_UNIT, NO_NUMBER, NO_NAME))
 
-_CLAUSE = re.compile(
-    r"\s*[,;:]\s+|\s*[()–—]\s*|\s+(?:and|y|e|und|but|however|unless|although|though|while|whereas|if|because|pero"
-    r"|sino|aunque|mientras|si|porque|aber|sondern|doch|jedoch|während|wenn|weil|obwohl)\s+(?!\d)"
-    r"|,?\s+(?=(?:except|excepto|salvo|außer|ausgenommen)\s)",
-    re.IGNORECASE,
-)
-_EXCEPT = re.compile(r"\A\W*(?:except|excepto|salvo|außer|ausgenommen)\b", re.IGNORECASE)
+_FILE = read_table(Path(__file__).with_name("grounds.toml"), dict[str, str])
+_CLAUSE = re.compile(fill_pattern(_FILE["clause"], _FILE), re.IGNORECASE)
+_EXCEPT = re.compile(rf"\A\W*(?:{_FILE['except']})\b", re.IGNORECASE)
 _PERIOD_LENGTHS: Final = ((1.0, "day"), (1.0, "week"), (1.0, "month"), (3.0, "month"), (1.0, "year"))
 
 T = TypeVar("T")
@@ -183,24 +181,21 @@ class Grounds:
     def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[Grounds]":
         """What documents say, each a list of its sentences."""
         grounds = cls(len(documents))
-        yield from grounds._read(documents)
-        return grounds
-
-    def _read(self, documents: Sequence[Sequence[str]]) -> Steps[None]:
         words: set[str] = set()
         for sentences in documents:
             words.update(word for text in sentences[:_LANGUAGE_SENTENCES] for word in find_words(text[:400]))
             yield
-        self.language = tell_language(words)
+        grounds.language = tell_language(words)
         initials: list[str] = []
         for at, sentences in enumerate(documents):
             for text in sentences:
-                sentence = Sentence(text, self.language, at)
+                sentence = Sentence(text, grounds.language, at)
                 yield
-                self._enter(sentence)
+                grounds._enter(sentence)
                 initials.append("".join([word[0] for word in find_words(text)]))
                 yield
-        self._initials = " ".join(initials).upper()
+        grounds._initials = " ".join(initials).upper()
+        return grounds
 
     def _enter(self, one: Sentence) -> None:
         traits = one.traits

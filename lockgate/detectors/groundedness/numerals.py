@@ -115,19 +115,16 @@ class Ledger:
     def enter(self, amounts: Iterable[Amount]) -> None:
         """Adds the amounts of more text."""
         for one in amounts:
-            self._enter(one)
-
-    def _enter(self, one: Amount) -> None:
-        if one.minutes:
-            self._minutes.update(one.minutes)
-            self._hours.update(one.values)
-            return
-        self._values.update(one.values)
-        if one.unit is not None:
+            if one.minutes:
+                self._minutes.update(one.minutes)
+                self._hours.update(one.values)
+                continue
+            self._values.update(one.values)
+            if one.unit is None:
+                self._bare.update(one.values)
+                continue
             for kind, size in _list_quantities(one.unit, one.values):
                 self._quantities.setdefault(kind, set()).add(size)
-        else:
-            self._bare.update(one.values)
 
     def has(self, one: Amount) -> bool:
         """Whether the amount is among these, by any reading of both."""

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from lockgate.detectors.judge.scores import PROMPTS, find_json
+from lockgate.detectors.scanning import find_gap
 from lockgate.errors import BrokeProtocol, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.prompt import escape, find_fence, make_sendable
 from lockgate.gate.values import Detection, Excerpt, Message, Span
@@ -84,19 +85,11 @@ def cut_windows(text: str, max_chars: int) -> list[Span]:
     overlap = min(_OVERLAP_CHARS, max_chars // 4)
     start = 0
     while len(text) - start > max_chars:
-        end = _find_gap(text, start + max_chars * 3 // 4, start + max_chars)
+        end = find_gap(text, start + max_chars * 3 // 4, start + max_chars)
         windows.append(Span(start, end))
         start = end - overlap
     windows.append(Span(start, len(text)))
     return windows
-
-
-def _find_gap(text: str, low: int, high: int) -> int:
-    """The last place behind a blank between these, else the second."""
-    for end in range(high, low, -1):
-        if text[end - 1].isspace():
-            return end
-    return high
 
 
 def _frame(text: str) -> str:
