@@ -16,9 +16,9 @@ from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.backends.endpoints import Endpoint
-from lockgate.config.agent_settings import INDEX, AgentSettings
+from lockgate.config.agent_settings import INDEX, AgentSettings, ModelSettings, SourceSettings, SpaceSettings
 from lockgate.config.refs import OPENAI_PREFIX
-from lockgate.config.settings import ModelSettings, Settings, SourceSettings, SpaceSettings
+from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore

@@ -9,14 +9,6 @@ from typing import Any
 from lockgate.errors import ConfigError
 from lockgate.interfaces import ContextFactory, PartContext
 
-GROUPS = (
-    "lockgate.chunkers",
-    "lockgate.data_sources",
-    "lockgate.detectors",
-    "lockgate.models",
-    "lockgate.sessions",
-)
-
 
 def find_factory(group: str, name: str) -> Any:
     """The factory called `name` in the group, or at `module:attribute`."""
@@ -25,7 +17,10 @@ def find_factory(group: str, name: str) -> Any:
     elif found := entry_points(group=group, name=name):
         place = next(iter(found))
     else:
-        raise ConfigError(f"no {_kind(group)} `{name}`; known: {_known(group)}", source="plugins", key=name)
+        kind = group.removeprefix("lockgate.").removesuffix("s").replace("_", " ")
+        kind = "session store" if kind == "session" else kind
+        known = ", ".join(sorted(entry.name for entry in entry_points(group=group))) or "none"
+        raise ConfigError(f"no {kind} `{name}`; known: {known}", source="plugins", key=name)
     try:
         return place.load()
     except (ImportError, AttributeError) as error:
@@ -70,12 +65,3 @@ def place_fault(error: ConfigError, source: str, key: str) -> ConfigError:
     """The fault of a part, at the part's place in the settings."""
     place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
     return ConfigError(error.message, source=source, key=place)
-
-
-def _kind(group: str) -> str:
-    words = group.removeprefix("lockgate.").removesuffix("s").replace("_", " ")
-    return "session store" if words == "session" else words
-
-
-def _known(group: str) -> str:
-    return ", ".join(sorted(entry.name for entry in entry_points(group=group))) or "none"

@@ -91,11 +91,8 @@ def find_word(word: str) -> Find:
     """A `find` that reports every place of a word."""
 
     def find(text: str) -> list[Detection]:
-        found, at = [], text.find(word)
-        while at >= 0:
-            found.append(Detection(at, at + len(word), word, "Word", "test", 1.0))
-            at = text.find(word, at + 1)
-        return found
+        places = [at for at in range(len(text)) if text.startswith(word, at)]
+        return [Detection(at, at + len(word), word, "Word", "test", 1.0) for at in places]
 
     return find
 
@@ -111,7 +108,7 @@ class ScriptedModel:
         self._error = error
 
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
-        """The script, whatever was asked."""
+        """The script; the request changes nothing."""
         try:
             for number, piece in enumerate(self._pieces):
                 await asyncio.sleep(self._pause_s)
@@ -168,7 +165,7 @@ class ScriptedDataSource:
         self._error = error
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The script, whatever was asked."""
+        """The script; the request changes nothing."""
         self.questions.append(question)
         try:
             await asyncio.sleep(self._delay_s)
@@ -193,7 +190,7 @@ class MemorySessionStore:
 
     @asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
-        """The session for oneself, first come, first served."""
+        """Exclusive use of the session, in the order of the calls."""
         async with self._queues.alone(key):
             self._held.add(key)
             try:
@@ -257,21 +254,17 @@ async def check_chunker(chunker: Chunker) -> None:
     """The contract of a chunker: any cut of the text gives the chunks of the whole, and they can be aligned."""
     for text in CHUNKER_TEXTS:
         whole = list(await chunker.cut(text))
-        _check_alignment(text, whole)
+        chunker_input = ChunkerInput()
+        chunker_input.append(Frame(0, text))
+        aligner = ChunkAligner("chunker under test", chunker_input)
+        for chunk in whole:
+            aligner.place(chunk)
+        aligner.finish()
         for size in (1, 3, len(text)):
             pieces = [text[at : at + size] for at in range(0, len(text), size)]
             frames = ScriptedModel(pieces).generate((), {})
             streamed = [chunk._replace(inputs=None) async for chunk in chunker.stream(frames)]
             assert streamed == whole, f"cut by {size}: {streamed} is not {whole}"
-
-
-def _check_alignment(text: str, chunks: Sequence[Chunk]) -> None:
-    chunker_input = ChunkerInput()
-    chunker_input.append(Frame(0, text))
-    aligner = ChunkAligner("chunker under test", chunker_input)
-    for chunk in chunks:
-        aligner.place(chunk)
-    aligner.finish()
 
 
 async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from lockgate.backends.ollama_format import (
     read_vectors,
 )
 from lockgate.backends.replies import MAX_DETAIL_CHARS, read_detail
-from lockgate.config.settings import OllamaModelSettings
+from lockgate.config.agent_settings import OllamaModelSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Health, Message
 from lockgate.interfaces import Headers

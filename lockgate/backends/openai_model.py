@@ -18,7 +18,7 @@ from lockgate.backends.http import HttpCaller, count_values
 from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, WholeAnswer, count_usage
 from lockgate.backends.openai import NAME, OpenAIChat, find_error
 from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, read_detail
-from lockgate.config.settings import OpenAIModelSettings
+from lockgate.config.agent_settings import OpenAIModelSettings
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Health, Message
 from lockgate.interfaces import Headers

@@ -18,7 +18,8 @@ from lockgate.errors import ConfigError, Unavailable, UpstreamError
 
 if TYPE_CHECKING:
     from lockgate.cli.index_documents import Tally
-    from lockgate.config.settings import Settings, SourceSettings
+    from lockgate.config.agent_settings import SourceSettings
+    from lockgate.config.settings import Settings
 
 _MAX_THREADS = 4  # of the embedder
 _NO_WEIGHTS = "there are no embedding weights: run `lockgate setup`, or index words only with --no-embeddings"
@@ -145,8 +146,7 @@ class _Target(NamedTuple):
 
 def _choose(settings: "Settings", wanted: str | None) -> _Target:
     """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
-    from lockgate.config.agent_settings import INDEX
-    from lockgate.config.settings import SourceSettings
+    from lockgate.config.agent_settings import INDEX, SourceSettings
     from lockgate.opened_agents import find_index_file, is_index
 
     indexes = {name: one for name, one in settings.sources.items() if is_index(one)}

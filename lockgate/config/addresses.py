@@ -56,7 +56,8 @@ class AddressRules:
             own = ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
         except ValueError:
             return False
-        own = _unmap(own)
+        mapped = own.ipv4_mapped if isinstance(own, ipaddress.IPv6Address) else None
+        own = mapped or own
         entries = [network for network in self._networks if own in network]
         if any(face in network for face in _faces(own) for network in _GUARDED):
             return any(_is_guarded(network) for network in entries)
@@ -121,11 +122,6 @@ def _read_network(entry: str) -> Network | None:
         return ipaddress.ip_network(ipaddress.ip_address(entry))
     except ValueError:
         return None
-
-
-def _unmap(address: Address) -> Address:
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _faces(address: Address) -> Iterator[Address]:

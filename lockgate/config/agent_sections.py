@@ -7,11 +7,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config.addresses import check_entry
-from lockgate.config.agent_settings import INDEX, SESSIONS_FILE
-from lockgate.config.draft import Draft, build, check_named, read_fields, read_secret
-from lockgate.config.kinds import Section, suggest
-from lockgate.config.schema import Path, options_of
-from lockgate.config.settings import (
+from lockgate.config.agent_settings import (
+    INDEX,
+    SESSIONS_FILE,
     AgentSettings,
     ClassifierSettings,
     ElasticsearchSettings,
@@ -26,6 +24,9 @@ from lockgate.config.settings import (
     SpaceSettings,
     UpstreamSettings,
 )
+from lockgate.config.draft import Draft, build, check_named, read_fields, read_secret
+from lockgate.config.kinds import Section, suggest
+from lockgate.config.schema import Path, options_of
 
 Known = Mapping[str, Collection[str]]
 
@@ -123,7 +124,7 @@ def find_kind(draft: Draft, raw: Mapping[str, Any], path: Path, kinds: tuple[str
 
 
 def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The fields of `cls`; those that are somebody's endpoint have their secrets filled in, and are None if faulty."""
+    """The fields of `cls`; sections that are endpoints have their secrets filled in, and are None if faulty."""
     sections = {key: entry.kind for key, entry in options_of(cls).items() if isinstance(entry.kind, Section)}
     found = read_fields(draft, cls, raw, path, special=sections)
     for key, section in sections.items():
@@ -133,7 +134,7 @@ def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path
 
 
 def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:
-    """Somebody's endpoint, its secret taken from the variable that is named; None when it is faulty."""
+    """An endpoint, its secret taken from the variable that is named; None when it is faulty."""
     raw = take_known(draft, value, path, cls)
     if raw is None:
         return None
@@ -156,12 +157,15 @@ def add_index(draft: Draft) -> None:
 def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
     """The sections as fields of Settings; a faulty agent is None. `known`: the ids that agents may name."""
     agents = draft.take_map(draft.tree.get("agents"), ("agents",))
+    evaluation: EvaluationSettings = _read_plain(draft, "evaluation", EvaluationSettings)
+    if evaluation.judge is not None:
+        check_named(draft, ("evaluation", "judge"), "models", evaluation.judge, known["models"])
     return {
         "agents": MappingProxyType({name: _read_agent(draft, name, raw, known) for name, raw in agents.items()}),
         "sessions": _read_sessions(draft),
         "embeddings": _read_plain(draft, "embeddings", EmbeddingSettings),
         "classifier": _read_plain(draft, "classifier", ClassifierSettings),
-        "evaluation": _read_evaluation(draft, known),
+        "evaluation": evaluation,
     }
 
 
@@ -205,10 +209,3 @@ def _read_sessions(draft: Draft) -> SessionSettings:
 def _read_plain(draft: Draft, section: str, cls: type) -> Any:
     raw = take_known(draft, draft.tree.get(section), (section,), cls) or {}
     return cls(**read_with_endpoints(draft, cls, raw, (section,)))
-
-
-def _read_evaluation(draft: Draft, known: Known) -> EvaluationSettings:
-    evaluation: EvaluationSettings = _read_plain(draft, "evaluation", EvaluationSettings)
-    if evaluation.judge is not None:
-        check_named(draft, ("evaluation", "judge"), "models", evaluation.judge, known["models"])
-    return evaluation

@@ -33,11 +33,16 @@ def lay_variables(draft: Draft) -> list[str]:
     names = [n for n, text in draft.environ.items() if text and (n in known or n.startswith((PREFIX, AGGREGATOR)))]
     unknown = []
     for name in sorted(names, key=_rank):
-        if name in known:
-            _lay_known(draft, name, known[name].split("."))
+        text = draft.environ[name]
+        if name == "RUST_LOG":
+            _lay_rust_log(draft, text)
+        elif name == "LOG_FORMAT":
+            _lay_format(draft, text, name)
+        elif name in known:
+            _lay_path(draft, name, text, known[name].split("."), name)
         elif name.startswith(AGGREGATOR):
             _lay_aggregator(draft, name)
-        elif not _lay_path(draft, name, draft.environ[name], name[len(PREFIX) :].split("__"), name):
+        elif not _lay_path(draft, name, text, name[len(PREFIX) :].split("__"), name):
             unknown.append(name)
     return unknown
 
@@ -75,16 +80,6 @@ def _rank(name: str) -> tuple[int, int, str]:
     family = next((i for i, start in enumerate(families) if name.startswith(start)), -1)
     # RUST_LOG < AGGREGATOR_ < AGGREGATOR_DEBUG < the orchestrator's names < LOCKGATE_, whole maps before their parts
     return ({0: 0, 2: 1, 1: 2, -1: 3, 3: 4}[family], name.count("__"), name)
-
-
-def _lay_known(draft: Draft, name: str, path: list[str]) -> None:
-    text = draft.environ[name]
-    if name == "RUST_LOG":
-        _lay_rust_log(draft, text)
-    elif name == "LOG_FORMAT":
-        _lay_format(draft, text, name)
-    else:
-        _lay_path(draft, name, text, path, name)
 
 
 def _lay_rust_log(draft: Draft, text: str) -> None:
@@ -229,7 +224,8 @@ def _has_agent(draft: Draft) -> bool:
 def _lay_alias(draft: Draft, alias: _Alias, given: Mapping[str, str], may_add: bool) -> set[str]:
     """The variables that count for an endpoint: of one that the settings have, or that a variable asks for."""
     is_there = draft.is_asked_for(*alias.path)
-    is_added = may_add and alias.asks in given and not _is_otherwise(draft, alias)
+    is_other_kind = len(alias.entry) > 1 and draft.is_asked_for(*alias.entry) and not is_there
+    is_added = may_add and alias.asks in given and not is_other_kind
     names = {name for name in alias.variables.values() if name in given} if is_there or is_added else set()
     keys = {(*alias.path, key): name for key, name in alias.variables.items()}
     missing = {path: name for path, name in keys.items() if name not in given and not draft.is_asked_for(*path)}
@@ -238,19 +234,10 @@ def _lay_alias(draft: Draft, alias: _Alias, given: Mapping[str, str], may_add: b
             draft.blame(path, f"is required with `{alias.asks}`", Check.VARIABLE, name)
         return names
     for path, name in keys.items():
-        if name in names:
-            _fill(draft, path, given[name], name)
+        is_open = not draft.is_asked_for(*path) or draft.source_of(path) == draft.base
+        if name in names and is_open:
+            draft.lay_over(Override(path, given[name], name))
     return names
-
-
-def _is_otherwise(draft: Draft, alias: _Alias) -> bool:
-    """Whether the settings have an entry of that name that is of another kind."""
-    return len(alias.entry) > 1 and draft.is_asked_for(*alias.entry) and not draft.is_asked_for(*alias.path)
-
-
-def _fill(draft: Draft, path: Path, value: object, source: str) -> None:
-    if not draft.is_asked_for(*path) or draft.source_of(path) == draft.base:
-        draft.lay_over(Override(path, value, source))
 
 
 def _add_agent(draft: Draft) -> None:

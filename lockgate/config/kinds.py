@@ -166,7 +166,7 @@ def choice(*words: str, is_case_kept: bool = True) -> Kind:
 
 
 def word_or_map(*words: str) -> Kind:
-    """One of a few words, or a map that says it part by part; whoever knows the parts checks which word may stand."""
+    """One of a few words, or a map that says it part by part; its reader checks the words."""
 
     def parse(value: object) -> str | dict[str, Any]:
         if isinstance(value, str):

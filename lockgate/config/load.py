@@ -31,7 +31,6 @@ from lockgate.config.schema import options_of
 from lockgate.config.service_sections import (
     SPECIAL_KEYS,
     add_embedded_chunkers,
-    check_router,
     default_tree,
     read_service_sections,
     rename_old_keys,
@@ -45,7 +44,6 @@ from lockgate.config.settings import (
     Listeners,
     OtlpSettings,
     ServerSettings,
-    ServerTlsSettings,
     Settings,
 )
 from lockgate.config.yaml_text import BadYaml, Duplicate, parse_yaml
@@ -89,7 +87,9 @@ def load_settings(
     if try_part is not None:
         _try_parts(draft, found, try_part)
     settings = Settings(source=draft.base, **found)
-    check_router(draft, settings.router)
+    if settings.router.enabled:  # the file may have it as long as it is off (D-22)
+        message = "router mode is not supported; remove `router` or set `enabled: false`"
+        draft.blame(("router", "enabled"), message, Check.ROUTER)
     check_upstreams(draft, settings.upstreams)
     aggregator = _resolve_aggregator(draft, settings.aggregator)
     server = _resolve_server(draft, settings.server)
@@ -130,23 +130,17 @@ def _start_draft(config_path: Path | None, environ: Mapping[str, str]) -> Draft:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if asked is None:
-            return Draft(EMBEDDED_DEFAULT, default_tree(), environ)
-        raise _unreadable(path, error) from error
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        if asked is None and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return Draft(EMBEDDED_DEFAULT, default_tree(), environ)
+        number = getattr(error, "errno", None)
+        detail = str(error) if number is None else f"{os.strerror(number)} (os error {number})"
+        raise _refuse(path, f"failed to read config from `{path}`: {detail}") from error
     tree, duplicates = _parse(path, data)
     draft = Draft(str(path), tree, environ)
     for item in duplicates:
         draft.blame(item.path, f"duplicate key at line {item.line}, first at line {item.first_line}")
     return draft
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> ConfigFaults:
-    known = isinstance(error, OSError) and error.errno is not None
-    detail = f"{error.strerror} (os error {error.errno})" if isinstance(error, OSError) and known else str(error)
-    return ConfigFaults((UnusableFile(f"failed to read config from `{path}`: {detail}", source=str(path)),))
 
 
 def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Duplicate]]:
@@ -157,14 +151,14 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Duplicate]]:
         if tree is not None and not isinstance(tree, dict):
             raise BadYaml(f"must be a map of settings, not {describe(tree)}")
     except UnicodeDecodeError as error:
-        raise _invalid(path, f"not UTF-8 at byte {error.start}") from error
+        raise _refuse(path, f"invalid config file: {path}: not UTF-8 at byte {error.start}") from error
     except BadYaml as error:
-        raise _invalid(path, str(error)) from error
+        raise _refuse(path, f"invalid config file: {path}: {error}") from error
     return tree or {}, duplicates
 
 
-def _invalid(path: Path, detail: str) -> ConfigFaults:
-    return ConfigFaults((UnusableFile(f"invalid config file: {path}: {detail}", source=str(path)),))
+def _refuse(path: Path, message: str) -> ConfigFaults:
+    return ConfigFaults((UnusableFile(message, source=str(path)),))
 
 
 def _expand(path: Path | None, environ: Mapping[str, str]) -> Path:
@@ -177,13 +171,20 @@ def _expand(path: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 def _resolve_server(draft: Draft, server: ServerSettings) -> ServerSettings:
-    _check_server_tls(draft, server.tls)
+    """Without a file only this machine may call; a certificate needs its key (G-4)."""
+    tls = server.tls
+    if (tls.cert_path is None) != (tls.key_path is None):
+        key = "key_path" if tls.cert_path is None else "cert_path"
+        draft.blame(("server", "tls", key), "tls: must provide both cert and key", Check.SERVER_TLS)
+    elif tls.client_ca_cert_path is not None and tls.cert_path is None:
+        path = ("server", "tls", "client_ca_cert_path")
+        draft.blame(path, "tls: cannot provide client ca cert without keypair", Check.SERVER_TLS)
     is_private = draft.base == EMBEDDED_DEFAULT and not draft.is_asked_for("server", "host")
     return dataclasses.replace(server, host="127.0.0.1") if is_private else server
 
 
 def _resolve_aggregator(draft: Draft, aggregator: AggregatorSettings) -> AggregatorSettings:
-    """A default that nobody asked for follows the limit; one that was asked for must keep it."""
+    """A default that no setting gives follows the limit; a given one must keep it."""
     if aggregator.default_top_k <= aggregator.max_top_k:
         return aggregator
     if draft.is_asked_for("aggregator", "default_top_k"):
@@ -192,18 +193,8 @@ def _resolve_aggregator(draft: Draft, aggregator: AggregatorSettings) -> Aggrega
     return dataclasses.replace(aggregator, default_top_k=aggregator.max_top_k)
 
 
-def _check_server_tls(draft: Draft, tls: ServerTlsSettings) -> None:
-    """G-4."""
-    if (tls.cert_path is None) != (tls.key_path is None):
-        key = "key_path" if tls.cert_path is None else "cert_path"
-        draft.blame(("server", "tls", key), "tls: must provide both cert and key", Check.SERVER_TLS)
-    elif tls.client_ca_cert_path is not None and tls.cert_path is None:
-        path = ("server", "tls", "client_ca_cert_path")
-        draft.blame(path, "tls: cannot provide client ca cert without keypair", Check.SERVER_TLS)
-
-
 def _build_listeners(draft: Draft, server: ServerSettings, has_agents: bool) -> Listeners:
-    """Who asked for which port (D-16); the server decides what to do when one is taken."""
+    """The ports, and which of them a setting asks for (D-16)."""
 
     def listen(name: str, key: str) -> Listener:
         return Listener(name, server.host, getattr(server, key), draft.is_asked_for("server", key))

@@ -11,6 +11,7 @@ import yaml
 
 from lockgate.agent.routes import choose_routes
 from lockgate.config.agent_sections import kind_of
+from lockgate.config.agent_settings import ModelSettings, SourceSettings
 from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.refs import CHAT_STREAM_PATH
@@ -19,12 +20,9 @@ from lockgate.config.settings import (
     PART_GROUPS,
     ChunkerSettings,
     DetectorSettings,
-    ModelSettings,
     Secret,
     ServiceSettings,
-    SessionSettings,
     Settings,
-    SourceSettings,
 )
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHUNKER
 
@@ -48,7 +46,7 @@ def render_check(
     endpoints: Sequence[Row] = (),
     rules: EndpointRules = OWN_RULES,
 ) -> str:
-    """What an operator wants to see before the start. `locate` says where an embedded part comes from."""
+    """The whole report for an operator. `locate` says where an embedded part comes from."""
     warnings = (*settings.warnings, *without_effect(settings), *missing)
     parts = [
         _render_table("", _list_basics(settings, rules)),
@@ -78,7 +76,7 @@ def render_yaml(settings: Settings) -> str:
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """Settings that were given and do nothing, or leave a detector without a word: nobody must think that they work."""
+    """A warning for each setting that does nothing, or keeps a detector from reporting anything."""
     server = settings.server
     page, idle = "`server.playground`", []
     if server.allowed_hosts and not (server.playground or server.trace):
@@ -110,21 +108,15 @@ def describe_streams(settings: Settings, detector: DetectorSettings, rules: Endp
 
 
 def _list_basics(settings: Settings, rules: EndpointRules) -> list[Row]:
+    strategy = rules.strategy.value if rules.strategy is not None else settings.release_strategy
+    by_endpoint = f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
     return [
         ("settings from", settings.source),
         ("compat", settings.compat),
-        ("release strategy", _describe_strategy(settings, rules)),
+        ("release strategy", f"{strategy} everywhere" if strategy is not None else by_endpoint),
         ("log", f"{settings.log.format or 'json, or console on a terminal'}, {settings.log.level}"),
         ("data directory", str(settings.data_dir)),
     ]
-
-
-def _describe_strategy(settings: Settings, rules: EndpointRules) -> str:
-    if rules.strategy is not None:
-        return f"{rules.strategy.value} everywhere"
-    if settings.release_strategy is not None:
-        return f"{settings.release_strategy} everywhere"
-    return f"max_processed_index on {V1_STREAMS}, frontier elsewhere"
 
 
 def _list_detectors(settings: Settings, rules: EndpointRules) -> list[Row]:
@@ -171,18 +163,16 @@ def _list_policies(settings: Settings) -> list[Row]:
 
 
 def describe_policy(policy: PolicySettings) -> dict[str, str]:
-    """A policy in a few words, for the report and the log: who reads what, and what becomes of a finding."""
+    """A policy in a few words, for the report and the log: its readers, and what they do with a finding."""
     told = {"mode": ("shadow" if policy.is_shadow else "enforce") + (", speculative" if policy.is_speculative else "")}
     for section in SECTION_TYPES:
-        readers = [_describe_reader(policy, section, name) for name in getattr(policy, section)]
+        readers = []
+        for name in getattr(policy, section):
+            failing = ", may fail" if policy.passes(section, name) else ""
+            readers.append(f"{name} ({policy.action(section, name)}{failing})")
         if readers:
             told[section] = ", ".join(readers)
     return told | {"mask_with": policy.mask_with.value, "lanes": ", ".join(policy.lanes) or "none"}
-
-
-def _describe_reader(policy: PolicySettings, section: str, name: str) -> str:
-    failing = ", may fail" if policy.passes(section, name) else ""
-    return f"{name} ({policy.action(section, name)}{failing})"
 
 
 def list_users(settings: Settings, policy: str) -> list[str]:
@@ -286,12 +276,15 @@ def _list_agent_parts(settings: Settings) -> list[Row]:
     """What all agents share."""
     if not settings.agents:
         return []
-    ollama = settings.embeddings.ollama
+    ollama, classifier, evaluation = settings.embeddings.ollama, settings.classifier, settings.evaluation
+    path = classifier.model_path or "that of the data directory, else the shipped one"
+    export = f"labels go to {classifier.export_dir}" if classifier.export_dir is not None else "labels are not kept"
+    judging = f"judge {evaluation.judge}; questions {evaluation.questions or 'none configured'}"
     return [
         ("sessions", _describe_sessions(settings)),
         ("embeddings", f"ollama {ollama.url} {ollama.model}" if ollama is not None else "made here"),
-        ("classifier", _describe_classifier(settings)),
-        ("evaluation", _describe_evaluation(settings)),
+        ("classifier", f"{path}; from {classifier.confidence_threshold:g} on; {export}"),
+        ("evaluation", judging if evaluation.judge is not None else "no judge"),
     ]
 
 
@@ -300,31 +293,11 @@ def _describe_sessions(settings: Settings) -> str:
     sessions = settings.sessions
     days = f"{sessions.retention_days} days" if sessions.retention_days is not None else "without end"
     default = "one that is shared" if sessions.shared_default else "a fresh one, not kept"
-    kept = f"{_describe_store(sessions, settings)}, kept {days}, {sessions.max_messages} messages each"
-    return f"{kept}; without an id: {default}"
-
-
-def _describe_store(sessions: SessionSettings, settings: Settings) -> str:
+    store = sessions.embedded or f"sqlite {settings.data_dir / (sessions.sqlite or '')}"
     if sessions.postgres is not None:
-        return f"postgres, address from {sessions.postgres.dsn_env}"
-    if sessions.embedded is not None:
-        return sessions.embedded
-    return f"sqlite {settings.data_dir / (sessions.sqlite or '')}"
-
-
-def _describe_classifier(settings: Settings) -> str:
-    classifier = settings.classifier
-    path = classifier.model_path or "that of the data directory, else the shipped one"
-    export = f"labels go to {classifier.export_dir}" if classifier.export_dir is not None else "labels are not kept"
-    return f"{path}; from {classifier.confidence_threshold:g} on; {export}"
-
-
-def _describe_evaluation(settings: Settings) -> str:
-    evaluation = settings.evaluation
-    if evaluation.judge is None:
-        return "no judge"
-    questions = evaluation.questions if evaluation.questions is not None else "none configured"
-    return f"judge {evaluation.judge}; questions {questions}"
+        store = f"postgres, address from {sessions.postgres.dsn_env}"
+    kept = f"{store}, kept {days}, {sessions.max_messages} messages each"
+    return f"{kept}; without an id: {default}"
 
 
 def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
@@ -334,10 +307,6 @@ def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
     if isinstance(part, ModelSettings):
         server = part.openai or part.ollama
         return f"{server.url} {server.model}" if server is not None else "-"
-    return _describe_source(part)
-
-
-def _describe_source(part: SourceSettings) -> str:
     if (space := part.syftai_space) is not None:
         return f"{space.url} {space.owner}/{space.slug}" if space.owner else f"{space.url} {space.slug}"
     if (index := part.elasticsearch) is not None:

@@ -15,7 +15,6 @@ from lockgate.config.settings import (
     DetectorSettings,
     GenerationSettings,
     OpenAISettings,
-    RouterSettings,
     Secret,
     ServiceSettings,
     Settings,
@@ -93,13 +92,6 @@ def read_service_sections(draft: Draft) -> dict[str, Any]:
     }
 
 
-def check_router(draft: Draft, router: RouterSettings) -> None:
-    """Router mode is accepted in the file as long as it is off (D-22)."""
-    if router.enabled:
-        message = "router mode is not supported; remove `router` or set `enabled: false`"
-        draft.blame(("router", "enabled"), message, Check.ROUTER)
-
-
 class _Reader:
     """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
 
@@ -173,14 +165,18 @@ class _Reader:
             self._draft.warn(f"{'.'.join(path)}.options is ignored: only an embedded {what} has options")
 
     def _read_service(self, value: object, path: Path, port: int) -> ServiceSettings | None:
-        """G-20."""
+        """The service, its token the value of the named variable as it is (G-20)."""
         raw = self._draft.take_map(value, path)
         if not isinstance(value, dict):
             return None
         found = read_fields(self._draft, ServiceSettings, raw, path, special=("tls",), defaults={"port": port})
         found["tls"] = self._read_tls(raw, (*path, "tls"))
         if found.get("api_token") is not None:
-            found["api_token_value"] = self._read_token(found["api_token"], (*path, "api_token"))
+            name = found["api_token"]
+            value = self._draft.environ.get(name)
+            found["api_token_value"] = None if value is None else Secret(value)
+            if value is None:
+                self._draft.blame_missing((*path, "api_token"), name, "token")
         service: ServiceSettings | None = build(ServiceSettings, found)
         return service
 
@@ -198,13 +194,6 @@ class _Reader:
             self._draft.blame(path, message, Check.TLS_NAME)
         named: TlsSettings | None = self.tls.get(value)
         return named
-
-    def _read_token(self, name: str, path: Path) -> Secret | None:
-        """The value of the variable that `api_token` names, as it is."""
-        value = self._draft.environ.get(name)
-        if value is None:
-            self._draft.blame_missing(path, name, "token")
-        return None if value is None else Secret(value)
 
     def _check_host(self, raw: dict[str, Any], path: Path, check: Check) -> None:
         service = raw.get("service")

@@ -8,20 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from lockgate.config import kinds
-from lockgate.config.agent_settings import AgentSettings as AgentSettings
-from lockgate.config.agent_settings import ClassifierSettings as ClassifierSettings
-from lockgate.config.agent_settings import ElasticsearchSettings as ElasticsearchSettings
-from lockgate.config.agent_settings import EmbeddingSettings as EmbeddingSettings
-from lockgate.config.agent_settings import EvaluationSettings as EvaluationSettings
-from lockgate.config.agent_settings import ModelSettings as ModelSettings
-from lockgate.config.agent_settings import OllamaModelSettings as OllamaModelSettings
-from lockgate.config.agent_settings import OpenAIModelSettings as OpenAIModelSettings
-from lockgate.config.agent_settings import PostgresSettings as PostgresSettings
-from lockgate.config.agent_settings import PostgresSourceSettings as PostgresSourceSettings
-from lockgate.config.agent_settings import SessionSettings as SessionSettings
-from lockgate.config.agent_settings import SourceSettings as SourceSettings
-from lockgate.config.agent_settings import SpaceSettings as SpaceSettings
-from lockgate.config.agent_settings import UpstreamSettings as UpstreamSettings
+from lockgate.config.agent_settings import (
+    AgentSettings,
+    ClassifierSettings,
+    EmbeddingSettings,
+    EvaluationSettings,
+    ModelSettings,
+    SessionSettings,
+    SourceSettings,
+    UpstreamSettings,
+)
 from lockgate.config.kinds import Secret as Secret
 from lockgate.config.kinds import Section, SectionMap, empty_map, option
 from lockgate.gate.values import WHOLE_TEXT_CHUNKER
@@ -222,7 +218,7 @@ class ModerationSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallerSettings:
-    """Somebody who may call. `name` is that of its entry, `key` the value of the variable that `key_env` names."""
+    """A caller. `name` is that of its entry, `key` the value of the variable that `key_env` names."""
 
     name: str
     key: Secret

@@ -12,7 +12,7 @@ import msgspec
 
 from lockgate.backends.endpoints import find_path, open_caller, own_headers
 from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse, refuse_dense
-from lockgate.config.settings import ElasticsearchSettings
+from lockgate.config.agent_settings import ElasticsearchSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Document, Health
 from lockgate.index.fusion import LEG_LIMIT, Query, fuse

@@ -69,13 +69,13 @@ class Share:
 
 
 class Callers:
-    """Those who may call; with none configured, everybody."""
+    """The configured callers; with none configured, every request is admitted."""
 
     def __init__(self, settings: Iterable[CallerSettings] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._digests: list[tuple[bytes, str]] = []
         self._shares: dict[str, Share] = {}
-        self._everybody = Share(ANONYMOUS)  # for everybody, where nobody is configured
+        self._everybody = Share(ANONYMOUS)  # where no caller is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)

@@ -4,16 +4,17 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from lockgate.errors import UnreadableBody
 from lockgate.gate.sse import encode_event
-from lockgate.rag.trace import Trace
 from lockgate.server.error_replies import ErrorReply
 from lockgate.sessions.turns import ANONYMOUS
 from lockgate.telemetry import answer_started, frame_sent
+
+if TYPE_CHECKING:
+    from lockgate.server.playground import Tracer
 
 Header = tuple[bytes, bytes]
 Headers = list[Header]
@@ -80,22 +81,8 @@ class ClientConnection(Protocol):
         """Cut the connection."""
 
 
-class Tracing(Protocol):
-    """Writes, between the events of an answer, what happens behind the gate."""
-
-    @property
-    def trace(self) -> Trace:
-        """Where notes are collected."""
-
-    def open(self) -> AbstractAsyncContextManager[None]:
-        """Writes notes while the answer is made."""
-
-    async def flush(self) -> None:
-        """Write all notes up to now."""
-
-
 class ClientLeft(Exception):
-    """The client has gone; there is nobody to answer."""
+    """The client has closed the connection before its answer."""
 
 
 class HttpRequest:
@@ -252,7 +239,7 @@ class HttpReply:
         self.error_code = 0
         self.keep_alive_s = keep_alive_s
         self.encode_error = encode_error
-        self.tracer: Tracing | None = None
+        self.tracer: Tracer | None = None
 
     def add_headers(self, headers: Headers) -> None:
         """Headers for any kind of reply, errors included."""

@@ -62,7 +62,9 @@ class Readiness:
                     del self._missing[name]
                 elif name not in told:
                     told.add(name)
-                    _tell(name, health)
+                    why = {"reason": health.reason} if health.reason else {}
+                    fields = {"part": name, "status": health.status, "code": health.code, **why}
+                    log_event(Event.UNHEALTHY, logging.WARNING, **fields)
             if self._missing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -74,13 +76,8 @@ async def _look(probe: Probe) -> Health:
         return await probe.probe(())
 
 
-def _tell(name: str, health: Health) -> None:
-    why = {"reason": health.reason} if health.reason else {}
-    log_event(Event.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code, **why)
-
-
 def _describe(health: Health) -> dict[str, Any]:
-    """A service's health as /info tells it: a code that says nothing is left out."""
+    """A service's health as /info shows it: the code only of a failure."""
     told: dict[str, Any] = {"status": health.status}
     if not 200 <= health.code < 300:
         told["code"] = health.code

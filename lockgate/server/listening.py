@@ -53,7 +53,9 @@ def load_tls(tls: ServerTlsSettings) -> ssl.SSLContext | None:
     context.set_alpn_protocols(["http/1.1"])
     _load_own(context, tls.cert_path, tls.key_path)
     if tls.client_ca_cert_path is not None:
-        _demand_client_certificates(context, tls.client_ca_cert_path)
+        _load_bundle(context, tls.client_ca_cert_path, "client_ca_cert_path")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # every certificate of the bundle is trusted as a root
     return context
 
 
@@ -71,12 +73,6 @@ def _load_own(context: ssl.SSLContext, cert_path: Path, key_path: Path) -> None:
     except _Encrypted as error:
         words = f"the key in `{key_path}` has a passphrase; one without is needed"
         raise ConfigError(words, source=f"{_PLACE}.key_path") from error
-
-
-def _demand_client_certificates(context: ssl.SSLContext, path: Path) -> None:
-    _load_bundle(context, path, "client_ca_cert_path")
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whatever is in the bundle is trusted, no root is needed
 
 
 def _load_bundle(context: ssl.SSLContext, path: Path, key: str) -> None:
@@ -187,7 +183,7 @@ class TlsAcceptor:
     def _end_handshake(self, build: Build, connection: socket.socket, handshake: "asyncio.Task[None]") -> None:
         was_full = len(self._handshakes) >= _MAX_HANDSHAKES
         self._handshakes.discard(handshake)
-        if connection in self._unstarted:  # cancelled before it began: nobody else will close it
+        if connection in self._unstarted:  # cancelled before its task could close it
             self._unstarted.discard(connection)
             connection.close()
         if was_full:

@@ -39,7 +39,7 @@ from lockgate.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
     ChunkerTokenizationTaskRequest,
 )
-from lockgate.server.app import App, Handler, Routes
+from lockgate.server.app import App, Handler
 from lockgate.server.exchange import Exchange
 from lockgate.server.listening import BACKLOG, describe_fault, is_loopback, join_address
 from lockgate.server.serving import (
@@ -82,27 +82,29 @@ def serve_parts(settings: Settings, place: PartsPlace) -> None:
 
 
 async def _serve(settings: Settings, place: PartsPlace) -> None:
-    for warning in (*settings.warnings, *_without_effect(settings), *_list_exposed(place)):
+    for warning in (*settings.warnings, *_list_warnings(settings, place)):
         log_event(Event.WARNING, logging.WARNING, reason=warning)
     async with open_parts(settings) as parts:
         spare_the_collector()
         chunking = _build_chunking(parts)
-        chunkers_port = _bind("--chunkers-port", partial(_bind_chunking, chunking, place))
+        _bind("--chunkers-port", partial(_listen, place.host, place.chunkers_port)).close()  # grpc gives no reason
+        chunkers_port = _bind("--chunkers-port", partial(chunking.bind, join_address(place.host, place.chunkers_port)))
         with _bind("--detectors-port", partial(_listen, place.host, place.detectors_port)) as listening:
-            _log_start(parts)
+            names = {"detectors": list(parts.guards), "chunkers": list(parts.chunkers)}
+            log_event(Event.STARTED, logging.INFO, version=__version__, settings=settings.source, **names)
             detecting = PortServer(build_parts_app(parts), listening)
             detectors_port = listening.getsockname()[1]
             addresses = {
                 "detectors": f"http://{join_address(place.host, detectors_port)}",
                 "chunkers": f"grpc://{join_address(place.host, chunkers_port)}",
             }
-            await _run(Ports([detecting, chunking], stop_timeout_s(settings)), addresses)
+            ports = Ports([detecting, chunking], stop_timeout_s(settings))
+            with stop_on_signals(ports.stop, ports.cut):
+                await ports.start()
+                for name, address in addresses.items():
+                    log_event(Event.LISTENING, port=name, address=address)
+                await ports.serve()
     log_event(Event.STOPPED)
-
-
-def _log_start(parts: Parts) -> None:
-    names = {"detectors": list(parts.guards), "chunkers": list(parts.chunkers)}
-    log_event(Event.STARTED, logging.INFO, version=__version__, settings=parts.settings.source, **names)
 
 
 def _build_chunking(parts: Parts) -> GrpcPort:
@@ -118,24 +120,11 @@ def _build_chunking(parts: Parts) -> GrpcPort:
     return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes + _ROOM_BYTES))
 
 
-async def _run(ports: Ports, addresses: dict[str, str]) -> None:
-    with stop_on_signals(ports.stop, ports.cut):
-        await ports.start()
-        for name, address in addresses.items():
-            log_event(Event.LISTENING, port=name, address=address)
-        await ports.serve()
-
-
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     listening.setblocking(False)
     return listening
-
-
-def _bind_chunking(chunking: GrpcPort, place: PartsPlace) -> int:
-    _listen(place.host, place.chunkers_port).close()  # our own error tells the reason, that of grpc does not
-    return chunking.bind(join_address(place.host, place.chunkers_port))
 
 
 def _bind(flag: str, bind: Callable[[], T]) -> T:
@@ -146,35 +135,27 @@ def _bind(flag: str, bind: Callable[[], T]) -> T:
         raise CannotListen(f"failed to run server: io error: {describe_fault(error)}; {hint}") from error
 
 
-def _without_effect(settings: Settings) -> list[str]:
-    """What guards the API port and does not guard these: nobody must think that it does."""
+def _list_warnings(settings: Settings, place: PartsPlace) -> list[str]:
+    """What guards the API port does not guard these ports; and who may call them."""
     given = {"callers": bool(settings.callers), "server.tls": settings.server.tls.cert_path is not None}
-    return [f"`{name}` has no effect on parts" for name, is_given in given.items() if is_given]
-
-
-def _list_exposed(place: PartsPlace) -> list[str]:
-    if is_loopback(place.host):
-        return []
-    return [f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it"]
+    warnings = [f"`{name}` has no effect on parts" for name, is_given in given.items() if is_given]
+    if not is_loopback(place.host):
+        warnings.append(f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it")
+    return warnings
 
 
 def build_parts_app(parts: Parts) -> App:
-    """The application of the port."""
+    """The application of the port: a path for each type of detector, also where no detector is of that type."""
+    detecting = DetectorRoutes(parts)
+    posts: dict[str, Handler] = {PATHS[kind]: detecting.review(kind) for kind in _SUBJECTS}
+    posts[PATHS[TEXT_CONTENTS]] = detecting.detect_contents
     limits = parts.settings.limits
     return App(
-        part_routes(parts),
+        {HEALTH_PATH: {"GET": health}, **{path: {"POST": endpoint} for path, endpoint in posts.items()}},
         max_streams=limits.max_streams,
         timeout_s=limits.request_timeout_s,
         encode_error=encode_refusal,
     )
-
-
-def part_routes(parts: Parts) -> Routes:
-    """The port of our detectors: a path for each type, also where no detector is of that type."""
-    routes = DetectorRoutes(parts)
-    posts: dict[str, Handler] = {PATHS[kind]: routes.review(kind) for kind in _SUBJECTS}
-    posts[PATHS[TEXT_CONTENTS]] = routes.detect_contents
-    return {HEALTH_PATH: {"GET": health}, **{path: {"POST": endpoint} for path, endpoint in posts.items()}}
 
 
 async def health(exchange: Exchange) -> None:
@@ -236,7 +217,7 @@ class DetectorRoutes:
 
 
 def _choose(guard: Guard, found: Sequence[Detection], threshold: float | None) -> list[Detection]:
-    """The findings that are told, and counted."""
+    """The findings to report; counts them."""
     kept = found if threshold is None else keep(found, threshold)
     chosen = [one._replace(detector_id=guard.id) for one in kept]
     count_detections(chosen)

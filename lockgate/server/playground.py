@@ -18,9 +18,9 @@ import yaml
 from lockgate._version import __version__
 from lockgate.api.aggregator.trace_format import encode_note
 from lockgate.api.endpoints import PAGE_FILES_PATH, PAGE_PATH
+from lockgate.config.agent_settings import ModelSettings
 from lockgate.config.kinds import Secret
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
-from lockgate.config.settings import ModelSettings
 from lockgate.config.yaml_text import parse_yaml
 from lockgate.errors import ConfigError, NotAllowed
 from lockgate.gateway import Gateway
@@ -184,14 +184,10 @@ class HostRule:
 
     def check(self, exchange: Exchange) -> None:
         """Raises NotAllowed."""
-        hosts = [_cut_port(one.strip().lower()) for one in exchange.request.headers(b"host")]
+        found = [_HOST.fullmatch(one.strip().lower()) for one in exchange.request.headers(b"host")]
+        hosts = [(one[1] or one[2]) if one else "" for one in found]
         if not hosts or not all(is_loopback(one) or one in self._allowed for one in hosts):
             raise NotAllowed("this host name is not allowed here: add it to `server.allowed_hosts`")
-
-
-def _cut_port(host: str) -> str:
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]) if found else ""
 
 
 def check_token(exchange: Exchange, token: Secret | None) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from lockgate.api.aggregator import routes as chat
-from lockgate.api.endpoint import ANY_VALUE, ApiEndpoint, Port
+from lockgate.api.endpoint import ANY_VALUE, Port
 from lockgate.api.endpoints import ENDPOINTS, put_under
 from lockgate.api.guardrails import routes as guardrails
 from lockgate.api.openai import moderations
@@ -69,24 +69,16 @@ def bind(
         handler = handlers.get(one.name)
         if one.port is not port or handler is None or not one.exists(settings):
             continue
-        for path in _list_paths(one, (values or {}).get(one.name, ())):
+        paths = [one.path]
+        if one.is_template:
+            listed = (values or {}).get(one.name, ())
+            paths = [one.path if value == ANY_VALUE else one.prefix + value for value in listed]
+        for path in paths:
             routes.setdefault(path, {})[one.method] = handler
-            for under, policy in _list_under(one, path, policies):
-                routes.setdefault(under, {})[one.method] = partial(_attend_under, policy, handler)
+            for policy in policies if one.takes_policy else ():
+                if under := put_under(policy, path):
+                    routes.setdefault(under, {})[one.method] = partial(_attend_under, policy, handler)
     return routes
-
-
-def _list_paths(one: ApiEndpoint, values: Iterable[str]) -> list[str]:
-    """The path of an endpoint; with a variable, one path for each value."""
-    if not one.is_template:
-        return [one.path]
-    return [one.path if value == ANY_VALUE else one.prefix + value for value in values]
-
-
-def _list_under(one: ApiEndpoint, path: str, policies: Iterable[str]) -> list[tuple[str, str]]:
-    """The path under the name of each policy, where the endpoint takes one, and that name."""
-    found = [(put_under(name, path), name) for name in policies] if one.takes_policy else []
-    return [(under, name) for under, name in found if under]
 
 
 async def openapi_document(exchange: Exchange) -> None:

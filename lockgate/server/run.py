@@ -42,7 +42,7 @@ class Bound(NamedTuple):
     address: str
 
 
-# What a client does not read waits with whoever makes it; the system would keep megabytes for each.
+# What a client does not read waits at its source; the system would keep megabytes for each client.
 _UNSENT_BYTES = 128 * 1024
 
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
@@ -51,18 +51,14 @@ Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 def serve(settings: Settings, then: Then | None = None) -> None:
     """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
     raise_file_limit()
-    settings = _make_token(settings)
+    if settings.server.trace:  # one token for this start; workers get the same one
+        settings = replace(settings, trace_token=Secret(secrets.token_urlsafe(24)))
     with (
         shared_metrics(settings.server.workers),
         open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
         runner.run(_serve(settings, then))
-
-
-def _make_token(settings: Settings) -> Settings:
-    """The settings with the token of this start, where there is a trace; workers get the same one."""
-    return replace(settings, trace_token=Secret(secrets.token_urlsafe(24))) if settings.server.trace else settings
 
 
 async def _serve(settings: Settings, then: Then | None) -> None:
@@ -93,7 +89,7 @@ def _log_start(gateway: Gateway) -> None:
     if gateway.agents:
         told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
     log_event(Event.STARTED, logging.INFO, version=__version__, **told)
-    if settings.trace_token is not None:  # said on purpose: whoever reads the log of a start may see what is held
+    if settings.trace_token is not None:  # on purpose: readers of this log may see what is held
         log_event(Event.TRACE_OPEN, path=TRACED_CHAT_PATH, token=settings.trace_token.reveal())
     for name, policy in settings.policies.items():
         users = ", ".join(list_users(settings, name)) or "none"
@@ -101,7 +97,7 @@ def _log_start(gateway: Gateway) -> None:
 
 
 async def _check_health(gateway: Gateway) -> None:
-    """Ask every service once how it is; whatever it says, we start."""
+    """Ask every service once for its health, and log what is wrong; the server starts all the same."""
     sick = {name: health for name, health in (await gateway.probe()).items() if health.status != "HEALTHY"}
     for name, health in sick.items():
         log_event(Event.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code)
@@ -148,7 +144,10 @@ def bind_all(settings: Settings) -> list[Bound]:
     try:
         for listener in listeners:
             try:
-                taken = reserve(listener) if listener.name == "agent" else _listen(listener)
+                taken = _listen(listener)
+                if listener.name == "agent":  # the gRPC library opens its sockets itself: bind, and do not listen
+                    taken.close()
+                    taken = _bind(listener, (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
                 place = listener._replace(port=taken.getsockname()[1])
                 bound.append(Bound(place, taken, _build_address(settings, listener, taken)))
             except OSError as error:
@@ -171,12 +170,6 @@ def _listen(listener: Listener) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def reserve(listener: Listener) -> socket.socket:
-    """The port of a listener, bound but not listening: the gRPC library opens its sockets itself."""
-    _listen(listener).close()  # fails if another process has the port
-    return _bind(listener, (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
 
 
 def _bind(listener: Listener, option: tuple[int, int, int]) -> socket.socket:
@@ -213,7 +206,7 @@ def _describe(error: OSError, listener: Listener) -> str:
 
 
 def list_exposed_ports(settings: Settings, listeners: Sequence[Listener]) -> list[str]:
-    """Who may call that one may not think of, in words; nobody, where callers are known by key or certificate."""
+    """A warning for each port that is open to other machines; none where callers have a key or certificate."""
     if settings.callers or settings.server.tls.client_ca_cert_path is not None:
         return []
     far = [one for one in listeners if not is_loopback(one.host)]

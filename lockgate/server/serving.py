@@ -191,7 +191,7 @@ class PortServer:
 
 
 class Served(Protocol):
-    """One port, whatever is spoken there."""
+    """One port, HTTP or gRPC."""
 
     async def start(self) -> None:
         """Accept connections."""

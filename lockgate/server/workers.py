@@ -58,7 +58,7 @@ def shared_metrics(workers: int) -> Iterator[None]:
 
 
 def remove_shared_metrics() -> None:
-    """Whoever ends last takes the directory away."""
+    """Remove the directory; the last process to end calls this."""
     if directory := os.environ.pop(SHARED_METRICS_VARIABLE, None):
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -102,7 +102,7 @@ copyreg.pickle(MappingProxyType, lambda frozen: (_freeze, (dict(frozen),)))  # p
 
 def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
     """The whole life of a worker. `whole` is what `pack` gave; the first number is the way to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of us; the parent tells what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the parent decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     settings = unpack(whole)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
@@ -120,7 +120,7 @@ def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
 
 
 def _take_over(fd: int) -> socket.socket:
-    """A socket that we inherited, and that nobody inherits from us."""
+    """An inherited socket, which our own children do not inherit."""
     found = socket.socket(fileno=fd)
     found.set_inheritable(False)
     found.setblocking(False)
@@ -182,7 +182,9 @@ class Workers:
     async def start(self) -> None:
         """Until every worker serves; raises LockgateError if one cannot."""
         try:
-            self._payload = _keep_in_memory(pickle.dumps(sys.path) + pack(self._settings))
+            self._payload = os.memfd_create("lockgate-worker")  # a file without a name: it holds secrets
+            with os.fdopen(self._payload, "wb", closefd=False) as file:
+                file.write(pickle.dumps(sys.path) + pack(self._settings))
             workers = [self._spawn(number) for number in range(1, self._settings.server.workers + 1)]
             for worker in workers:
                 if not await worker.is_ready() and not self._stopping.is_set():
@@ -208,7 +210,7 @@ class Workers:
         if not self._stopping.is_set():
             self._stopping.set()
             self._tell(STOP)
-            for one in self._sockets:  # or new connections would wait for nobody
+            for one in self._sockets:  # or new connections would wait for ever
                 one.close()
 
     def cut(self) -> None:
@@ -222,7 +224,15 @@ class Workers:
             worker.tell(word)
 
     def _spawn(self, number: int) -> "_Worker":
-        worker = _start_worker(number, self._payload, [one.fileno() for one in self._sockets])
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            fds = [theirs.fileno(), *[one.fileno() for one in self._sockets]]
+            try:
+                worker = _Worker(number, ours, _start_interpreter(number, self._payload, fds))
+            except OSError:
+                ours.close()
+                raise
         self._living[number] = worker
         return worker
 
@@ -304,7 +314,7 @@ class _Worker:
             return
 
     def kill(self) -> None:
-        """The last resort."""
+        """Kill the process."""
         self._child.kill()
 
     async def _listen(self) -> bytes:
@@ -312,17 +322,6 @@ class _Worker:
             return await asyncio.get_running_loop().sock_recv(self._pair, 1)
         except OSError:  # it died with our words unread
             return b""
-
-
-def _start_worker(number: int, payload: int, sockets: Sequence[int]) -> _Worker:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with theirs:
-        try:
-            return _Worker(number, ours, _start_interpreter(number, payload, [theirs.fileno(), *sockets]))
-        except OSError:
-            ours.close()
-            raise
 
 
 def _start_interpreter(number: int, payload: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
@@ -336,14 +335,6 @@ def _start_interpreter(number: int, payload: int, fds: Sequence[int]) -> "subpro
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _keep_in_memory(whole: bytes) -> int:
-    """A file that workers inherit and that has no name: it holds secrets."""
-    fd = os.memfd_create("lockgate-worker")
-    with os.fdopen(fd, "wb", closefd=False) as file:
-        file.write(whole)
-    return fd
 
 
 def _describe(status: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockgate.config.settings import (
+from lockgate.config.agent_settings import (
     AgentSettings,
     ClassifierSettings,
     ElasticsearchSettings,

@@ -9,9 +9,7 @@ import pytest
 
 from lockgate.api.endpoints import list_endpoints
 from lockgate.config.agent_sections import AGENT_SECTIONS
-from lockgate.config.load import load_settings
-from lockgate.config.report import render_check, render_yaml
-from lockgate.config.settings import (
+from lockgate.config.agent_settings import (
     AgentSettings,
     ClassifierSettings,
     ElasticsearchSettings,
@@ -20,11 +18,12 @@ from lockgate.config.settings import (
     OllamaModelSettings,
     PostgresSettings,
     PostgresSourceSettings,
-    Secret,
     SessionSettings,
-    Settings,
     SourceSettings,
 )
+from lockgate.config.load import load_settings
+from lockgate.config.report import render_check, render_yaml
+from lockgate.config.settings import Secret, Settings
 from tests.config.config_cases import HOME, PII, SECRETS, WHOLE, Loader
 
 MODEL = "models: {m: {ollama: {url: 'http://o:11434/', model: 'llama3:8b'}}}\n"

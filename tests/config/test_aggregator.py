@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from lockgate.api.endpoints import list_endpoints
-from lockgate.config.load import load_settings
-from lockgate.config.report import render_check, render_yaml
-from lockgate.config.settings import (
-    AggregatorSettings,
+from lockgate.config.agent_settings import (
     ModelSettings,
     OpenAIModelSettings,
-    Secret,
-    Settings,
     SourceSettings,
     SpaceSettings,
 )
+from lockgate.config.load import load_settings
+from lockgate.config.report import render_check, render_yaml
+from lockgate.config.settings import AggregatorSettings, Secret, Settings
 from lockgate.errors import ConfigError
 from tests.config.config_cases import HOME, PII, Loader
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from lockgate.backends.ollama import open_ollama_embedder
-from lockgate.config.settings import ElasticsearchSettings, OllamaModelSettings, Secret
+from lockgate.config.agent_settings import ElasticsearchSettings, OllamaModelSettings
+from lockgate.config.settings import Secret
 from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Document, Health
 from lockgate.index.elasticsearch import ElasticsearchSource, open_elasticsearch

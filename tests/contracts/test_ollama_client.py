@@ -13,7 +13,8 @@ import pytest
 from lockgate.backends import http
 from lockgate.backends.ollama import MAX_BATCH, open_ollama_embedder, open_ollama_model
 from lockgate.backends.openai_model import open_openai_model
-from lockgate.config.settings import OllamaModelSettings, OpenAIModelSettings, Secret
+from lockgate.config.agent_settings import OllamaModelSettings, OpenAIModelSettings
+from lockgate.config.settings import Secret
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
 from lockgate.gate.values import Frame, Health, Message
 from lockgate.interfaces import Model, Probe

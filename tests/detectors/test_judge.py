@@ -13,7 +13,7 @@ import pytest
 
 from lockgate.backends.openai_model import open_openai_model
 from lockgate.chunkers.machines import open_sentence_chunker
-from lockgate.config.settings import OpenAIModelSettings
+from lockgate.config.agent_settings import OpenAIModelSettings
 from lockgate.detectors.judge.detector import LlmJudge, open_llm_judge
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt, Frame, Generated, Message

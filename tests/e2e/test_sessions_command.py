@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from lockgate.cli.main import build_parser
+from lockgate.config.agent_settings import PostgresSettings, SessionSettings
 from lockgate.config.kinds import Secret
-from lockgate.config.settings import PostgresSettings, SessionSettings, Settings
+from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError, Unavailable
 from lockgate.sessions.turns import AbortedTurn, SessionKey, StoreLimits, Turn
 from tests.soak.sessions.writer import open_store

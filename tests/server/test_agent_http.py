@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from lockgate.agent.answer import ANSWER_BLOCKED, Facts
+from lockgate.config.agent_settings import ModelSettings
 from lockgate.config.policies import PolicySettings
-from lockgate.config.settings import LimitSettings, ModelSettings, Settings
+from lockgate.config.settings import LimitSettings, Settings
 from lockgate.errors import CheckFailed, InvalidRequest, TurnFailed
 from lockgate.gate.values import Message
 from lockgate.sessions.turns import SessionKey
