@@ -101,7 +101,11 @@ async def run_try(settings: "Settings", options: argparse.Namespace) -> int:
             guess, sure = await classifier.weigh(text), await classifier.classify(text)
             print(text)
             print(f"  label       {_name_label(text, sure, labels)}")
-            print(f"  classifier  {_name_guess(guess, labels)}")
+            named = "nothing"
+            if guess is not None:
+                other = "only with --platform" if guess.label else "another language"
+                named = f"{guess.label if guess.label in labels else other}, {guess.confidence:.3f}"
+            print(f"  classifier  {named}")
             print(f"  editor      {'meant' if refers_to_editor(text) else 'not meant'}")
     return EXIT_OK
 
@@ -116,10 +120,3 @@ def _name_label(text: str, sure: "Guess | None", labels: Sequence[str]) -> str:
     if sure is not None and sure.label in labels:
         return f"{sure.label}, by the classifier"
     return "left to the model"
-
-
-def _name_guess(guess: "Guess | None", labels: Sequence[str]) -> str:
-    if guess is None:
-        return "nothing"
-    foreign = "only with --platform" if guess.label else "another language"
-    return f"{guess.label if guess.label in labels else foreign}, {guess.confidence:.3f}"

@@ -113,10 +113,8 @@ def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> Ta
         key, rest = _match_id(names, tree)
         inner = tree.get(key) if isinstance(tree, Mapping) else None
         return _find_below(Section(kind.fields_of), rest, inner, (*path, key))
-    return _find_free(names, tree, path) if kind.name == "map" else None
-
-
-def _find_free(names: list[str], tree: object, path: Path) -> Target:
+    if kind.name != "map":
+        return None
     while names:
         key, names = _match_id(names, tree)
         tree = tree.get(key) if isinstance(tree, Mapping) else None

@@ -125,15 +125,14 @@ class _Reader:
         return detector
 
     def read_chunkers(self) -> MappingProxyType[str, ChunkerSettings | None]:
-        """G-18, and the embedded ones."""
-        return MappingProxyType({name: self._read_chunker(name, raw) for name, raw in self._tree["chunkers"].items()})
-
-    def _read_chunker(self, name: str, raw: object) -> ChunkerSettings | None:
-        path = ("chunkers", name)
-        if isinstance(raw, dict) and raw.get("service") is not None and raw.get("type") is None:
-            self._draft.blame((*path, "type"), "is required")
-        chunker: ChunkerSettings | None = build(ChunkerSettings, self._read_part(raw, path))
-        return chunker
+        """The remote chunkers and the embedded ones (G-18)."""
+        chunkers: dict[str, ChunkerSettings | None] = {}
+        for name, raw in self._tree["chunkers"].items():
+            path = ("chunkers", name)
+            if isinstance(raw, dict) and raw.get("service") is not None and raw.get("type") is None:
+                self._draft.blame((*path, "type"), "is required")
+            chunkers[name] = build(ChunkerSettings, self._read_part(raw, path))
+        return MappingProxyType(chunkers)
 
     def _read_part(
         self, value: object, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})

@@ -65,7 +65,9 @@ class PlaygroundRoutes:
         self._hosts = HostRule(settings.server.allowed_hosts)
         self._samples = load_samples(settings.server.samples)
         self._gateway = gateway
-        self._files = _load_files()
+        folder = resources.files("lockgate.server") / "page"
+        pages = [one for one in folder.iterdir() if any(one.name.endswith(ending) for ending in _TYPES)]
+        self._files = {one.name: one.read_bytes() for one in pages}
 
     @property
     def file_names(self) -> list[str]:
@@ -137,12 +139,6 @@ def _tell_policy(policy: PolicySettings) -> dict[str, Any]:
     for section in SECTION_TYPES:
         told[section] = {name: policy.action(section, name) for name in getattr(policy, section)}
     return told | {"speculative": policy.is_speculative}
-
-
-def _load_files() -> dict[str, bytes]:
-    folder = resources.files("lockgate.server") / "page"
-    found = [one for one in folder.iterdir() if any(one.name.endswith(ending) for ending in _TYPES)]
-    return {one.name: one.read_bytes() for one in found}
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
