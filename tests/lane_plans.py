@@ -4,7 +4,8 @@
 from collections.abc import Sequence
 
 from lockgate.gate.lanes import LanePlan
-from lockgate.guard.detectors import ActiveGuard, list_readers
+from lockgate.guard.detectors import ActiveGuard
+from lockgate.guard.stream import list_readers
 
 
 def plan_lanes(guards: Sequence[ActiveGuard], *, is_whole: bool = False) -> LanePlan:

@@ -21,11 +21,11 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.gate.verdicts import Mask, mask_part
-from lockgate.guard.detectors import ActiveGuard, list_readers
+from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import Deadline, read_model
 from lockgate.guard.policy import Chunking
 from lockgate.guard.request import Input, Released
-from lockgate.guard.stream import Slice, Source
+from lockgate.guard.stream import Slice, Source, list_readers
 from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.rag.sources import Inspected
 from lockgate.sessions.turns import SessionKey

@@ -279,7 +279,7 @@ class _Turn:
             intents=self._intents,
         )
         try:
-            async with run_group() as self._group:
+            async with nullcontext() if self._agent.embedder is None else run_group() as self._group:
                 return await self._agent.graphs.run(state, tools)
         except UpstreamError as error:
             raise fail_model(self._agent.main, error) from error

@@ -19,7 +19,7 @@ from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, list_readers, prepare
+from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, prepare
 from lockgate.guard.model_source import WithPrompt, read_model, read_whole
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
@@ -33,7 +33,7 @@ from lockgate.guard.request import (
     Reviewed,
     open_guarded,
 )
-from lockgate.guard.stream import Slice
+from lockgate.guard.stream import Slice, list_readers
 from lockgate.interfaces import Backend, Headers
 from lockgate.policy_resolver import ONLY_CONTENT, Surface
 from lockgate.server.exchange import Exchange

@@ -8,14 +8,15 @@ long, bad text in parts that are not read. `json_faults` decides about a body th
 import asyncio
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Generic, TypeVar
 
 import msgspec
 
 from lockgate.api.json_faults import MAX_DEPTH, Fault, find_fault
 from lockgate.api.json_places import PlaceReader
-from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
+from lockgate.errors import InvalidField, InvalidRequest, RequestError, UnreadableBody
 
 T = TypeVar("T")
 
@@ -120,3 +121,12 @@ def _depth(body: bytes) -> int:
     without_escapes = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(without_escapes.translate(None, _NOT_BRACKETS).split(b'"')[::2])
     return max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def refuse_typos(body: Iterable[str]) -> None:
+    """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
+    for key in body:
+        if key in ("policy", "guardrail_config"):
+            raise InvalidField(key, f"unknown field `{key}`; detectors and policies are named in `detectors`")
+        if key != "detectors" and key[:1] in "dD" and get_close_matches(key.lower(), ("detectors",), cutoff=0.8):
+            raise InvalidField(key, f"unknown field `{key}`; did you mean `detectors`?")

@@ -21,8 +21,8 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Frame
 from lockgate.gateway import open_gateway
-from lockgate.guard.detectors import Rules, choose, list_readers
-from lockgate.guard.stream import open_guarded_stream
+from lockgate.guard.detectors import Rules, choose
+from lockgate.guard.stream import list_readers, open_guarded_stream
 from lockgate.plugins import is_known
 
 _PIECE_BYTES = 65_536

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
-from lockgate.gate.batching import Reader
 from lockgate.gate.messages import text_of
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
 from lockgate.gate.verdicts import keep
@@ -88,16 +87,6 @@ class ActiveGuard:
     def bind(self, headers: Headers) -> "ActiveGuard":
         """The guard with a reading for one request."""
         return self if self.guard.shares_readings else replace(self, reading=_accept(self.guard, self.params, headers))
-
-
-def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
-    """The guards as the lanes of a stream see them."""
-    return tuple(
-        [
-            Reader(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
-            for one in guards
-        ]
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeVarTuple
 
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
-from lockgate.gate.batching import Ask
+from lockgate.gate.batching import Ask, Reader
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
-from lockgate.guard.detectors import ActiveGuard, Excuse, list_readers, refuse
+from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
 from lockgate.interfaces import ChunkMachine
 from lockgate.task_groups import raise_first, run_together
 from lockgate.telemetry import observe_held
@@ -36,6 +36,16 @@ Args = TypeVarTuple("Args")
 _MAX_WAITING = 64  # releases that the reader has not taken
 _SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose source has failed
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
+
+
+def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
+    """The guards as the lanes of a stream see them."""
+    return tuple(
+        [
+            Reader(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
+            for one in guards
+        ]
+    )
 
 
 @asynccontextmanager

@@ -19,9 +19,9 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Generation
-from lockgate.guard.detectors import ActiveGuard, Guard, list_readers
+from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.model_source import read_model
-from lockgate.guard.stream import open_guarded_stream
+from lockgate.guard.stream import list_readers, open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedBackend, ScriptedDetector, find_word
 
 CHAT_REQUEST = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"q"}]}'

@@ -12,9 +12,9 @@ from lockgate.gate.lanes import Lane, LanePlan
 from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame
-from lockgate.guard.detectors import ActiveGuard, Guard, list_readers
+from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.policy import Meter
-from lockgate.guard.stream import open_guarded_stream
+from lockgate.guard.stream import list_readers, open_guarded_stream
 from lockgate.interfaces import Chunker
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 

@@ -20,8 +20,8 @@ from lockgate.errors import (
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
-from lockgate.guard.detectors import ActiveGuard, Guard, Rules, choose, list_readers
-from lockgate.guard.stream import detect_contents, open_guarded_stream
+from lockgate.guard.detectors import ActiveGuard, Guard, Rules, choose
+from lockgate.guard.stream import detect_contents, list_readers, open_guarded_stream
 from lockgate.interfaces import Chunker, Detector
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 from tests.guard.early_parts import Gated

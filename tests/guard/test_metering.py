@@ -12,9 +12,9 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Outcome, Part
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse, list_readers, review_all
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse, review_all
 from lockgate.guard.policy import Meter
-from lockgate.guard.stream import detect_contents, open_guarded_stream
+from lockgate.guard.stream import detect_contents, list_readers, open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 from tests.rag.questions import guard, word_guard
 

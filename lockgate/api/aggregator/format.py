@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from lockgate.api.guardrails.format import ContentDetection, DetectorMap, from_detections
-from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, refuse_typos, warn
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, warn
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, describe_failure
+from lockgate.api.shapes import refuse_typos
 from lockgate.backends.endpoints import Endpoint
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.receipts import FrameChain

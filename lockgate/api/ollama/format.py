@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from lockgate.api.openai.answer_types import Reported
-from lockgate.api.openai.format import encode, refuse_typos
+from lockgate.api.openai.format import encode
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
@@ -27,7 +27,7 @@ from lockgate.api.openai.turn_fields import (
     read_prompt,
 )
 from lockgate.api.receipts import NO_ACCOUNT
-from lockgate.api.shapes import Shape
+from lockgate.api.shapes import Shape, refuse_typos
 from lockgate.errors import InvalidRequest
 
 LATEST = ":latest"  # what clients add to a name that has no version

@@ -7,7 +7,6 @@ in openai_answers and openai_events. Knows no rule beyond shape.
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -15,8 +14,8 @@ import msgspec
 
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks
 from lockgate.api.openai.answer_types import ClientError, ClientFault
-from lockgate.api.shapes import Shape
-from lockgate.errors import InvalidField, InvalidRequest
+from lockgate.api.shapes import Shape, refuse_typos
+from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Conversation, Detection
 
 INPUT_WARNING = (
@@ -196,15 +195,6 @@ def _is_tool(tool: Any) -> bool:
         return False
     parts = [tool.get("function"), tool.get("custom")]
     return any(isinstance(part, dict) and isinstance(part.get("name"), str) for part in parts)
-
-
-def refuse_typos(body: Iterable[str]) -> None:
-    """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
-    for key in body:
-        if key in ("policy", "guardrail_config"):
-            raise InvalidField(key, f"unknown field `{key}`; detectors and policies are named in `detectors`")
-        if key != "detectors" and key[:1] in "dD" and get_close_matches(key.lower(), ("detectors",), cutoff=0.8):
-            raise InvalidField(key, f"unknown field `{key}`; did you mean `detectors`?")
 
 
 def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import msgspec
 
 from lockgate.api.guardrails.format import MaskList
 from lockgate.api.openai.events import DONE
-from lockgate.api.openai.format import DetectorsOrPolicy, encode, encode_event, refuse_typos
+from lockgate.api.openai.format import DetectorsOrPolicy, encode, encode_event
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
@@ -22,7 +22,7 @@ from lockgate.api.openai.turn_fields import (
     read_prompt,
 )
 from lockgate.api.receipts import NO_ACCOUNT
-from lockgate.api.shapes import Shape
+from lockgate.api.shapes import Shape, refuse_typos
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
 
