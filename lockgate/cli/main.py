@@ -42,17 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 130
     except Exception as error:  # noqa: BLE001 - the last place to speak
         code = EXIT_FAILED
-        if _is_about_output(error):  # the reader of our output has gone
+        others = error.split(BrokenPipeError)[1] if isinstance(error, ExceptionGroup) else error
+        if others is None or isinstance(others, BrokenPipeError):  # the reader of our output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             traceback.print_exc()
     sys.exit(code)
-
-
-def _is_about_output(error: Exception) -> bool:
-    if isinstance(error, ExceptionGroup):
-        return error.split(BrokenPipeError)[1] is None
-    return isinstance(error, BrokenPipeError)
 
 
 def build_parser() -> argparse.ArgumentParser:

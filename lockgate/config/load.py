@@ -205,25 +205,20 @@ def _build_listeners(draft: Draft, server: ServerSettings, has_agents: bool) -> 
 
 
 def _read_callers(draft: Draft) -> MappingProxyType[str, CallerSettings | None]:
-    """The callers by name, in the order of the file."""
-    entries = draft.take_map(draft.tree.get("callers"), ("callers",))
+    """The callers by name, in the order of the file; a faulty one is None."""
+    callers: dict[str, CallerSettings | None] = {}
     holders: dict[Secret, str] = {}
-    return MappingProxyType({name: _read_caller(draft, name, raw, holders) for name, raw in entries.items()})
-
-
-def _read_caller(draft: Draft, name: str, value: object, holders: dict[Secret, str]) -> CallerSettings | None:
-    path = ("callers", name)
-    if not name:
-        draft.blame(path, "a caller needs a name")
-    found = read_fields(draft, CallerSettings, draft.take_map(value, path), path)
-    key = read_secret(draft, found["key_env"], (*path, "key_env"), "key") if "key_env" in found else None
-    if key is None:
-        return None
-    holder = holders.setdefault(key, name)
-    if holder != name:
-        draft.blame((*path, "key_env"), f"has the same key as `{holder}`")
-    caller: CallerSettings | None = build(CallerSettings, {**found, "name": name, "key": key})
-    return caller
+    for name, value in draft.take_map(draft.tree.get("callers"), ("callers",)).items():
+        path = ("callers", name)
+        if not name:
+            draft.blame(path, "a caller needs a name")
+        found = read_fields(draft, CallerSettings, draft.take_map(value, path), path)
+        key = read_secret(draft, found["key_env"], (*path, "key_env"), "key") if "key_env" in found else None
+        holder = holders.setdefault(key, name) if key is not None else name
+        if holder != name:
+            draft.blame((*path, "key_env"), f"has the same key as `{holder}`")
+        callers[name] = build(CallerSettings, {**found, "name": name, "key": key}) if key is not None else None
+    return MappingProxyType(callers)
 
 
 def _resolve_otlp(draft: Draft, otlp: OtlpSettings) -> OtlpSettings:

@@ -130,17 +130,13 @@ def _build_scalar(node: ScalarNode) -> str | int | float | bool | None:
         case "bool":
             return text.lower() == "true"
         case "int":
-            return _read_number(node, _parse_int)
+            base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+            return _read_number(node, lambda digits: int(digits[2:] if base != 10 else digits, base))
         case "float":
             return _read_number(
                 node, lambda digits: float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
             )
     raise BadYaml(f"tag `{node.tag}` is not supported{_place(node.start_mark)}")
-
-
-def _parse_int(text: str) -> int:
-    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
-    return int(text[2:] if base != 10 else text, base)
 
 
 def _read_number(node: ScalarNode, parse: Any) -> int | float:
