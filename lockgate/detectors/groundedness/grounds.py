@@ -47,6 +47,7 @@ _COMPOUND = 0.7
 _CERTAIN = 0.9  # how unsupported an assertion is whose number or name occurs nowhere
 _CONTRADICTED = 0.8
 _SLACK = 0.1  # how much less support a sentence may give that contradicts nothing
+_ROUNDING = 1e-9  # sums of floats that should be equal differ by less
 _MIN_OVERLAP = 0.5  # of two clauses whose denials are compared
 _CLAUSE_FIGURE, _CLAUSE_DAY = 3.0, 2.0  # what they weigh when the clause is sought that an assertion speaks of
 _LACK_WORDS, _LACK_SCORE = 3, 0.6
@@ -296,7 +297,7 @@ class Grounds:
 def _choose(matches: Sequence[_Match]) -> _Match:
     """The sentence that supports most; one that contradicts nothing is preferred if it is nearly as good."""
     best = max(matches, key=lambda match: match.support)
-    at_peace = [match for match in matches if not match.conflicts and match.support >= best.support - _SLACK]
+    at_peace = [match for match in matches if not match.conflicts and match.support > best.support - _SLACK - _ROUNDING]
     return max(at_peace, key=lambda match: match.support, default=best)
 
 
