@@ -51,7 +51,7 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
 }
-_NOT_TAKEN = ("name", "refusal", "audio", "function_call", "tool_call_id")  # of a message
+_NOT_TAKEN = ("refusal", "audio", "function_call", "tool_call_id")  # of a message
 _ONE_ANSWER = "ask once for each answer"
 _NAME_POLICY = "name a policy with a configured model, as `<model>@<policy>`"
 _ADVICE: Mapping[str, str] = {
@@ -72,7 +72,6 @@ class AgentMessage(msgspec.Struct):
     content: AgentContent | None = None
     images: list[Any] | None = None
     tool_calls: list[Any] | None = None
-    name: str | None = None
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None
