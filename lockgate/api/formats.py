@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats: the readers and writers of requests and answers that a compatibility mode may replace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,9 @@ from lockgate.api.guardrails.format import encode_line
 from lockgate.api.guardrails.generation_format import CLASSIFICATION, TextEvents
 from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import Asked, read_chat_completion, read_text_completion
-from lockgate.api.openai.whole_answer import Dialect, WholeAnswer, build_blocked
+from lockgate.api.openai.whole_answer import WholeAnswer
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
-from lockgate.gate.values import Detection
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +25,4 @@ class Formats:
     read_text: Callable[[bytes], Asked] = read_text_completion
     whole_answer: type[WholeAnswer] = WholeAnswer
     event_writer: type[EventWriter] = EventWriter
-    build_blocked: Callable[[Dialect, Asked, Sequence[Detection], int], dict[str, Any]] = build_blocked
     relays: bool = True  # messages of a stream that nothing reads leave as the bytes that they were

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of every endpoint that generates, from a checked request to its last byte.
+"""The path of every endpoint that generates, from a guarded request to the last byte of its answer.
 
-Chooses detectors by request and policy, carries the answer through the pipeline, lets the policy judge each release,
-and writes what the endpoint's own words make of it. Whole answers and streams go the same way.
+`Answering` resolves the policy, runs the guarded request, and hands each event to the AnswerWriter of the endpoint's
+format. Whole answers and streams take the same path.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from lockgate.api.guardrails.format import DetectorMap, Masks
 from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
@@ -19,15 +19,15 @@ from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, check_thresholds, choose, prepare
+from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, choose, prepare
 from lockgate.guard.model_source import WithPrompt, read_model, read_whole
-from lockgate.guard.policy import Meter, Policy
+from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
     CheckedInput,
     GuardedRequest,
-    Input,
     InputBlocked,
     InputRead,
+    Prepare,
     Prepared,
     Released,
     Reviewed,
@@ -45,6 +45,7 @@ RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
 class AnswerWriter:
     """Makes frames of a backend's messages, and the bytes of the answer of their releases."""
 
+    is_stream = False
     to_frames: Callable[[dict[str, Any]], Iterable[Frame]]  # of one message
 
     def __init__(self) -> None:
@@ -68,35 +69,17 @@ class AnswerWriter:
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """Keep what reviewers found in a choice."""
 
+    def warn(self, code: str, words: str) -> dict[str, str]:
+        """A warning in the words of the format."""
+        return {"type": code, "message": words}
+
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
+        """The answer to an input that is blocked; the fallback counts where a policy blocks it."""
+        raise NotImplementedError
+
     def finish(self) -> bytes:
         """The last bytes, or the whole answer."""
         raise NotImplementedError
-
-
-class Plan(NamedTuple):
-    """The policy of one request and its account: what is collected, and what of it is reported."""
-
-    policy: Policy
-    meter: Meter
-    account: Account = NO_ACCOUNT
-
-
-class Job(NamedTuple):
-    """One request, ready to be carried out."""
-
-    backend: Backend
-    generation: Generation
-    plan: Plan
-    lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
-    border: AnswerWriter
-    is_stream: bool
-    text: str  # what is read of the prompt
-    masks: Masks
-    block: Callable[[InputBlocked, list[dict[str, str]]], bytes]
-    warn: Callable[[str, str], dict[str, str]]  # of a code and words
-    with_prompt: WithPrompt | None = None
-    slices: Sequence[Slice] = ()  # the parts of the text that are read, where the masks do not name them
-    start: Callable[[], Awaitable[None]] | None = None  # of a stream that begins with its first piece
 
 
 class Answering:
@@ -126,11 +109,6 @@ class Answering:
             raise InvalidRequest(f"policy `{name}` not found")
         return policy
 
-    def check_thresholds(self, *requested: DetectorMap) -> None:
-        """Thresholds are numbers."""
-        for one in requested:
-            check_thresholds(one)
-
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """What an endpoint allows; thresholds have been checked before."""
         status = self._endpoint_rules.unsuitable_status
@@ -148,21 +126,19 @@ class Answering:
         rules = {"input": self.rules(TEXT_CONTENTS), "output": outputs}
         return Surface(rules, lanes, refuses_input=True, trusts_chunks=self._endpoint_rules.trusts_chunks)
 
-    async def plan(
+    async def resolve(
         self,
         exchange: Exchange,
-        policy: PolicySettings,
+        policy: str | None,
         surface: Surface,
         requested: Mapping[str, DetectorMap],
         headers: Headers,
-    ) -> Plan:
-        """The detectors that request and policy name, for one request."""
+    ) -> Policy:
+        """The detectors that a request and the policy that it names ask for."""
+        found = self.find_policy(policy)
         wants_receipt = self._endpoint_rules.has_extensions and exchange.request.wants(RECEIPT_HEADER)
-        is_metered = bool(policy.name) or wants_receipt
-        resolved = await self.gateway.policies.resolve(surface, policy, requested, headers, is_metered=is_metered)
-        meter = resolved.open_meter()
-        names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
-        return Plan(resolved, meter, Account(meter.receipt, names) if meter.is_on else NO_ACCOUNT)
+        is_metered = bool(found.name) or wants_receipt
+        return await self.gateway.policies.resolve(surface, found, requested, headers, is_metered=is_metered)
 
     async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
         """The detectors of a request."""
@@ -202,32 +178,40 @@ class Answering:
             max_choices=max_choices,
         )
 
-    async def carry_out(self, exchange: Exchange, job: Job) -> None:
-        """From the prompt to the last byte."""
-        border, plan, start = job.border, job.plan, job.start
-        border.account = plan.account
+    async def answer(
+        self,
+        exchange: Exchange,
+        request: GuardedRequest,
+        writer: AnswerWriter,
+        start: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Run the request and write its answer; `start` begins a stream, with its first piece."""
+        meter = request.meter
+        if meter.is_on:
+            names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
+            writer.account = Account(meter.receipt, names)
+        request = request._replace(is_over=lambda: writer.is_blocked, is_cut=writer.is_cut, subjects=writer.subjects)
         blocked: InputBlocked | None = None
-        async with open_guarded(_build_request(job)) as events:
+        async with open_guarded(request) as events:
             async for event in events:
                 if type(event) is Released:
-                    written = border.take(*_apply(event))
+                    written = writer.take(*_apply(event))
                     if written:
                         if start is not None:
                             await start()
                             start = None
                         await exchange.reply.write(written)
                 elif isinstance(event, InputRead):
-                    border.found_in_prompt = event.input.found
+                    writer.found_in_prompt = event.input.found
                 elif isinstance(event, InputBlocked):
                     blocked = event
                 elif isinstance(event, Reviewed):
-                    border.note_reviews(event.choice, event.found)
+                    writer.note_reviews(event.choice, event.found)
         if start is not None:
             await start()
-        failures = [job.warn(*describe_failure(name, ends=ends)) for name, ends in plan.meter.excused.items()]
-        border.warnings += failures
-        body = border.finish() if blocked is None else job.block(blocked, failures)
-        if not job.is_stream:
+        writer.warnings += [writer.warn(*describe_failure(name, ends=ends)) for name, ends in meter.excused.items()]
+        body = writer.finish() if blocked is None else writer.block(blocked, request.policy.fallback)
+        if not writer.is_stream:
             await exchange.reply.answer_json(body)
             return
         if body:
@@ -235,33 +219,17 @@ class Answering:
         await exchange.reply.end()
 
 
-def _build_request(job: Job) -> GuardedRequest:
-    plan, generation, border = job.plan, job.generation, job.border
-    slices: Sequence[Slice] = ()
-    if plan.policy.input:
-        slices = job.slices or cut_masks(job.text, job.masks)
+def ask_model(backend: Backend, generation: Generation, writer: AnswerWriter, with_prompt: WithPrompt) -> Prepare:
+    """The step of a request that asks the model, with the prompt as it may go on."""
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
-        asked = generation
-        if checked.masks and job.with_prompt is not None:
-            asked = job.with_prompt(checked.text, checked.masks)
-        if job.is_stream:
-            yield Prepared(read_model(partial(job.backend.stream, asked), to_frames=border.to_frames))
+        asked = with_prompt(checked.text, checked.masks) if checked.masks else generation
+        if writer.is_stream:
+            yield Prepared(read_model(partial(backend.stream, asked), to_frames=writer.to_frames))
         else:
-            yield Prepared(read_whole(job.backend, asked, border.to_frames))
+            yield Prepared(read_whole(backend, asked, writer.to_frames))
 
-    return GuardedRequest(
-        plan.policy,
-        plan.meter,
-        Input(job.text, slices),
-        prepare,
-        job.lanes,
-        can_mask=job.with_prompt is not None,
-        count_tokens=partial(job.backend.tokenize, generation.model, job.text, generation.headers),
-        is_over=lambda: border.is_blocked,
-        is_cut=border.is_cut,
-        subjects=border.subjects,
-    )
+    return prepare
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:

@@ -16,6 +16,7 @@ from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
+from lockgate.guard.request import InputBlocked
 
 Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _UNSUITABLE_INPUT = {"id": "UNSUITABLE_INPUT", "message": INPUT_WARNING}
@@ -209,20 +210,33 @@ def to_words(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]
     ]
 
 
-def build_blocked(found: Sequence[Detection], tokens: int, fallback: str | None = None) -> dict[str, Any]:
-    """What is answered when something was found in the prompt; a policy says the fallback in the model's place."""
-    answer: dict[str, Any] = {} if fallback is None else {"generated_text": fallback, "finish_reason": FILTERED}
-    answer["token_classification_results"] = {"input": to_words(found)}
-    answer["input_token_count"] = tokens
-    answer["warnings"] = [_UNSUITABLE_INPUT]
-    return _in_order(answer)
-
-
 def _in_order(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {key: answer[key] for key in _ORDER if key in answer}
 
 
-class WholeText(AnswerWriter):
+class TextWriter(AnswerWriter):
+    """Writes answers of text by `model_id`."""
+
+    def warn(self, code: str, words: str) -> dict[str, str]:
+        """A warning with its code as its id."""
+        return {"id": code, "message": words}
+
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
+        """The answer to a prompt that is blocked; where a policy blocks it, the fallback is its text."""
+        answer: dict[str, Any] = {
+            "token_classification_results": {"input": to_words(blocked.input.found)},
+            "input_token_count": blocked.tokens,
+            "warnings": [_UNSUITABLE_INPUT, *self.warnings],
+        }
+        if not blocked.input.is_refused:
+            answer |= {"generated_text": fallback, "finish_reason": FILTERED}
+        answer = _in_order(answer)
+        self.account.add(answer)
+        answer |= self.account.tell()
+        return encode_event(answer) if self.is_stream else encode(answer)
+
+
+class WholeText(TextWriter):
     """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
 
     def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
@@ -287,9 +301,10 @@ class ReviewedText(WholeText):
         return encode(ReviewedGeneration(text, from_reviews(self._found), tokens))
 
 
-class TextEvents(AnswerWriter):
+class TextEvents(TextWriter):
     """A stream of generated text: messages as they come, or one event for each release."""
 
+    is_stream = True
     _counts_from_event = False  # spans count from the text of the event, not of the stream
 
     def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-alone detection endpoints, and those that generate text by `model_id`."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import takewhile
 
 from lockgate.api.formats import Formats
-from lockgate.api.guarded_answer import Answering, AnswerWriter, Job, Plan
+from lockgate.api.guarded_answer import Answering, AnswerWriter, ask_model, cut_masks
 from lockgate.api.guardrails import generation_format as wire
 from lockgate.api.guardrails.format import (
     CONTENT_LINE,
@@ -20,7 +20,7 @@ from lockgate.api.guardrails.format import (
     encode_error,
     encode_reviews,
 )
-from lockgate.api.openai.format import encode, encode_event, read_chat
+from lockgate.api.openai.format import read_chat
 from lockgate.api.shapes import decode
 from lockgate.config.endpoint_rules import NDJSON
 from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
@@ -38,9 +38,11 @@ from lockgate.gate.values import (
     Generation,
     Subject,
 )
+from lockgate.gate.verdicts import Mask
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import review_all
-from lockgate.guard.request import InputBlocked
+from lockgate.guard.detectors import check_thresholds, review_all
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import GuardedRequest, Input
 from lockgate.guard.stream import Source, detect_contents, open_guarded_stream
 from lockgate.interfaces import Backend
 from lockgate.policy_resolver import Surface
@@ -70,7 +72,7 @@ class GuardrailsRoutes:
         request = await decode(body, CONTENT_REQUEST.decode)
         _require(content=request.content, detectors=request.detectors)
         answering = self._answering
-        answering.check_thresholds(request.detectors)
+        check_thresholds(request.detectors)
         rules = answering.rules(TEXT_CONTENTS)
         chosen = await answering.choose(request.detectors, rules, answering.headers(exchange))
         trusts_chunks = self._rules.trusts_chunks
@@ -103,7 +105,7 @@ class GuardrailsRoutes:
 
     async def _review(self, exchange: Exchange, detectors: DetectorMap, kind: str, subject: Subject) -> None:
         answering = self._answering
-        answering.check_thresholds(detectors)
+        check_thresholds(detectors)
         chosen = await answering.choose(detectors, answering.rules(kind), answering.headers(exchange))
         found = await review_all(chosen.reviews, subject, self._max_open)
         count_detections(found)
@@ -118,7 +120,7 @@ class GuardrailsRoutes:
             first = await _read_first(lines)
             detectors = first[0].detectors or {}
             if self._rules.checks_thresholds_first:
-                self._answering.check_thresholds(detectors)
+                check_thresholds(detectors)
             passed = self._answering.headers(exchange)
             guards = (await self._answering.choose(detectors, self._stream_rules, passed)).contents
             plan = self._answering.lanes(guards, is_stream=True, strategy=Strategy.MAX_PROCESSED_INDEX)
@@ -156,15 +158,14 @@ class GenerationRoutes:
 
     async def generate(self, exchange: Exchange) -> None:
         """POST generation-detection."""
-        answering = self._answering
-        raw = await exchange.request.read_json(answering.limits.body_bytes)
+        raw = await exchange.request.read_json(self._answering.limits.body_bytes)
         request = await decode(raw, wire.GENERATION_DETECTION.decode)
         _require(model_id=request.model_id, prompt=request.prompt, detectors=request.detectors)
-        answering.check_thresholds(request.detectors)
+        check_thresholds(request.detectors)
         params = wire.read_params(request.text_gen_parameters)
         wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
-        plan = await self._plan(exchange, wanted, self._generated)
-        await self._carry_out(exchange, wanted, plan, wire.ReviewedText(wanted), is_stream=False)
+        policy = await self._resolve(exchange, wanted, self._generated)
+        await self._answer(exchange, wanted, policy, wire.ReviewedText(wanted))
 
     async def _read(self, exchange: Exchange) -> wire.Wanted:
         raw = await exchange.request.read_json(self._answering.limits.body_bytes)
@@ -175,48 +176,37 @@ class GenerationRoutes:
         size = len(wanted.text.encode())
         if any(not start < end <= size for start, end in wanted.masks):
             raise InvalidRequest("invalid masks")
-        self._answering.check_thresholds(wanted.input, wanted.output)
-        plan = await self._plan(exchange, wanted, self._streams if is_stream else self._texts)
-        writer: AnswerWriter = wire.WholeText(wanted, hides=plan.policy.hides)
+        check_thresholds(wanted.input)
+        check_thresholds(wanted.output)
+        policy = await self._resolve(exchange, wanted, self._streams if is_stream else self._texts)
+        writer: AnswerWriter = wire.WholeText(wanted, hides=policy.hides)
         if is_stream:
-            is_guarded = bool(plan.policy.output) and not plan.policy.is_shadow
-            writer = self._formats.text_events(is_guarded=is_guarded, hides=plan.policy.hides)
-        await self._carry_out(exchange, wanted, plan, writer, is_stream=is_stream)
+            is_guarded = bool(policy.output) and not policy.is_shadow
+            writer = self._formats.text_events(is_guarded=is_guarded, hides=policy.hides)
+        await self._answer(exchange, wanted, policy, writer)
 
-    async def _plan(self, exchange: Exchange, wanted: wire.Wanted, surface: Surface) -> Plan:
-        answering = self._answering
-        policy, requested = answering.find_policy(wanted.policy), {"input": wanted.input, "output": wanted.output}
-        return await answering.plan(exchange, policy, surface, requested, answering.headers(exchange))
+    async def _resolve(self, exchange: Exchange, wanted: wire.Wanted, surface: Surface) -> Policy:
+        requested = {"input": wanted.input, "output": wanted.output}
+        headers = self._answering.headers(exchange)
+        return await self._answering.resolve(exchange, wanted.policy, surface, requested, headers)
 
-    async def _carry_out(
-        self, exchange: Exchange, wanted: wire.Wanted, plan: Plan, writer: AnswerWriter, *, is_stream: bool
-    ) -> None:
-        answering, strategy = self._answering, Strategy.MAX_PROCESSED_INDEX
+    async def _answer(self, exchange: Exchange, wanted: wire.Wanted, policy: Policy, writer: AnswerWriter) -> None:
+        answering, backend, strategy = self._answering, self._backend, Strategy.MAX_PROCESSED_INDEX
         body = {"text": wanted.text, "params": wanted.params}
         generation = Generation(wanted.model, body, answering.headers(exchange))
-        job = Job(
-            self._backend,
-            generation,
-            plan,
-            partial(answering.lanes, is_stream=is_stream, strategy=strategy, feeds_empty=True),
-            writer,
-            is_stream,
-            wanted.text,
-            wanted.masks,
-            block=lambda blocked, warnings: _block(plan, blocked, warnings, is_stream=is_stream),
-            warn=lambda code, words: {"id": code, "message": words},
-            with_prompt=lambda masked, _: generation._replace(body=body | {"text": masked}),
+
+        def with_prompt(masked: str, _: Sequence[Mask]) -> Generation:
+            return generation._replace(body=body | {"text": masked})
+
+        request = GuardedRequest(
+            policy,
+            policy.open_meter(),
+            Input(wanted.text, cut_masks(wanted.text, wanted.masks) if policy.input else ()),
+            ask_model(backend, generation, writer, with_prompt),
+            partial(answering.lanes, is_stream=writer.is_stream, strategy=strategy, feeds_empty=True),
+            count_tokens=partial(backend.tokenize, wanted.model, wanted.text, generation.headers),
         )
-        await answering.carry_out(exchange, job)
-
-
-def _block(plan: Plan, blocked: InputBlocked, warnings: list[dict[str, str]], *, is_stream: bool) -> bytes:
-    fallback = None if blocked.input.is_refused else plan.policy.fallback
-    answer = wire.build_blocked(blocked.input.found, blocked.tokens, fallback)
-    answer["warnings"] += warnings
-    plan.account.add(answer)
-    answer |= plan.account.tell()
-    return encode_event(answer) if is_stream else encode(answer)
+        await answering.answer(exchange, request, writer)
 
 
 def _require(**fields: object) -> None:

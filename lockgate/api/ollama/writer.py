@@ -18,11 +18,11 @@ from lockgate.guard.request import InputBlocked
 class OllamaWriter(AnswerWriter):
     """Writes the first choice of an answer: its text as it is released, and at its end what was found."""
 
-    def __init__(self, scribe: Scribe, asked: Asked, fallback: str) -> None:
+    def __init__(self, scribe: Scribe, asked: Asked) -> None:
         super().__init__()
         self._scribe = scribe
         self._asked = asked
-        self._fallback = fallback
+        self.is_stream = asked.is_stream
         self._count = 0
         self._pieces: list[str] = []  # of a whole answer
         self._found: list[Detection] = []
@@ -62,24 +62,24 @@ class OllamaWriter(AnswerWriter):
             *([UNSUITABLE_OUTPUT] if self._found else []),
             *self.warnings,
         ]
-        if self._asked.is_stream:
+        if self.is_stream:
             return begun + scribe.finish(end=self._end, usage=self._usage)
         return scribe.write_whole("".join(self._pieces), end=self._end, usage=self._usage)
 
-    def block(self, blocked: InputBlocked, warnings: list[dict[str, str]]) -> bytes:
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
         """The answer to a prompt that is blocked: the fallback."""
         self.found_in_prompt, self._end = blocked.input.found, FILTERED
-        return self._say(self._fallback) + self.finish()
+        return self._say(fallback) + self.finish()
 
     def _say(self, text: str) -> bytes:
-        if not self._asked.is_stream:
+        if not self.is_stream:
             self._pieces.append(text)
             return b""
         return self._begin() + self._scribe.add(text) if text else b""
 
     def _begin(self) -> bytes:
         """What comes before the first piece of a stream, once."""
-        if self._has_begun or not self._asked.is_stream:
+        if self._has_begun or not self.is_stream:
             return b""
         self._scribe.account, self._has_begun = self.account, True
         return self._scribe.begin()

@@ -29,11 +29,12 @@ from lockgate.api.openai.format import (
 )
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
-from lockgate.api.openai.whole_answer import FILTERED, Dialect, input_entries
+from lockgate.api.openai.whole_answer import FILTERED, Dialect, build_blocked, input_entries
 from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
+from lockgate.guard.request import InputBlocked
 
 DONE = b"data: [DONE]\n\n"
 _OPEN_KEYS = frozenset({*EVENT_KEYS, "detections", "warnings"})  # of an event where text is hidden
@@ -48,6 +49,7 @@ class EventWriter(AnswerWriter):
     place behind the text before it, and what a message has besides text leaves once, with its last character.
     """
 
+    is_stream = True
     _reader_type: type[StreamReader] = StreamReader
     _repeats_usage = False  # in the last event, where it has left with its message
 
@@ -113,6 +115,13 @@ class EventWriter(AnswerWriter):
     def finish(self) -> bytes:
         """The end of the stream."""
         return self._encode_last(self._build_last())
+
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
+        """The answer to a prompt that is blocked: one event."""
+        answer = build_blocked(self._dialect, self._asked, blocked, fallback)
+        answer["warnings"] += self.warnings
+        self.account.add(answer)
+        return encode_event(answer | self.account.tell()) + DONE
 
     def _encode_last(self, events: list[dict[str, Any]]) -> bytes:
         """The last events; the very last one has the receipt."""

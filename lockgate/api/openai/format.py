@@ -124,7 +124,8 @@ class Asked(NamedTuple):
     output: DetectorMap
     policy: str | None = None
     masks: Masks = ()
-    read: Sequence[tuple[int, int, int]] = ()  # under a policy: messages that are read, each with start and end
+    text: str = ""  # of the prompt, as detectors read it
+    read: Sequence[tuple[int, int, int]] = ()  # under a policy: messages that are read, each with its place in `text`
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:

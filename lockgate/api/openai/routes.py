@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.api.formats import Formats
-from lockgate.api.guarded_answer import Answering, Job, Plan
+from lockgate.api.guarded_answer import Answering, AnswerWriter, ask_model, cut_masks
 from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai import format as wire
 from lockgate.api.openai.configured_model import ConfiguredModel, configure
 from lockgate.api.openai.events import DONE, EventWriter
-from lockgate.api.openai.format import encode_event
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.turn_fields import UNBUFFERED, Scribe, Wanted, refusing_plainly, start_events
-from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer, build_refused
+from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import MAX_CHOICES
@@ -26,9 +25,11 @@ from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Gene
 from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import check_thresholds
-from lockgate.guard.request import InputBlocked
+from lockgate.guard.policy import Policy
+from lockgate.guard.request import GuardedRequest, Input
 from lockgate.guard.stream import Slice
 from lockgate.interfaces import Backend, RelayBackend
+from lockgate.policy_resolver import Surface
 from lockgate.server.exchange import Exchange
 
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
@@ -77,18 +78,34 @@ class OpenAIRoutes:
 
     async def complete(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: Target | None = None) -> None:
         """Answer a body; `target` is the configured model that it names, if it names one."""
-        if target is None:
-            read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
-            asked = self._settle_policy(exchange, await decode(raw, read))
-            job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), self._backend)
-            if job.is_stream and self._relay is not None and not (job.plan.policy.is_on or job.plan.meter.is_on):
-                await relay(exchange, self._relay.relay(job.generation))
-                return
-        else:
-            with refusing_plainly():
-                asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
-                job = await self._prepare(exchange, dialect, self._find_input(dialect, asked), target.backend)
-        await self._answering.carry_out(exchange, job)
+        if target is not None:
+            await self._complete_configured(exchange, dialect, raw, target)
+            return
+        read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
+        asked = self._find_input(dialect, self._settle_policy(exchange, await decode(raw, read)))
+        self._check_thresholds(asked)
+        if asked.is_stream:
+            await exchange.reply.start_events(done=DONE)
+        generation = self._build_generation(exchange, dialect, asked)
+        policy = await self._resolve(exchange, dialect, asked, generation)
+        if asked.is_stream and self._relay is not None and not (policy.is_on or policy.name):
+            await relay(exchange, self._relay.relay(generation))
+            return
+        writer = self._build_writer(dialect, asked, policy)
+        request = self._build_request(dialect, asked, policy, self._backend, generation, writer)
+        await self._answering.answer(exchange, request, writer)
+
+    async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: Target) -> None:
+        with refusing_plainly():
+            asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
+            asked = self._find_input(dialect, asked)
+            self._check_thresholds(asked)
+            generation = self._build_generation(exchange, dialect, asked)
+            policy = await self._resolve(exchange, dialect, asked, generation)
+        writer = self._build_writer(dialect, asked, policy)
+        request = self._build_request(dialect, asked, policy, target.backend, generation, writer)
+        begin = partial(start_events, exchange) if asked.is_stream else None
+        await self._answering.answer(exchange, request, writer, begin)
 
     async def answer_text(
         self, exchange: Exchange, wanted: Wanted, target: Target, scribe: Scribe, start: Start
@@ -100,11 +117,13 @@ class OpenAIRoutes:
             body["stream_options"] = {"include_usage": True}
         with refusing_plainly():
             asked = self._aim(exchange, wire.Asked(wanted.model, body, wanted.is_stream, {}, {}), target)
-            asked, text = self._find_input(CHATS, asked)
-            job = await self._prepare(exchange, CHATS, (asked, text), target.backend, is_text_only=True)
-        writer = OllamaWriter(scribe, asked, job.plan.policy.fallback)
+            asked = self._find_input(CHATS, asked)
+            generation = self._build_generation(exchange, CHATS, asked)
+            policy = await self._resolve(exchange, CHATS, asked, generation, self._only_contents)
+        writer = OllamaWriter(scribe, asked)
+        request = self._build_request(CHATS, asked, policy, target.backend, generation, writer)
         begin = partial(start, exchange) if asked.is_stream else None
-        await self._answering.carry_out(exchange, job._replace(border=writer, block=writer.block, start=begin))
+        await self._answering.answer(exchange, request, writer, begin)
 
     def _aim(self, exchange: Exchange, asked: wire.Asked, target: Target) -> wire.Asked:
         """The request under the policy that it names, else that of its model."""
@@ -115,8 +134,8 @@ class OpenAIRoutes:
         named = asked.policy or target.policy
         return asked._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
 
-    def _find_input(self, dialect: Dialect, asked: wire.Asked) -> tuple[wire.Asked, str]:
-        """What is read of the prompt, and the request that says where it stands; raises InvalidRequest."""
+    def _find_input(self, dialect: Dialect, asked: wire.Asked) -> wire.Asked:
+        """The request with the text of its prompt that is read, and where that stands; raises InvalidRequest."""
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(asked.policy)
@@ -126,16 +145,16 @@ class OpenAIRoutes:
                 raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
             if any(start > end for start, end in asked.masks):
                 raise InvalidRequest("invalid masks")
-            return asked, asked.prompt
+            return asked._replace(text=asked.prompt)
         if not asked.messages:
             raise InvalidRequest("`messages` must not be empty")
         if not has_input:
-            return asked, ""
+            return asked
         check_last_content(asked.messages, allows_parts=bool(policy.name))
         if not policy.name:
-            return asked, text_of(asked.messages[-1])
+            return asked._replace(text=text_of(asked.messages[-1]))
         text, read = join_texts(asked.messages)
-        return asked._replace(read=read), text
+        return asked._replace(text=text, read=read)
 
     def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
         """The request with its policy.
@@ -152,64 +171,62 @@ class OpenAIRoutes:
             default = None  # what a request wants read itself is not put into shadow by somebody else
         return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
 
-    async def _prepare(
-        self,
-        exchange: Exchange,
-        dialect: Dialect,
-        read: tuple[wire.Asked, str],
-        backend: Backend,
-        *,
-        is_text_only: bool = False,
-    ) -> Job:
-        """The request, ready to be carried out. A stream of the proxied server begins at once.
-
-        `is_text_only`: of an answer nothing but its content leaves.
-        """
-        answering, is_proxied = self._answering, backend is self._backend
-        asked, text = read
+    def _check_thresholds(self, asked: wire.Asked) -> None:
+        """Thresholds are numbers; one that is none must be refused before a stream begins."""
         if self._rules.checks_thresholds_first:
             for own in (asked.input, asked.output):
                 if own:
                     check_thresholds(own)
-        if asked.is_stream and is_proxied:
-            await exchange.reply.start_events(done=DONE)
-        headers = answering.headers(exchange)
-        surface = self._chats if dialect is CHATS else self._texts
-        plan = await answering.plan(
-            exchange,
-            answering.find_policy(asked.policy),
-            self._only_contents if is_text_only else surface,
-            {"input": asked.input, "output": asked.output},
-            headers,
-        )
-        if plan.policy.input and dialect is CHATS:
+
+    def _build_generation(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Generation:
+        return Generation(asked.model, asked.body, self._answering.headers(exchange), dialect.kind)
+
+    async def _resolve(
+        self,
+        exchange: Exchange,
+        dialect: Dialect,
+        asked: wire.Asked,
+        generation: Generation,
+        surface: Surface | None = None,
+    ) -> Policy:
+        """The policy of a request; `surface` is that of the dialect unless another one is given."""
+        surface = surface or (self._chats if dialect is CHATS else self._texts)
+        requested = {"input": asked.input, "output": asked.output}
+        policy = await self._answering.resolve(exchange, asked.policy, surface, requested, generation.headers)
+        if policy.input and dialect is CHATS:
             check_last_role(asked.messages)
-        generation = Generation(asked.model, asked.body, headers, dialect.kind)
-        return Job(
-            backend,
-            generation,
-            plan,
-            partial(
-                answering.lanes,
-                is_stream=asked.is_stream,
-                strategy=Strategy.FRONTIER,
-                reads_empty=dialect is TEXTS and not plan.policy.name,
-                max_choices=_MAX_LANES if plan.policy.name else MAX_CHOICES,
-            ),
-            self._border(dialect, asked, plan),
-            asked.is_stream,
-            text,
-            asked.masks,
-            block=lambda blocked, warnings: self._block(dialect, asked, plan, blocked, warnings),
-            warn=wire.warn,
-            with_prompt=lambda masked, masks: generation._replace(body=_with_prompt(asked, text, masked, masks)),
-            slices=[Slice(start, text[start:end]) for _, start, end in asked.read],
-            start=None if is_proxied or not asked.is_stream else partial(start_events, exchange),
+        return policy
+
+    def _build_request(
+        self,
+        dialect: Dialect,
+        asked: wire.Asked,
+        policy: Policy,
+        backend: Backend,
+        generation: Generation,
+        writer: AnswerWriter,
+    ) -> GuardedRequest:
+        slices: Sequence[Slice] = ()
+        if policy.input:
+            slices = [Slice(start, asked.text[start:end]) for _, start, end in asked.read]
+            slices = slices or cut_masks(asked.text, asked.masks)
+        lanes = partial(
+            self._answering.lanes,
+            is_stream=asked.is_stream,
+            strategy=Strategy.FRONTIER,
+            reads_empty=dialect is TEXTS and not policy.name,
+            max_choices=_MAX_LANES if policy.name else MAX_CHOICES,
+        )
+        return GuardedRequest(
+            policy,
+            policy.open_meter(),
+            Input(asked.text, slices),
+            ask_model(backend, generation, writer, partial(_with_prompt, asked, generation)),
+            lanes,
+            count_tokens=partial(backend.tokenize, asked.model, asked.text, generation.headers),
         )
 
-    def _border(self, dialect: Dialect, asked: wire.Asked, plan: Plan) -> WholeAnswer | EventWriter:
-        policy = plan.policy
-        has_reviews = bool(policy.reviews)
+    def _build_writer(self, dialect: Dialect, asked: wire.Asked, policy: Policy) -> WholeAnswer | EventWriter:
         lanes = frozenset(policy.lanes) if policy.name else None
         if not asked.is_stream:
             return self._formats.whole_answer(
@@ -221,7 +238,7 @@ class OpenAIRoutes:
             )
         options = StreamOptions(
             policy.trailing,
-            has_reviews,
+            bool(policy.reviews),
             policy.hides,
             policy.fallback,
             self._answering.limits.max_held_chars,
@@ -230,24 +247,6 @@ class OpenAIRoutes:
             is_shadow=policy.is_shadow,
         )
         return self._formats.event_writer(dialect, asked, options)
-
-    def _block(
-        self,
-        dialect: Dialect,
-        asked: wire.Asked,
-        plan: Plan,
-        blocked: InputBlocked,
-        warnings: list[dict[str, str]],
-    ) -> bytes:
-        found = blocked.input.found
-        if blocked.input.is_refused:
-            answer = self._formats.build_blocked(dialect, asked, found, blocked.tokens)
-        else:
-            answer = build_refused(dialect, asked, found, plan.policy.fallback)
-        answer["warnings"] += warnings
-        plan.account.add(answer)
-        answer |= plan.account.tell()
-        return encode_event(answer) + DONE if asked.is_stream else wire.encode(answer)
 
 
 async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], None]) -> None:
@@ -264,15 +263,15 @@ async def start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
-def _with_prompt(asked: wire.Asked, text: str, masked: str, masks: Sequence[Mask]) -> dict[str, object]:
-    """The body that goes upstream, with what may go on in place of the text that was read."""
+def _with_prompt(asked: wire.Asked, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
+    """The request to the model, with what may go on in place of the text that was read."""
     if "messages" not in asked.body:
-        return asked.body | {"prompt": masked}
+        return generation._replace(body=asked.body | {"prompt": masked})
     messages = list(asked.messages)
     if not asked.read:
-        return asked.body | {"messages": [*messages[:-1], with_text(messages[-1], masked)]}
+        messages[-1] = with_text(messages[-1], masked)
     for at, start, end in asked.read:
-        part = mask_part(start, text[start:end], masks)
-        if part != text[start:end]:
+        part = mask_part(start, asked.text[start:end], masks)
+        if part != asked.text[start:end]:
             messages[at] = with_text(messages[at], part)
-    return asked.body | {"messages": messages}
+    return generation._replace(body=asked.body | {"messages": messages})

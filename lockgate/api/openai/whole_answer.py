@@ -33,6 +33,7 @@ from lockgate.gate.receipts import Part
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
+from lockgate.guard.request import InputBlocked
 
 FILTERED = "content_filter"
 _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
@@ -253,6 +254,16 @@ class WholeAnswer(AnswerWriter):
         self.account.add(answer)
         return encode(answer | self.account.tell())
 
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
+        """The answer to a prompt that is blocked."""
+        answer = self._build_blocked(blocked, fallback)
+        answer["warnings"] += self.warnings
+        self.account.add(answer)
+        return encode(answer | self.account.tell())
+
+    def _build_blocked(self, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+        return build_blocked(self._dialect, self._asked, blocked, fallback)
+
     def _build_answer(self) -> dict[str, Any]:
         """The upstream answer as it may leave, without findings."""
         message = self._message
@@ -297,30 +308,28 @@ def _is_ours(choice: Mapping[str, Any]) -> bool:
     return not isinstance(message, dict) or is_read(message.get("role"))
 
 
-def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
-    """What is answered when something was found in the prompt, whole or as the one event of a stream."""
+def build_blocked(dialect: Dialect, asked: Asked, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+    """The answer to a prompt that is blocked, whole or as the one event of a stream.
+
+    Where a policy blocks it, the fallback stands there as if it came from the model.
+    """
+    choices: list[dict[str, Any]] = []
+    if not blocked.input.is_refused:
+        said = dialect.say(fallback, "delta" if asked.is_stream else "message")
+        choices = [{"index": 0, **said, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}]
     answer: dict[str, Any] = {
         "id": uuid.uuid4().hex,
         "object": dialect.chunk_object if asked.is_stream else dialect.whole_object,
         "created": int(time.time()),
         "model": asked.model,
-        "choices": [],
-        "usage": {"prompt_tokens": tokens, "total_tokens": 0, "completion_tokens": 0},
+        "choices": choices,
+        "usage": {"prompt_tokens": blocked.tokens, "total_tokens": 0, "completion_tokens": 0},
     }
     if not asked.is_stream:
         for key in dialect.last_keys:
             answer.setdefault(key, None)
-    answer["detections"] = {"input": input_entries(asked, found)}
+    answer["detections"] = {"input": input_entries(asked, blocked.input.found)}
     answer["warnings"] = [UNSUITABLE_INPUT]
-    return answer
-
-
-def build_refused(dialect: Dialect, asked: Asked, found: Sequence[Detection], fallback: str) -> dict[str, Any]:
-    """What is answered when a policy blocks the prompt: the fallback, as if it came from the model."""
-    answer = build_blocked(dialect, asked, found, 0)
-    said = dialect.say(fallback, "delta" if asked.is_stream else "message")
-    choice = {"index": 0, **said, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}
-    answer["choices"] = [choice]
     return answer
 
 

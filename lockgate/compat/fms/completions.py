@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lockgate.api.openai import whole_answer as openai_answers
 from lockgate.api.openai.deltas import EVENT_KEYS, REASONING_KEYS, has_finish
 from lockgate.api.openai.events import EventWriter, Messages
 from lockgate.api.openai.format import Asked, to_results
@@ -19,6 +18,7 @@ from lockgate.errors import HeldTooMuch
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame
 from lockgate.gate.verdicts import Verdict
+from lockgate.guard.request import InputBlocked
 
 _USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
 _SPOKEN_KEYS = ("index", "delta", "text")
@@ -64,13 +64,12 @@ class FmsWholeAnswer(WholeAnswer):
             answer["usage"] = {key: usage[key] for key in _USAGE_KEYS if key in usage} | usage
         return answer
 
-
-def build_blocked(dialect: Dialect, asked: Asked, found: Sequence[Detection], tokens: int) -> dict[str, Any]:
-    """The answer to a prompt in which something was found: a whole chat does not name its object."""
-    answer = openai_answers.build_blocked(dialect, asked, found, tokens)
-    if dialect.is_chat and not asked.is_stream:
-        answer["object"] = ""
-    return answer
+    def _build_blocked(self, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+        """The answer to a prompt in which something was found: that to a chat does not name its object."""
+        answer = super()._build_blocked(blocked, fallback)
+        if self._is_chat:
+            answer["object"] = ""
+        return answer
 
 
 class FmsStreamReader(StreamReader):

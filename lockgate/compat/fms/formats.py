@@ -12,7 +12,7 @@ from lockgate.api.guardrails.format import DetectorMap, MaskList, encode_line
 from lockgate.api.guardrails.generation_format import Parameters, TextEvents
 from lockgate.api.openai.format import ChatFields, TextFields, read_request
 from lockgate.api.shapes import Shape
-from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, Ledger, build_blocked
+from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, Ledger
 from lockgate.gate.release import Release
 from lockgate.gate.values import Frame
 
@@ -122,6 +122,5 @@ FORMATS = Formats(
     read_text=partial(read_request, Shape(PlainText), refuses_typos=False),
     whole_answer=FmsWholeAnswer,
     event_writer=FmsEventWriter,
-    build_blocked=build_blocked,
     relays=False,
 )
