@@ -42,7 +42,7 @@ from lockgate.interfaces import Headers
 
 # --- Shared requests ------------------------------------------------------------------------------------------
 
-ALONE_CALLS = 8  # so many open calls with the same words, and nobody waits
+ALONE_CALLS = 8  # with fewer open in its lane, a call is sent at once
 MAX_CHARS = 65_536  # of a shared request, unless one text alone has more
 MAX_WAITING = 4096  # texts per lane; what comes then is sent at once and alone
 MAX_LANES = 256
@@ -67,14 +67,14 @@ class Asker(Protocol):
 
 
 class _Caller(NamedTuple):
-    """Somebody who waits for a call; what it comes to is no error, or the one that ended it."""
+    """A caller that waits; the result of `end` is None, or the error that ended the call."""
 
     end: "asyncio.Future[Exception | None]"
     context: Context
 
 
 def closed(service: str) -> Unavailable:
-    """What they are told who ask when nobody is asked any more."""
+    """The error of calls that wait or come after closing."""
     return Unavailable(service, "closed")
 
 
@@ -100,7 +100,7 @@ class SharedCalls:
         return await lane.find(whose, texts)
 
     async def close(self) -> None:
-        """Ends what is still open and whoever waits; nobody is asked any more."""
+        """Ends open requests and waiting calls; later calls raise Unavailable."""
         self.is_closed = True
         tasks = [task for lane in self._lanes.values() for task in lane.requests]
         for lane in self._lanes.values():
@@ -135,7 +135,7 @@ class _Lane:
             self._close_one()
 
     def close(self) -> None:
-        """Whoever waits is told, and nothing is left that a timer or the end of a request could send."""
+        """Waiting calls fail, and nothing is left that a timer or the end of a request could send."""
         for call in self._callers:
             self._queue.leave(call)
             self._end(call, closed(self._shared.service))
@@ -158,7 +158,7 @@ class _Lane:
         return call.results
 
     def _leave(self, call: _Call) -> None:
-        """What of a call waits is taken out; requests that nobody waits for any more are ended."""
+        """Takes the call out of the queue and cancels requests that no caller waits for."""
         self._queue.leave(call)
         self._set_timer()
         for task, shares in self.requests.items():
@@ -191,7 +191,7 @@ class _Lane:
             self._timer = None
 
     def _launch(self, shares: list[_Share]) -> None:
-        """A request in a task of its own, for nobody's leaving may end it; it counts as one of the first caller's."""
+        """A request in a separate task, so that no single caller ends it; it counts as the first caller's."""
         self._open += 1
         context = self._callers[shares[0].call].context
         task = asyncio.get_running_loop().create_task(self._ask(shares), context=context)

@@ -160,7 +160,7 @@ def read_shared_contents(
 ) -> list[list[list[Detection]] | ValueError | RecursionError]:
     """The findings of each text of each part, or what is wrong with that part alone.
 
-    There must be exactly one list for each text: else nobody knows whose findings they are.
+    There must be exactly one list for each text: else findings cannot be assigned.
     """
     lists = _decode_lists(body)
     expected = sum(len(texts) for texts in parts)

@@ -18,7 +18,7 @@ from lockgate.backends.http import READ_AHEAD_BYTES, JoinedCaller, open_session
 # Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
 # we sent, and nothing is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0
-# Of a stream that nobody reads, the system and the library keep about twice this each; else it would be megabytes.
+# Of a stream that is not read, the system and the library keep about twice this each; else it would be megabytes.
 STREAM_WINDOW_BYTES = 32 * 1024
 
 
@@ -28,7 +28,7 @@ async def open_caller(
 ) -> AsyncIterator[JoinedCaller]:
     """Calls over a pool of their own, closed at the end; nothing is connected before the first call.
 
-    `window_bytes` is for streams: how little of one that nobody reads is kept.
+    `window_bytes` is for streams: how little of an unread one is kept.
     """
 
     def open_socket(address: Any) -> socket.socket:
@@ -65,7 +65,7 @@ _CONTROL = frozenset({"Cc", "Cs"})
 
 
 class Endpoint(NamedTuple):
-    """Somebody's endpoint that a request names, with the tokens that are for its owner alone."""
+    """An endpoint that a request names, with the tokens that are for its owner alone."""
 
     url: str
     slug: str
@@ -80,7 +80,7 @@ class Endpoint(NamedTuple):
         return f"{self.owner}/{self.slug}" if self.owner else self.slug
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.path})"  # tokens are for nobody else, addresses may hold some
+        return f"Endpoint({self.path})"  # tokens are secret, and addresses may hold some
 
 
 class UnfitHeader(ValueError):

@@ -283,7 +283,7 @@ class Outgoing(NamedTuple):
     own: Metadata = ()
 
     def __repr__(self) -> str:
-        return f"Outgoing({self.failing!r})"  # headers hold tokens, requests somebody's text
+        return f"Outgoing({self.failing!r})"  # headers hold tokens, requests hold user text
 
 
 class Peer:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class AddressRefused(aiohttp.ClientConnectionError):
-    """Nobody may call the address that a host name leads to."""
+    """A host name leads to no address that may be called."""
 
 
 _NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
@@ -71,7 +71,7 @@ class Outgoing(NamedTuple):
     failure: str
 
     def __repr__(self) -> str:
-        return f"Outgoing({self.url})"  # headers hold tokens, bodies somebody's text
+        return f"Outgoing({self.url})"  # headers hold tokens, bodies hold user text
 
 
 class Answer(NamedTuple):
@@ -99,7 +99,7 @@ class HttpCaller:
         self.max_bytes = max_bytes
 
     async def post(self, outgoing: Outgoing) -> Answer:
-        """The whole answer in time, whatever its status; raises UpstreamError when there is none."""
+        """The whole answer in time, of any status; raises UpstreamError when there is none."""
         with client_call(self._kind, self.name) as call:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -110,7 +110,7 @@ class HttpCaller:
                 raise self.translate(error, outgoing.failure) from None
 
     async def open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
-        """An answer that has begun in time, its body yet to be read; whoever asked closes it."""
+        """An answer that has begun in time, its body yet to be read; the caller closes it."""
         with client_call(self._kind, self.name) as call:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -155,7 +155,7 @@ class HttpCaller:
     def translate(self, error: Exception, failure: str) -> UpstreamError:
         """What a foreign error is called here; its words are for the log and hold no header."""
         ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
-        if ours is BrokeProtocol:  # the library's words quote the answer, hence somebody's text
+        if ours is BrokeProtocol:  # the library's words quote the answer, hence user text
             return ours(self.name, failure + words)
         detail = self._detail(error)
         return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
@@ -187,14 +187,14 @@ class HttpCaller:
         response = await self._pooled.post(
             outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
         )
-        if response.status < 200:  # of the switch to a protocol that nobody asked for, the library lets go too late
+        if response.status < 200:  # the library closes an unrequested switch of protocol too late
             response.close()
             raise HttpProcessingError
         _watch(response)
         return response
 
     def _detail(self, error: Exception) -> str:
-        """What may be said of the reason to somebody who chose the address, and must not learn what is behind it."""
+        """The reason, without what a caller that chose the address must not learn of the system behind it."""
         return describe(error)
 
 
@@ -271,7 +271,7 @@ def open_session(
 ) -> aiohttp.ClientSession:
     """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller.
 
-    Of a body that nobody reads it keeps twice `read_ahead_bytes`, then it stops the sender.
+    It keeps twice `read_ahead_bytes` of an unread body, then it stops the sender.
     """
     return aiohttp.ClientSession(
         connector=connector,
@@ -374,8 +374,8 @@ def _restore(value: str) -> str:
 def _watch(response: aiohttp.ClientResponse) -> None:
     """End the body when its connection ends.
 
-    The library forgets to where a later packet breaks the rules of chunked bodies: it closes the connection, and
-    whoever reads waits for ever.
+    Where a later packet breaks the rules of chunked bodies, the library only closes the connection, and the reader
+    would wait for ever.
     """
     content, connection = response.content, response.connection
     closed = getattr(connection.protocol, "closed", None) if connection is not None else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HttpModel: a model behind HTTP, asked once, whole or streamed, and the readers of streamed answers.
 
-Decides in which words a model's failure is told, and when a stream has ended. Refuses to know any model's bodies:
-those are its subclasses' business.
+Decides in which words a model's failure is reported, and when a stream has ended. Subclasses write and read the
+model's bodies.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class AnswerReader(PieceReader):
         return pieces
 
     def finish(self) -> list[str]:
-        """The pieces of a last event that nobody closed; no bytes follow."""
+        """The pieces of a last event that is not closed; no bytes follow."""
         return self.feed(b"\n\n")
 
     @abstractmethod

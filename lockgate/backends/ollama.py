@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ollama's own API: a chat model and an embedding model.
 
-Decides how much is asked at once, and in which words a failure is told. Refuses to know what the bodies look like
-(lockgate.backends.ollama_format), and how long an answer may take. Nothing is asked twice.
+Decides how much is asked at once, and in which words a failure is reported. lockgate.backends.ollama_format encodes
+and decodes the bodies. No request is repeated.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,7 +36,7 @@ EMBED_TIMEOUT_S = 120.0  # of one batch; a model may have to be loaded first
 MAX_BATCH = 64
 
 _ANSWER_FAILED = "Embedding failed: "
-_WELL_BELOW = 300  # whatever else answers there is no Ollama
+_WELL_BELOW = 300  # a status from here on is not Ollama's
 _NO_TOKENS = Scrubber()
 
 

@@ -108,7 +108,7 @@ class ChatReader(PieceReader):
         return self._read(self._lines.feed(packet))
 
     def finish(self) -> list[str]:
-        """The piece of a last line that nobody ended."""
+        """The piece of a last line without its end."""
         return self._read(self._lines.finish())
 
     def _read(self, lines: Iterable[bytes]) -> list[str]:
@@ -119,7 +119,7 @@ class ChatReader(PieceReader):
                     break
                 if (piece := self._read_line(line)) is not None:
                     pieces.append(piece)
-        except UnreadableBody:  # a line that is too long; behind the end nobody cares
+        except UnreadableBody:  # a line that is too long; ignored behind the end
             if not self.is_done and self.failure is None:
                 self.failure = ""
         return pieces

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An OpenAI-compatible server: chat and text completions, whole and streamed, and its count of tokens.
 
-Decides what is a message, what is an error in its place, and where a stream ends. Refuses to know what messages mean:
-they leave as they came. Nothing is repeated for a failure of the server.
+Decides what is a message, what is an error in its place, and where a stream ends. Messages leave as they came.
+No request is repeated after a failure of the server.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAIModel: a chat model of any OpenAI-compatible server, as a model behind the answer pipeline.
 
-Decides which of a completion's words are the answer: the text of its first choice. Refuses to know who may be called
-and how long it may take. The same server as a backend of the guardrails API is lockgate.backends.openai.
+The answer is the text of a completion's first choice. Access rules and time limits are set elsewhere.
+The same server as a backend of the guardrails API is lockgate.backends.openai.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

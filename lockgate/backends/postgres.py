@@ -80,7 +80,7 @@ class PostgresPool:
             yield connection
 
     async def connect(self) -> Any:
-        """A connection outside of the pool; whoever asked closes it and translates its errors."""
+        """A connection outside of the pool; the caller closes it and translates its errors."""
         with self.translating():
             return await self._library.module.connect(**self._options)
 

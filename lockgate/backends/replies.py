@@ -46,7 +46,7 @@ def refuse_many(body: bytes | str) -> None:
 
 
 def mend(text: str) -> str:
-    """The text without halves of characters, which nobody could be sent."""
+    """The text with U+FFFD for each half of a surrogate pair."""
     if text.isascii():
         return text
     try:

@@ -152,7 +152,7 @@ _NO_ERROR = (None, False, "")
 
 
 class SpaceReader(AnswerReader):
-    """The pieces of an answer, whatever format each of its chunks has."""
+    """The pieces of an answer; its chunks may differ in format."""
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
         for data in _split(event.data):

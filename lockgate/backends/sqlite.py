@@ -43,7 +43,7 @@ def _read_as(mode: str, file: Path, busy_timeout_s: float) -> FileKind:
     address = f"{file.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, uri=True, timeout=busy_timeout_s, isolation_level=None)
     try:
-        database.execute("BEGIN")  # all of one moment: somebody may be making the tables
+        database.execute("BEGIN")  # one snapshot: another may be making the tables
         return read_kind(database)
     finally:
         database.close()

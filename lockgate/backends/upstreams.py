@@ -61,7 +61,7 @@ class Upstreams:
     """Makes sources and models of the endpoints that requests name.
 
     `sources` and `models` are those that this instance exposes: parts that run here, or endpoints elsewhere. The latter
-    have a pool of their own, in which nobody is refused: whoever wrote the settings chose them.
+    have a separate pool without address rules: the settings chose them.
     """
 
     def __init__(self, named: "_Reach", own: "_Reach", sources: LocalSources, models: LocalModels) -> None:
@@ -158,7 +158,7 @@ async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: Lo
 
 @asynccontextmanager
 async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections that nobody else uses; TLS is verified by the system's store, which the library has read already."""
+    """A separate connection pool; TLS is verified by the system's store, which the library has read already."""
     resolver = _Resolver(rules)
     connector = aiohttp.TCPConnector(
         ssl=True,
@@ -254,7 +254,7 @@ class _Unreachable:
 
 
 def _read_url(text: str) -> URL:
-    """An absolute address without credentials, query and fragment; whatever else the library would mend is refused."""
+    """An absolute address without credentials, query and fragment; other faults that the library mends are refused."""
     if (fault := check_form(text)) is not None:
         raise _Unusable(f"the url {fault}")
     try:

@@ -28,7 +28,7 @@ class SessionKey(NamedTuple):
     id: str
 
 
-NOBODY = SessionKey("", "", "")  # whose session is read to see whether any can be
+NOBODY = SessionKey("", "", "")  # the key that the probe reads
 
 
 class Turn(NamedTuple):

@@ -124,7 +124,7 @@ class KnownWords:
 
 
 def _respell(word: str) -> Iterator[str]:
-    """What an unknown word may stand for: `stuuupid`, `1diot`, `somebody's`."""
+    """What an unknown word may stand for: `stuuupid`, `1diot`, `moron's`."""
     if _LONG_RUN.search(word):
         yield _LONG_RUN.sub(r"\1\1", word)
         yield _LONG_RUN.sub(r"\1", word)
