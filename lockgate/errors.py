@@ -9,7 +9,7 @@ LockgateError                 message, status hint
     UnknownDetector           404: no such detector
     UnknownModel              404: no backend for the model
     Unauthorized              401: the caller is not known
-    NotAllowed                403: the caller may not do this, whoever it is
+    NotAllowed                403: no caller may send such a request
     TooManyRequests           429: the caller has used up its share, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body cannot be taken at all
     CannotEvaluate            412: answers are to be judged, and the settings do not say by whom or which
@@ -91,13 +91,13 @@ class UnknownModel(RequestError):
 
 
 class Unauthorized(RequestError):
-    """The caller gave no key, or one that nobody has."""
+    """The caller gave no key, or an unknown one."""
 
     status = 401
 
 
 class NotAllowed(RequestError):
-    """What is asked for is not for this request, whoever sends it."""
+    """No caller may ask for this in such a request."""
 
     status = 403
 

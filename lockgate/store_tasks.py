@@ -63,7 +63,7 @@ async def see_through(work: Awaitable[T]) -> T:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nobody will ask for it
+            task.exception()  # marks it as seen
         raise
 
 

@@ -58,7 +58,7 @@ async def _train(settings: "Settings", examples: "Sequence[Example]", seed: int)
 
 @asynccontextmanager
 async def _open_embedder(settings: "Settings") -> AsyncIterator["Embedder"]:
-    """What embeds text here, whatever the sources use: the classifier knows no other vectors."""
+    """The embedder that runs here: the classifier knows only its vectors."""
     from lockgate.opened_agents import open_own_embedder
 
     async with open_own_embedder(settings) as embedder:

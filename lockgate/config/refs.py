@@ -35,7 +35,7 @@ def check_segment(slug: str) -> str | None:
 
 
 def check_form(url: str) -> str | None:
-    """Why an address cannot be read, if so, whatever its host: words that repeat nothing of it."""
+    """Why an address of any host cannot be read, if so: words that repeat nothing of it."""
     if not url.lower().startswith(_SCHEMES):
         return "must be an absolute http or https address"
     if "?" in url or "#" in url:

@@ -126,7 +126,7 @@ class Question(NamedTuple):
     system_prompt: str | None = None
     guarding: Policy = Policy()
     finds_citations: bool = False
-    trace: Trace | None = None  # where somebody may see what is held
+    trace: Trace | None = None  # if held text may be shown
 
 
 Tell = Callable[[Step], Awaitable[None]]

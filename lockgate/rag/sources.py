@@ -203,7 +203,7 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
             reason = TimedOut.__name__
         except UpstreamError as error:
             retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
-        except Exception as error:  # noqa: BLE001 - a source is somebody else's code; the others go on
+        except Exception as error:  # noqa: BLE001 - a source is foreign code; the others go on
             retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)
     limit_calls(None)  # what follows in this task is not the source's
     is_well = retrieval.status is Status.SUCCESS

@@ -69,7 +69,7 @@ class Trace:
         self._notes: list[Note] = []
         self._arrivals: deque[tuple[int, float]] = deque()  # where text ended that came, and when
         self._received = 0
-        self._coming: list[str] = []  # text that nobody has been told of
+        self._coming: list[str] = []  # text that is in no note yet
         self._coming_ms = 0.0
         self._frontiers: dict[str, int] = {}
         self._moved: Read | None = None  # the same for frontiers
@@ -103,7 +103,7 @@ class Trace:
             self._on_note()
 
     def leave(self, release: Release, verdict: Verdict | None) -> None:
-        """A release was judged; nobody judges where nobody reads."""
+        """A release was judged; `verdict` is None without readers."""
         outcome, kept = RELEASED, len(release.text)
         if verdict is not None and (verdict.masks or verdict.is_blocked):
             outcome, kept = (BLOCKED if verdict.is_blocked else MASKED), verdict.kept
@@ -120,7 +120,7 @@ class Trace:
             self._add(Left(now, release.start, release.end, now - since, outcome, kept, release.detections))
 
     def take(self) -> list[Note]:
-        """The notes that nobody has taken, in their order."""
+        """The notes not taken yet, in order."""
         self._settle()
         notes, self._notes = self._notes, []
         return notes

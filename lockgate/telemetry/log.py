@@ -58,7 +58,7 @@ class TextLines(logging.Formatter):
         return " ".join(words)
 
 
-SILENT = logging.CRITICAL + 1  # nobody listens: not even a record is made
+SILENT = logging.CRITICAL + 1  # above every level: no record is made
 
 
 def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:

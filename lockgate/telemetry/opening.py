@@ -33,7 +33,7 @@ _EXTRA = "traces and metrics are exported by OpenTelemetry, which is not install
 
 @contextmanager
 def open_telemetry(otlp: "OtlpSettings", *, joins_traces: bool = True) -> Iterator[None]:
-    """Metrics for Prometheus, and whatever is exported besides. Everything is flushed at the end.
+    """Metrics for Prometheus and the configured exports. Everything is flushed at the end.
 
     Threads are started, so a process that forks opens it in each child. `joins_traces`: whether the trace that a caller
     names is continued.
