@@ -76,8 +76,10 @@ class PostgresPool:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """A connection inside of a transaction, which is undone if the body raises. Its errors are translated."""
-        async with self.borrow() as connection, connection.transaction():
-            yield connection
+        async with self.borrow() as connection:
+            with self.closing_on_failure(connection):
+                async with connection.transaction():
+                    yield connection
 
     async def connect(self) -> Any:
         """A connection outside of the pool; the caller closes it and translates its errors."""
@@ -91,6 +93,20 @@ class PostgresPool:
             yield
         except self._library.foreign as error:
             raise self._translate(error) from None
+
+    @contextlib.contextmanager
+    def closing_on_failure(self, connection: Any) -> Iterator[None]:
+        """Close the connection if the body fails, and translate its errors.
+
+        A statement that was late may still be carried out: after a late BEGIN all later transactions would be parts of
+        one that is never committed.
+        """
+        try:
+            with self.translating():
+                yield
+        except BaseException:
+            connection.terminate()
+            raise
 
     def _translate(self, error: Exception) -> UpstreamError:
         code = getattr(error, "sqlstate", None) or ""

@@ -125,7 +125,7 @@ class _Writer:
                 self._connection = await self._pool.connect()
                 self._taken.clear()
             self._taken.add(number)
-            with self._pool.translating():
+            with self._pool.closing_on_failure(self._connection):
                 is_ours = await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", number)
             if not is_ours:
                 self._taken.discard(number)
@@ -137,18 +137,15 @@ class _Writer:
             if number not in self._taken or self._connection.is_closed():
                 return
             self._taken.discard(number)
-            try:
-                with self._pool.translating():
-                    await self._connection.execute("SELECT pg_advisory_unlock($1)", number)
-            except UpstreamError:
-                self._connection.terminate()
+            with contextlib.suppress(UpstreamError), self._pool.closing_on_failure(self._connection):
+                await self._connection.execute("SELECT pg_advisory_unlock($1)", number)
 
     async def write(self, holder: Any, *statements: rows.Statement) -> None:
         """Carry out all of the statements or none, by the connection that holds the session."""
         async with self._busy:
             if holder.is_closed():
                 raise Unavailable(_SERVICE, "the connection that held the session was lost")
-            with self._pool.translating():
+            with self._pool.closing_on_failure(holder):
                 async with holder.transaction():
                     for sql, args in statements:
                         await holder.execute(sql, *args)
