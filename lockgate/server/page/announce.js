@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells a screen reader what was released, and how the run goes on: sentence by sentence, not each token.
+// Announces to a screen reader what was released, and how the run goes on: sentence by sentence, not each token.
 
 import { byId } from "./dom.js";
 import { isOver } from "./fold.js";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Talks to the server that the page came from, and to nobody else. The key is kept in memory only.
+// Talks to the server that the page came from, and to no other. The key is kept in memory only.
 
 import { SseParser } from "./sse.js";
 import { STREAM_PATH } from "./requests.js";
@@ -38,7 +38,7 @@ async function readError(response) {
     const words = [body.message, body.details, body.error?.message, body.error];
     message = words.find((one) => typeof one === "string") ?? "";
   } catch {
-    // Words that are not JSON are told as they are.
+    // Words that are not JSON are shown as they are.
   }
   return new ApiError(response.status, message.slice(0, 1000), response.headers.get("retry-after"));
 }
@@ -53,7 +53,7 @@ function post(path, body, headers, signal) {
   return send(path, { method: "POST", headers: all, body: JSON.stringify(body), signal });
 }
 
-// Events of an answer, each {name, text}, through the trace if there is a token for it. `noteTrace` is told whether
+// Events of an answer, each {name, text}, through the trace if there is a token for it. `noteTrace` gets whether
 // the stream is traced, or the status with which the trace was refused.
 export async function* streamAnswer(request, { key, token, signal, noteTrace }) {
   const response = await openStream(request, { key, token, signal, noteTrace });
@@ -76,7 +76,7 @@ async function readPiece(reader) {
     return await reader.read();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    return { done: true }; // the connection broke: whoever reads sees that the last event is missing
+    return { done: true }; // the connection broke: the caller sees that the last event is missing
   }
 }
 

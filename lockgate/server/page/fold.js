@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request as it unfolds: events in, what is known so far out. Nobody else changes a run. Works without the trace:
-// then nothing is known of held text, and releases are known by the text that came.
+// One request as it unfolds: events in, what is known so far out. Only this module changes a run.
+// Works without the trace: then nothing is known of held text, and releases are known by the text that came.
 
 import { toPoints } from "./spans.js";
 
@@ -137,7 +137,7 @@ function takeToken(run, body, at) {
   run.times.firstHeld ??= at;
 }
 
-// The release that this text belongs to, as the trace tells it right before.
+// The release that this text belongs to, as the trace reports it right before.
 function findFrame(run, body) {
   const last = run.frames.at(-1);
   return last && last.points === null && (body.start_index ?? last.start) === last.start ? last : null;
@@ -169,7 +169,7 @@ function finish(run, body, at) {
   }
 }
 
-// What `done` tells of a source's documents, where the trace did not.
+// What `done` says of a source's documents, where the trace did not.
 function listDocuments(body, path) {
   const inspected = (body.detections?.documents ?? []).filter((one) => one.path === path);
   const documents = Object.entries(body.sources ?? {})

@@ -104,7 +104,7 @@ async function ask() {
   const started = performance.now();
   stopper = new AbortController();
   store.update({ run, problem: null, side: "client" });
-  store.show(); // at once, so that nobody takes the last answer for this one's
+  store.show(); // at once, so that the last answer is not taken for this one's
   showAnswer();
   await follow(run, started, stopper.signal);
   store.update();

@@ -26,7 +26,7 @@ export function leftEnd(run) {
 const hasPlace = (one) => Number.isInteger(one.start) && one.end > one.start;
 const keyOf = (one) => `${one.detector_id}:${one.start}:${one.end}:${one.detection}`;
 
-// All findings of the answer in their order, each once; what the trace tells wins, as nothing is hidden there.
+// All findings of the answer in their order, each once; what the trace reports wins, as nothing is hidden there.
 export function listFindings(run) {
   const byKey = new Map();
   const told = run.answer?.detections ?? {};
@@ -121,7 +121,7 @@ function clientPieces(run, frame, findings) {
   }));
 }
 
-// What `done` tells counts; until then marks are found by the paths that were asked.
+// What `done` reports counts; until then marks are found by the paths that were asked.
 function citationsIn(run, frame) {
   const told = run.answer?.citations;
   if (!told) return findCitations(frame.points ?? [], pathsOf(run));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The events of a run once more, slowly enough to follow with the eye. Nothing is asked again, and times stay as they
-// were. Whoever stops it gets the rest at once.
+// were. Stopping it shows the rest at once.
 
 const SLOWER = 6;
 const MAX_GAP_MS = 700;

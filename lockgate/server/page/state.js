@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the page knows, in one place. Whoever changes it says so, and those who show it are told once per frame.
+// All that the page knows, in one place.
+// Code that changes it calls `update`, and each listener is called once per frame.
 
 export function createStore(initial) {
   const listeners = [];

@@ -10,7 +10,7 @@ const BY_PHASE = {
   generating: tellGeneration,
   done: tellEnd,
   failed: () => "The request failed.",
-  stopped: () => "You stopped it. The model was told to stop; what was still held never leaves.",
+  stopped: () => "You stopped it. Lockgate stops the model; text that is still held never leaves.",
   lost: () => "The connection was lost.",
 };
 
@@ -46,7 +46,7 @@ function tellEnd(run) {
   const time = formatMs(run.answer.metadata?.total_time_ms ?? run.times.end);
   const { outcome } = run.answer;
   if (outcome === "prompt_blocked") return `The question was blocked after ${time}. The model was not asked.`;
-  if (outcome === "answer_blocked") return `The answer was cut off after ${time}. The model was told to stop.`;
+  if (outcome === "answer_blocked") return `The answer was cut off after ${time}. Lockgate stopped the model.`;
   return [`Answered in ${time}.`, tellMasks(run), tellDropped(run), tellFailed(run)].filter(Boolean).join(" ");
 }
 

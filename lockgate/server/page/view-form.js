@@ -60,7 +60,7 @@ function renderSamples(about, actions) {
   );
 }
 
-// Check boxes for ids; `choose` is told which are checked.
+// Check boxes for ids; `choose` gets the checked ones.
 export function renderChecks(node, items, chosen, prefix, choose) {
   keep(node, JSON.stringify(items), () =>
     items.length === 0

@@ -25,10 +25,10 @@ export function renderReceipt({ run, about }) {
 }
 
 function tellLack(run) {
-  if (!run) return "Every guarded answer ends with one: who read what, and whether that was everything that left.";
+  if (!run) return "Every guarded answer ends with one: what each detector read, and whether that was all that left.";
   if (!isOver(run)) return "It is written when the last text has left.";
   if (run.phase !== "done") return "An answer that breaks off has no receipt.";
-  return "Nobody read this answer, so there is no receipt. Choose a policy or detectors.";
+  return "No detector read this answer, so there is no receipt. Choose a policy or detectors.";
 }
 
 function buildFacts(run, { outcome, covered, policy, mode, released, digest }) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text with findings and citations in it. A finding is a mark that can be reached by keyboard; its name stands behind
-// it, so that colour is never all that tells it apart.
+// it, so that colour is never its only mark.
 
 import { buildTable, el } from "./dom.js";
 import { tellReason } from "./reading.js";
@@ -53,7 +53,7 @@ function buildCitation(piece) {
   return el("a", { className: "cite", href: `#${sourceId(path)}`, textContent, testid: "citation", data: { path } });
 }
 
-// The findings as a table: what a mark tells when it is pointed at.
+// The findings as a table: what a mark shows when it is pointed at.
 export function buildFindingsTable(findings, { about, tell = null, caption }) {
   const heads = ["Detector", "Found", "Text", "Score", "Why", ...(tell ? ["Became"] : [])];
   const rows = findings.map((one) => [

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mark tells when it is pointed at or focused. Escape closes it; the pointer may move onto it.
+// What a mark shows when it is pointed at or focused. Escape closes it; the pointer may move onto it.
 
 import { byId, el } from "./dom.js";
 import { tellReason } from "./reading.js";
@@ -24,7 +24,7 @@ export function watchMarks() {
       if (owner !== document.activeElement) hide();
     }
   };
-  // The browser scrolls to what is focused, after it has told of the focus.
+  // The browser scrolls to what is focused, after it has reported the focus.
   const follow = () => (owner && owner === document.activeElement ? place(tip, owner) : hide());
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
