@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockgate.agent.answer import Speaker
+from lockgate.agent.answer import AnyAgent
 from lockgate.agent.evaluate import EvaluationSetup
 from lockgate.compat import find_rules
 from lockgate.config.endpoint_rules import EndpointRules
@@ -68,7 +68,7 @@ class Gateway:
         return self.policies.guards
 
     @property
-    def agents(self) -> Mapping[str, Speaker]:
+    def agents(self) -> Mapping[str, AnyAgent]:
         """The agents by name."""
         return self.opened.agents
 
@@ -77,7 +77,7 @@ class Gateway:
         """The agent of requests that name none: the one called `default`, else the first."""
         return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
 
-    def find_agent(self, name: str, policy: str | None) -> Speaker:
+    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
         """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""
         agent, own = self.opened.agents[name], self.settings.agents[name].policy
         if policy is None or policy == own:

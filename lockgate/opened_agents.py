@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockgate.agent.answer import Gate, Pace, Speaker
+from lockgate.agent.answer import AnyAgent, Gate, Pace
 from lockgate.agent.evaluate import EvaluationSetup, Judge
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.prompts import Guess
@@ -50,7 +50,7 @@ class OpenedAgents:
     probes: Mapping[str, Probe]
     needed: Mapping[str, Probe]  # what must have been reached once before we are ready
 
-    def find_agent(self, name: str, source: str = "") -> Speaker:
+    def find_agent(self, name: str, source: str = "") -> AnyAgent:
         """An agent, or the same agent searching one source alone."""
         if not source:
             return self.agents[name]

@@ -87,7 +87,7 @@ class Ask(NamedTuple):
     """What is asked, by whom, in which session; without a session nothing is remembered.
 
     `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
-    the history. `params` are those of the request, all of them among those that the speaker takes.
+    the history. `params` are those of the request, all of them among those that the agent takes.
     """
 
     question: str
@@ -101,7 +101,7 @@ class Ask(NamedTuple):
     is_stream: bool = True
 
 
-class Speech(NamedTuple):
+class OpenTurn(NamedTuple):
     """A turn at work.
 
     Its pieces come as the model says them: of a stream each chunk, else the whole answer as one. They end when the turn
@@ -112,14 +112,14 @@ class Speech(NamedTuple):
     pieces: AsyncIterator[str]
 
 
-class Speaker(Protocol):
+class AnyAgent(Protocol):
     """Answers questions: an agent."""
 
     @property
     def takes(self) -> frozenset[str]:
         """The parameters that a request may have, in OpenAI's words."""
 
-    def open(self, ask: Ask) -> AbstractAsyncContextManager[Speech]:
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[OpenTurn]:
         """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.
 
         Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from lockgate.agent.answer import ANSWERED, Ask, Facts, Speaker
+from lockgate.agent.answer import ANSWERED, AnyAgent, Ask, Facts
 from lockgate.detectors.judge.scores import (
     MAX_REPLY_CHARS,
     METRICS,
@@ -76,9 +76,9 @@ class Judge(NamedTuple):
 
 
 class EvaluationSetup(NamedTuple):
-    """What an evaluation needs. `find_speaker` gives the agent that searches one source, or all where it is empty."""
+    """What an evaluation needs. `find_agent` gives the agent that searches one source, or all where it is empty."""
 
-    find_speaker: Callable[[str], Speaker]
+    find_agent: Callable[[str], AnyAgent]
     judge: Judge | None
     questions: Path | None
     max_open: int = 4
@@ -147,7 +147,7 @@ async def evaluate(
         raise CannotEvaluate(_NO_QUESTIONS)
     known = await asyncio.to_thread(load_questions, setup.questions)
     questions = choose_questions(known, request.category, request.limit)
-    run = _Run(setup.find_speaker(request.index), setup.judge, questions, on_progress)
+    run = _Run(setup.find_agent(request.index), setup.judge, questions, on_progress)
     outcomes = await run.complete(setup.max_open)
     return _sum_up(outcomes, setup.judge.name, perf_counter() - started)
 
@@ -233,9 +233,9 @@ class _Run:
     """One evaluation at work."""
 
     def __init__(
-        self, speaker: Speaker, judge: Judge, questions: Sequence[Question], on_progress: OnProgress | None
+        self, agent: AnyAgent, judge: Judge, questions: Sequence[Question], on_progress: OnProgress | None
     ) -> None:
-        self._speaker = speaker
+        self._agent = agent
         self._judge = judge
         self._questions = questions
         self._on_progress = on_progress
@@ -259,7 +259,7 @@ class _Run:
 
     async def _try(self, question: Question) -> _Outcome:
         try:
-            answer, facts = await _answer(self._speaker, question.question)
+            answer, facts = await _answer(self._agent, question.question)
             if facts.outcome != ANSWERED:
                 return FailedQuestion(question.id, f"not answered: {facts.outcome}")
             return await self._assess(question, answer, facts)
@@ -308,11 +308,11 @@ class _Run:
         return _UNREADABLE if score is None else score
 
 
-async def _answer(speaker: Speaker, question: str) -> tuple[str, Facts]:
+async def _answer(agent: AnyAgent, question: str) -> tuple[str, Facts]:
     """What the agent says without a past and without a listener; its thoughts are no part of it."""
-    async with speaker.open(Ask(question, is_stream=False)) as speech:
-        answer = "".join([piece async for piece in speech.pieces])
-        return forget_reasoning(answer), speech.facts
+    async with agent.open(Ask(question, is_stream=False)) as turn:
+        answer = "".join([piece async for piece in turn.pieces])
+        return forget_reasoning(answer), turn.facts
 
 
 async def _ask(judge: Judge, messages: Sequence[Message]) -> str:

@@ -23,8 +23,8 @@ from lockgate.agent.answer import (
     Gate,
     InputTexts,
     ModelCall,
+    OpenTurn,
     Pace,
-    Speech,
     collect,
     fail_model,
     join_pieces,
@@ -133,11 +133,11 @@ class Agent:
         return list_params(self.main) & list_params(self.conversational)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
+    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
         """A turn of a conversation; leaving the context ends it."""
         turn = _Turn(self, ask)
         async with aclosing(turn.run()) as pieces:
-            yield Speech(turn.facts, pieces)
+            yield OpenTurn(turn.facts, pieces)
 
 
 class _Turn:

@@ -8,7 +8,7 @@ from typing import Any
 from lockgate.api.guardrails.format import encode_line
 from lockgate.api.guardrails.generation_format import CLASSIFICATION, TextEvents
 from lockgate.api.openai.events import EventWriter
-from lockgate.api.openai.format import Asked, read_chat_completion, read_text_completion
+from lockgate.api.openai.format import CompletionRequest, read_chat_completion, read_text_completion
 from lockgate.api.openai.whole_answer import WholeAnswer
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
@@ -21,8 +21,8 @@ class Formats:
     classification: Shape[Any] = CLASSIFICATION
     text_events: type[TextEvents] = TextEvents
     encode_line: Callable[[Release], bytes] = encode_line
-    read_chat: Callable[[bytes], Asked] = read_chat_completion
-    read_text: Callable[[bytes], Asked] = read_text_completion
+    read_chat: Callable[[bytes], CompletionRequest] = read_chat_completion
+    read_text: Callable[[bytes], CompletionRequest] = read_text_completion
     whole_answer: type[WholeAnswer] = WholeAnswer
     event_writer: type[EventWriter] = EventWriter
     relays: bool = True  # messages of a stream that nothing reads leave as the bytes that they were

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockgate.agent.answer import Ask, Facts, Gate, Pace, Speaker
+from lockgate.agent.answer import AnyAgent, Ask, Facts, Gate, Pace
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import ROUTES, Routes
@@ -104,11 +104,11 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
     return replace(agent, **changed)
 
 
-async def converse(speaker: Speaker, ask: Ask) -> tuple[list[str], Facts]:
+async def converse(agent: AnyAgent, ask: Ask) -> tuple[list[str], Facts]:
     """All pieces of a turn, and its facts."""
-    async with speaker.open(ask) as speech:
-        pieces = [piece async for piece in speech.pieces]
-        return pieces, speech.facts
+    async with agent.open(ask) as turn:
+        pieces = [piece async for piece in turn.pieces]
+        return pieces, turn.facts
 
 
 async def turns_of(store: MemorySessionStore) -> list[tuple[str, str]]:

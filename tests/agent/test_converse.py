@@ -32,9 +32,9 @@ async def aborted_of(store: MemorySessionStore) -> list[tuple[str, str, str]]:
 async def test_a_turn_is_stored_when_its_last_piece_has_been_heard(*, is_stream: bool) -> None:
     store = MemorySessionStore()
     agent = build_agent(memory=Memory(store))
-    async with agent.open(TALK._replace(is_stream=is_stream)) as speech:
+    async with agent.open(TALK._replace(is_stream=is_stream)) as turn:
         pieces = []
-        async for piece in speech.pieces:
+        async for piece in turn.pieces:
             pieces.append(piece)
             assert await turns_of(store) == []
         assert await turns_of(store) == [("Thanks!", "You are welcome.")]
@@ -44,8 +44,8 @@ async def test_a_turn_is_stored_when_its_last_piece_has_been_heard(*, is_stream:
 async def test_each_chunk_of_the_model_is_a_piece_before_the_next_is_made() -> None:
     model = WaitingModel()
     agent = build_agent(conversational=model)
-    async with agent.open(TALK) as speech:
-        pieces = speech.pieces
+    async with agent.open(TALK) as turn:
+        pieces = turn.pieces
         for number in range(5):
             model.permits.release()
             assert await anext(pieces) == f"t{number} "
@@ -54,8 +54,8 @@ async def test_each_chunk_of_the_model_is_a_piece_before_the_next_is_made() -> N
 async def test_a_listener_that_leaves_stops_the_model_and_the_turn_is_forgotten() -> None:
     store, model = MemorySessionStore(), WaitingModel()
     agent = build_agent(conversational=model, memory=Memory(store))
-    async with agent.open(TALK) as speech:
-        pieces = speech.pieces
+    async with agent.open(TALK) as turn:
+        pieces = turn.pieces
         for _ in range(3):
             model.permits.release()
             await anext(pieces)
@@ -104,8 +104,8 @@ async def test_a_second_turn_of_a_session_waits_for_the_first() -> None:
     first = build_agent(conversational=model, memory=Memory(store))
     talk = AskedModel(lambda _: ["second"])
     second = build_agent(conversational=talk, memory=Memory(store))
-    async with first.open(TALK) as speech:
-        pieces = speech.pieces
+    async with first.open(TALK) as turn:
+        pieces = turn.pieces
         model.permits.release()
         await anext(pieces)
         waiting = asyncio.ensure_future(converse(second, TALK._replace(question="And?")))
@@ -134,8 +134,8 @@ async def test_a_model_that_fails_later_leaves_what_it_said_and_no_turn() -> Non
     agent = build_agent(conversational=broken, memory=Memory(store))
     heard = []
     with pytest.raises(TurnFailed):
-        async with agent.open(TALK) as speech:
-            async for piece in speech.pieces:
+        async with agent.open(TALK) as turn:
+            async for piece in turn.pieces:
                 heard += [piece]
     assert heard == ["one ", "two"]
     assert await turns_of(store) == []

@@ -30,8 +30,8 @@ def make_agent(model: Talker, guards: Policy) -> Any:
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_no_word_is_heard_before_the_question_has_been_read(*, is_stream: bool) -> None:
     model, detector = Talker(), Gated("none")
-    speaker = make_agent(model, guarding(detector))
-    task = asyncio.ensure_future(converse(speaker, TALK._replace(is_stream=is_stream)))
+    agent = make_agent(model, guarding(detector))
+    task = asyncio.ensure_future(converse(agent, TALK._replace(is_stream=is_stream)))
     await model.has_begun.wait()
     await settle()
     assert not task.done()
@@ -50,8 +50,8 @@ async def test_a_question_that_is_blocked_late_leaves_no_word_and_ends_the_model
     pieces: Sequence[str], *, is_stream: bool
 ) -> None:
     model, detector = Talker(pieces, ends=False), Gated("long")
-    speaker = make_agent(model, guarding(detector, output=[guard("out", ScriptedDetector(), 2)]))
-    task = asyncio.ensure_future(converse(speaker, TALK._replace(is_stream=is_stream)))
+    agent = make_agent(model, guarding(detector, output=[guard("out", ScriptedDetector(), 2)]))
+    task = asyncio.ensure_future(converse(agent, TALK._replace(is_stream=is_stream)))
     await model.has_begun.wait()
     await settle()
     detector.may_read.set()

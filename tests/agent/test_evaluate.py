@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Ask, Facts, Speaker, Speech
+from lockgate.agent.answer import AnyAgent, Ask, Facts, OpenTurn
 from lockgate.agent.evaluate import (
     EvaluationRequest,
     EvaluationSetup,
@@ -62,12 +62,12 @@ class Answering:
         self._facts = facts or Facts(documents=DOCUMENTS)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
+    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         self.asked.append(ask)
         try:
-            yield Speech(self._facts, self._say(self._scripted.get(ask.question, "It is so.")))
+            yield OpenTurn(self._facts, self._say(self._scripted.get(ask.question, "It is so.")))
         finally:
             self.open_now -= 1
 
@@ -110,12 +110,12 @@ def questions(tmp_path: Path) -> Path:
 def build_setup(
     questions: Path | None, agent: Answering, judge: ScriptedJudge | None, **changes: Any
 ) -> EvaluationSetup:
-    def find_speaker(index: str) -> Speaker:
+    def find_agent(index: str) -> AnyAgent:
         if index:
             raise InvalidRequest(f"no source `{index}`")
         return agent
 
-    return EvaluationSetup(find_speaker, None if judge is None else Judge(judge, "judge/large"), questions, **changes)
+    return EvaluationSetup(find_agent, None if judge is None else Judge(judge, "judge/large"), questions, **changes)
 
 
 async def test_every_question_is_answered_by_the_agent_and_scored_by_the_judge(questions: Path) -> None:

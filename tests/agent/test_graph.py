@@ -99,8 +99,8 @@ async def test_a_route_that_is_added_to_the_table_is_followed_everywhere(*, is_s
 async def test_the_first_phase_generates_nothing() -> None:
     main = build_main()
     agent = build_agent(main=main)
-    async with agent.open(Ask("What is the port?")) as speech:
-        await anext(speech.pieces)
+    async with agent.open(Ask("What is the port?")) as turn:
+        await anext(turn.pieces)
         assert main.streamed == [False, False, True]  # a label, keywords, and then the answer
 
 

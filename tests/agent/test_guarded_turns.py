@@ -112,7 +112,7 @@ async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
     model, slow = WaitingModel(), ScriptedDetector(delay_s=0.0)
     guarding = build_guarding(output=[guard(slow)], on_output=Action.BLOCK)
     agent = build_agent(conversational=model, guarding=lambda: guarding)
-    async with agent.open(TALK) as speech, aclosing(speech.pieces) as pieces:  # type: ignore[type-var]
+    async with agent.open(TALK) as turn, aclosing(turn.pieces) as pieces:  # type: ignore[type-var]
         first = asyncio.ensure_future(anext(pieces))
         for _ in range(5):
             model.permits.release()

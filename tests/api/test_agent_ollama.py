@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockgate.api.ollama import format as wire
-from lockgate.api.openai.turn_fields import Wanted
+from lockgate.api.openai.turn_fields import TurnRequest
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
 
@@ -17,11 +17,11 @@ TAKES = frozenset({"max_tokens", "temperature", "seed"})
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
 
 
-def chat(takes: frozenset[str] = TAKES, **fields: Any) -> Wanted:
+def chat(takes: frozenset[str] = TAKES, **fields: Any) -> TurnRequest:
     return wire.read_chat(json.dumps({"model": "brunix", "messages": HELLO, **fields}).encode(), takes)
 
 
-def text(**fields: Any) -> Wanted:
+def text(**fields: Any) -> TurnRequest:
     return wire.read_text(json.dumps({"model": "brunix", **fields}).encode(), TAKES)
 
 
@@ -87,8 +87,8 @@ def test_values_that_mean_nothing_here_are_fine(fields: dict[str, Any]) -> None:
 
 
 def test_a_stream_is_one_line_per_piece_and_its_last_says_done() -> None:
-    scribe = wire.ChatScribe(chat())
-    raw = scribe.begin() + scribe.add("Hi") + scribe.finish(end="stop", usage=USAGE)
+    writer = wire.OllamaChatWriter(chat())
+    raw = writer.begin() + writer.add("Hi") + writer.finish(end="stop", usage=USAGE)
     word, last = [json.loads(line) for line in raw.splitlines()]
     assert (word["model"], word["message"], word["done"]) == ("brunix", {"role": "assistant", "content": "Hi"}, False)
     assert datetime.fromisoformat(word["created_at"]).tzinfo is not None
@@ -99,14 +99,14 @@ def test_a_stream_is_one_line_per_piece_and_its_last_says_done() -> None:
 
 def test_no_reader_of_lines_finds_an_end_inside_a_piece() -> None:
     words = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\ré"
-    line = wire.TextScribe(text(prompt="x")).add(words)
+    line = wire.OllamaTextWriter(text(prompt="x")).add(words)
     assert len(line.decode().splitlines()) == 1
     assert json.loads(line)["response"] == words
 
 
 def test_a_whole_answer_tells_all_at_once() -> None:
     answer = json.loads(
-        wire.TextScribe(text(prompt="x", stream=False)).write_whole("Hi", end="content_filter", usage=None)
+        wire.OllamaTextWriter(text(prompt="x", stream=False)).write_whole("Hi", end="content_filter", usage=None)
     )
     assert (answer["response"], answer["done"], answer["done_reason"]) == ("Hi", True, "content_filter")
     assert "eval_count" not in answer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockgate.agent.routes import Editor
 from lockgate.api.openai import turn_format as wire
-from lockgate.api.openai.turn_fields import Wanted, peek_model, read_model, read_user
+from lockgate.api.openai.turn_fields import TurnRequest, peek_model, read_model, read_user
 from lockgate.api.turn_values import decode_text
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.gate.values import Message
@@ -25,11 +25,11 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"model": "brunix", **fields}).encode()
 
 
-def chat(messages: list[Any] = HELLO, **fields: Any) -> Wanted:
+def chat(messages: list[Any] = HELLO, **fields: Any) -> TurnRequest:
     return wire.read_chat(body(messages=messages, **fields), TAKES)
 
 
-def text(**fields: Any) -> Wanted:
+def text(**fields: Any) -> TurnRequest:
     return wire.read_text(body(**fields), TAKES)
 
 
@@ -63,7 +63,7 @@ def test_the_question_is_the_last_message_of_the_user_and_what_follows_is_left_o
 
 
 def test_what_was_not_said_is_empty() -> None:
-    assert chat(user=None, session_id=None, stream=None, max_tokens=None) == Wanted(
+    assert chat(user=None, session_id=None, stream=None, max_tokens=None) == TurnRequest(
         "brunix", (Message("user", "Hello"),), False
     )
 
@@ -211,8 +211,8 @@ def test_the_model_is_seen_without_reading_the_rest() -> None:
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_its_reason_and_done() -> None:
-    scribe = wire.ChatScribe(chat(stream=True))
-    first, word, last, done = events(scribe.begin() + scribe.add("Hi\u2028") + scribe.finish(end="stop", usage=USAGE))
+    writer = wire.ChatTurnWriter(chat(stream=True))
+    first, word, last, done = events(writer.begin() + writer.add("Hi\u2028") + writer.finish(end="stop", usage=USAGE))
     assert done == "[DONE]"
     assert {one["object"] for one in (first, word, last)} == {"chat.completion.chunk"}
     assert {one["model"] for one in (first, word, last)} == {"brunix"}
@@ -225,22 +225,22 @@ def test_a_stream_begins_with_the_role_and_ends_with_its_reason_and_done() -> No
 
 def test_usage_is_told_where_it_was_asked_for_and_known() -> None:
     wanted = chat(stream=True, stream_options={"include_usage": True})
-    last, counted, _ = events(wire.ChatScribe(wanted).finish(end="stop", usage=USAGE))
+    last, counted, _ = events(wire.ChatTurnWriter(wanted).finish(end="stop", usage=USAGE))
     assert (last["usage"], counted["choices"]) == (None, [])
     assert counted["usage"] == {**USAGE, "total_tokens": 5}
-    assert len(events(wire.ChatScribe(wanted).finish(end="stop", usage=None))) == 2
+    assert len(events(wire.ChatTurnWriter(wanted).finish(end="stop", usage=None))) == 2
 
 
 def test_a_text_streams_as_text() -> None:
-    scribe = wire.TextScribe(text(prompt="Hello", stream=True))
-    word, last, _ = events(scribe.begin() + scribe.add("Hi") + scribe.finish(end="content_filter", usage=None))
+    writer = wire.TextTurnWriter(text(prompt="Hello", stream=True))
+    word, last, _ = events(writer.begin() + writer.add("Hi") + writer.finish(end="content_filter", usage=None))
     assert word["object"] == "text_completion"
     assert word["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": None}]
     assert (last["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("", "content_filter")
 
 
 def test_a_whole_answer_has_its_message_and_its_counters() -> None:
-    answer = json.loads(wire.ChatScribe(chat()).write_whole("Hi", end="stop", usage=USAGE))
+    answer = json.loads(wire.ChatTurnWriter(chat()).write_whole("Hi", end="stop", usage=USAGE))
     assert answer["id"].startswith("chatcmpl-")
     assert (answer["object"], answer["usage"]["total_tokens"]) == ("chat.completion", 5)
     assert answer["choices"] == [
@@ -251,6 +251,6 @@ def test_a_whole_answer_has_its_message_and_its_counters() -> None:
             "finish_reason": "stop",
         }
     ]
-    plain = json.loads(wire.TextScribe(text(prompt="Hello")).write_whole("Hi", end="content_filter", usage=None))
+    plain = json.loads(wire.TextTurnWriter(text(prompt="Hello")).write_whole("Hi", end="content_filter", usage=None))
     assert (plain["object"], plain["usage"]) == ("text_completion", None)
     assert plain["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "content_filter"}]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.api.openai.events import EventWriter
-from lockgate.api.openai.format import CHAT, TEXT, Asked, read_request
+from lockgate.api.openai.format import CHAT, TEXT, CompletionRequest, read_request
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS, TEXTS
 from lockgate.compat.fms.completions import FmsEventWriter
@@ -78,7 +78,7 @@ def chat(guards: Sequence[ActiveGuard], *, is_fms: bool = False) -> EventWriter:
     return (FmsEventWriter if is_fms else EventWriter)(CHATS, asked(), StreamOptions(late, holds=True))
 
 
-def asked() -> Asked:
+def asked() -> CompletionRequest:
     return read_request(CHAT, CHAT_REQUEST)
 
 

@@ -20,7 +20,7 @@ from lockgate.api.aggregator.format import Told, encode_done, encode_error_event
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.format import encode
-from lockgate.api.openai.turn_fields import Wanted
+from lockgate.api.openai.turn_fields import TurnRequest
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, encode_receipt, list_frames
 from lockgate.gate.receipts import FrameChain, Part, Receipt
 from lockgate.gate.sse import SseParser
@@ -242,26 +242,26 @@ def test_what_is_read_from_the_wire_is_what_was_written(text: str) -> None:
 # What the surfaces really send.
 
 
-def wanted(*, is_stream: bool) -> Wanted:
-    return Wanted("agent", (Message("user", "q"),), is_stream)
+def wanted(*, is_stream: bool) -> TurnRequest:
+    return TurnRequest("agent", (Message("user", "q"),), is_stream)
 
 
 @pytest.mark.parametrize(
-    ("scribe", "lane"),
+    ("writer", "lane"),
     [
-        (agent_openai.ChatScribe, "0/content"),
-        (agent_openai.TextScribe, "0/text"),
-        (agent_ollama.ChatScribe, "answer"),
-        (agent_ollama.TextScribe, "answer"),
+        (agent_openai.ChatTurnWriter, "0/content"),
+        (agent_openai.TextTurnWriter, "0/text"),
+        (agent_ollama.OllamaChatWriter, "answer"),
+        (agent_ollama.OllamaTextWriter, "answer"),
     ],
 )
-def test_answers_of_agents_have_their_pieces_as_frames(scribe: Any, lane: str) -> None:
-    one = scribe(wanted(is_stream=True))
+def test_answers_of_agents_have_their_pieces_as_frames(writer: Any, lane: str) -> None:
+    one = writer(wanted(is_stream=True))
     sent = one.begin() + one.add("Hi \u2028") + one.add("there") + one.finish(end="stop", usage=None)
     lines = [line.removeprefix(b"data: ") for line in sent.split(b"\n") if line.strip() not in (b"", b"data: [DONE]")]
     frames = [frame for line in lines for frame in list_frames(json.loads(line))]
     assert frames == [(lane, "Hi \u2028"), (lane, "there")]
-    whole = scribe(wanted(is_stream=False)).write_whole("Hi there", end="stop", usage=None)
+    whole = writer(wanted(is_stream=False)).write_whole("Hi there", end="stop", usage=None)
     assert list_frames(json.loads(whole)) == [(lane, "Hi there")]
 
 

@@ -140,8 +140,8 @@ async def test_a_turn_in_shadow_is_said_and_remembered_as_it_is(
     action: Action, *, is_stream: bool, is_speculative: bool
 ) -> None:
     store = MemorySessionStore()
-    speaker = make_agent(shadow(action, is_speculative=is_speculative), store)
-    pieces, facts = await converse(speaker, TALK._replace(is_stream=is_stream))
+    agent = make_agent(shadow(action, is_speculative=is_speculative), store)
+    pieces, facts = await converse(agent, TALK._replace(is_stream=is_stream))
     assert pieces == (SAID if is_stream else ["".join(SAID)])
     assert facts.outcome == "answered"
     assert facts.receipt is not None
@@ -165,10 +165,10 @@ async def test_documents_reach_an_agents_model_in_shadow_as_they_are() -> None:
 async def test_no_word_of_a_turn_in_shadow_waits_for_a_detector() -> None:
     detector, store = Gated("secret"), MemorySessionStore()
     guarding = shadow(Action.STOP, input=(), documents=(), output=[guard("out", detector, 3)])
-    speaker = make_agent(guarding, store)
+    agent = make_agent(guarding, store)
     detector.may_read.clear()
-    async with speaker.open(TALK) as speech:
-        pieces = speech.pieces
+    async with agent.open(TALK) as turn:
+        pieces = turn.pieces
         assert [await anext(pieces) for _ in SAID] == SAID
         detector.may_read.set()
         assert [piece async for piece in pieces] == []
@@ -178,8 +178,8 @@ async def test_no_word_of_a_turn_in_shadow_waits_for_a_detector() -> None:
 async def test_a_detector_that_fails_in_shadow_does_not_fail_a_turn() -> None:
     broken = guard("w", ScriptedDetector(error=Unavailable("w", "gone")))
     store = MemorySessionStore()
-    speaker = make_agent(shadow(Action.BLOCK, input=[broken], output=[broken]), store)
-    pieces, facts = await converse(speaker, TALK)
+    agent = make_agent(shadow(Action.BLOCK, input=[broken], output=[broken]), store)
+    pieces, facts = await converse(agent, TALK)
     assert pieces == SAID
     assert facts.excused == {"w": True}
     assert facts.receipt is not None
@@ -189,9 +189,9 @@ async def test_a_detector_that_fails_in_shadow_does_not_fail_a_turn() -> None:
 async def test_a_client_that_leaves_while_detectors_read_beside_leaves_nothing_behind() -> None:
     detector, model = Gated("secret"), Talker(SAID, ends=False)
     guarding = shadow(Action.STOP, input=(), documents=(), output=[guard("out", detector, 3)])
-    speaker = build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guarding)
-    async with speaker.open(TALK) as speech:
-        pieces = speech.pieces
+    agent = build_agent(conversational=model, memory=Memory(MemorySessionStore()), guarding=lambda: guarding)
+    async with agent.open(TALK) as turn:
+        pieces = turn.pieces
         assert await anext(pieces) == SAID[0]
         await detector.is_reading.wait()
     assert (model.closed, detector.cancelled > 0) == (1, True)

@@ -18,8 +18,7 @@ from lockgate.gate.values import Message
 from lockgate.sessions.turns import SessionKey
 from tests.server.gateways import GROWING_S, ask, events_of, gateway
 from tests.server.http_client import Answer, build_request, call, connect
-from tests.server.served_app import served
-from tests.server.speakers import (
+from tests.server.scripted_agents import (
     CHAT,
     MODELS,
     OLLAMA_CHAT,
@@ -29,9 +28,10 @@ from tests.server.speakers import (
     USAGE,
     VERSION,
     Cast,
-    ScriptedSpeaker,
+    ScriptedAgent,
     build_app,
 )
+from tests.server.served_app import served
 from tests.waits import is_pending, settled, until
 
 POSTS = (CHAT, TEXT, OLLAMA_CHAT, OLLAMA_TEXT)
@@ -44,10 +44,10 @@ SETTINGS = Settings(
 
 
 @asynccontextmanager
-async def playing(speaker: ScriptedSpeaker | None = None, **options: Any) -> AsyncIterator[tuple[int, Cast]]:
+async def playing(agent: ScriptedAgent | None = None, **options: Any) -> AsyncIterator[tuple[int, Cast]]:
     """The port, and who answers: the agents `default` and `docs`."""
-    default = speaker or ScriptedSpeaker()
-    cast = Cast(SETTINGS, {"default": default, "docs": ScriptedSpeaker(("docs",))}, default)
+    default = agent or ScriptedAgent()
+    cast = Cast(SETTINGS, {"default": default, "docs": ScriptedAgent(("docs",))}, default)
     async with served(build_app(cast, **options)) as port:
         yield port, cast
 
@@ -103,7 +103,7 @@ async def test_an_agent_answers_whole(path: str) -> None:
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_an_agent_answers_piece_by_piece(path: str) -> None:
-    async with playing(ScriptedSpeaker(["", *WORDS])) as (port, cast):
+    async with playing(ScriptedAgent(["", *WORDS])) as (port, cast):
         answer = await ask(port, path, body(path, is_stream=True))
     assert pieces_in(path, answer) == WORDS
     assert cast.model.asked[0].is_stream
@@ -137,7 +137,7 @@ async def test_usage_comes_last_where_it_was_asked_for() -> None:
 @pytest.mark.parametrize("path", POSTS)
 async def test_each_piece_leaves_before_the_next_is_made(path: str) -> None:
     gate = asyncio.Semaphore(0)
-    async with playing(ScriptedSpeaker(gate=gate)) as (port, cast), connect(port) as client:
+    async with playing(ScriptedAgent(gate=gate)) as (port, cast), connect(port) as client:
         await client.send(build_request("POST", path, json.dumps(body(path, is_stream=True)).encode()))
         gate.release()
         await client.read_head()
@@ -152,7 +152,7 @@ async def test_each_piece_leaves_before_the_next_is_made(path: str) -> None:
 @pytest.mark.parametrize("path", POSTS)
 async def test_the_end_is_told_when_the_turn_has_been_stored(path: str) -> None:
     gate = asyncio.Semaphore(len(WORDS))  # all is said, and nothing stored
-    async with playing(ScriptedSpeaker(gate=gate)) as (port, cast), connect(port) as client:
+    async with playing(ScriptedAgent(gate=gate)) as (port, cast), connect(port) as client:
         await client.send(build_request("POST", path, json.dumps(body(path, is_stream=True)).encode()))
         await client.read_head()
         heard = b""
@@ -258,7 +258,7 @@ async def test_a_body_that_is_no_object_is_400(path: str, raw: bytes) -> None:
 
 
 async def test_what_only_the_agent_knows_to_be_wrong_is_400_too() -> None:
-    async with playing(ScriptedSpeaker((), InvalidRequest("unknown label", status=400))) as (port, _):
+    async with playing(ScriptedAgent((), InvalidRequest("unknown label", status=400))) as (port, _):
         for path in POSTS:
             answer = await ask(port, path, body(path, is_stream=True))
             assert (answer.status, error_in(path, answer)) == (400, "unknown label")
@@ -295,7 +295,7 @@ async def test_a_body_over_the_limit_is_413(path: str) -> None:
     ],
 )
 async def test_a_failure_before_the_first_piece_has_its_status(error: Exception, status: int, is_stream: bool) -> None:
-    async with playing(ScriptedSpeaker((), error)) as (port, cast):
+    async with playing(ScriptedAgent((), error)) as (port, cast):
         for path in POSTS:
             answer = await ask(port, path, body(path, is_stream=is_stream))
             assert (answer.status, answer.headers["content-type"]) == (status, "application/json")
@@ -304,7 +304,7 @@ async def test_a_failure_before_the_first_piece_has_its_status(error: Exception,
 
 
 async def test_a_failure_after_pieces_ends_a_whole_answer_with_its_status() -> None:
-    async with playing(ScriptedSpeaker(WORDS, TurnFailed("gone"))) as (port, _):
+    async with playing(ScriptedAgent(WORDS, TurnFailed("gone"))) as (port, _):
         for path in POSTS:
             answer = await ask(port, path, body(path))
             assert (answer.status, error_in(path, answer)) == (503, "gone")
@@ -312,7 +312,7 @@ async def test_a_failure_after_pieces_ends_a_whole_answer_with_its_status() -> N
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_a_failure_after_pieces_is_the_last_word_of_a_stream(path: str) -> None:
-    async with playing(ScriptedSpeaker(WORDS, TurnFailed("gone"))) as (port, _):
+    async with playing(ScriptedAgent(WORDS, TurnFailed("gone"))) as (port, _):
         answer = await ask(port, path, body(path, is_stream=True))
     assert pieces_in(path, answer) == WORDS
     if path in (CHAT, TEXT):
@@ -328,7 +328,7 @@ async def test_a_failure_after_pieces_is_the_last_word_of_a_stream(path: str) ->
 
 async def test_a_turn_that_takes_too_long_ends_with_an_error() -> None:
     for timeout_s in GROWING_S:
-        async with playing(ScriptedSpeaker(gate=asyncio.Semaphore(1)), timeout_s=timeout_s) as (port, cast):
+        async with playing(ScriptedAgent(gate=asyncio.Semaphore(1)), timeout_s=timeout_s) as (port, cast):
             answer = await ask(port, OLLAMA_CHAT, body(OLLAMA_CHAT, is_stream=True))
         if answer.status == 200:
             break
@@ -339,7 +339,7 @@ async def test_a_turn_that_takes_too_long_ends_with_an_error() -> None:
 
 async def test_a_blocked_turn_ends_as_filtered() -> None:
     facts = Facts(outcome=ANSWER_BLOCKED)
-    async with playing(ScriptedSpeaker(("Not here.",), facts=facts)) as (port, _):
+    async with playing(ScriptedAgent(("Not here.",), facts=facts)) as (port, _):
         whole = (await ask(port, CHAT, body(CHAT))).json()
         streamed = events_of(await ask(port, CHAT, body(CHAT, is_stream=True)))
         lines = (await ask(port, OLLAMA_CHAT, body(OLLAMA_CHAT, is_stream=True))).lines()
@@ -352,7 +352,7 @@ async def test_a_blocked_turn_ends_as_filtered() -> None:
 @pytest.mark.parametrize("path", POSTS)
 async def test_a_client_that_leaves_ends_the_turn(path: str, is_stream: bool) -> None:
     gate = asyncio.Semaphore(1)
-    async with playing(ScriptedSpeaker(gate=gate)) as (port, cast):
+    async with playing(ScriptedAgent(gate=gate)) as (port, cast):
         async with connect(port) as client:
             await client.send(build_request("POST", path, json.dumps(body(path, is_stream=is_stream)).encode()))
             if is_stream:
@@ -364,12 +364,12 @@ async def test_a_client_that_leaves_ends_the_turn(path: str, is_stream: bool) ->
     assert (cast.model.left, cast.model.stored) == (1, 0)
 
 
-async def test_a_client_that_does_not_read_slows_the_speaker() -> None:
-    speaker = ScriptedSpeaker(["x" * 1000] * 20_000)
-    async with playing(speaker) as (port, _), connect(port, limit=1024, receive_bytes=4096) as client:
+async def test_a_client_that_does_not_read_slows_the_agent() -> None:
+    agent = ScriptedAgent(["x" * 1000] * 20_000)
+    async with playing(agent) as (port, _), connect(port, limit=1024, receive_bytes=4096) as client:
         await client.send(build_request("POST", CHAT, json.dumps(body(CHAT, is_stream=True)).encode()))
         await client.read_head()
-        assert await settled(lambda: speaker.said) < 15_000
+        assert await settled(lambda: agent.said) < 15_000
 
 
 # Beside the server behind us.
@@ -389,7 +389,7 @@ async def test_without_anybody_to_name_every_model_is_unknown_and_the_lists_are_
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_an_answer_that_was_cut_says_so(path: str) -> None:
-    async with playing(ScriptedSpeaker(facts=Facts(is_cut=True))) as (port, _):
+    async with playing(ScriptedAgent(facts=Facts(is_cut=True))) as (port, _):
         told = (await ask(port, path, body(path, stream=False))).json()
     end = told["choices"][0]["finish_reason"] if path in (CHAT, TEXT) else told["done_reason"]
     assert end == "length"

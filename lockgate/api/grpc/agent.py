@@ -12,7 +12,7 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from lockgate.agent.answer import Ask, Facts, Speaker, Speech
+from lockgate.agent.answer import AnyAgent, Ask, Facts, OpenTurn
 from lockgate.agent.evaluate import EvaluationRequest, evaluate
 from lockgate.agent.routes import Editor
 from lockgate.api.grpc.port import Calls, Context, GrpcPort, Line, Method, Services, read_metadata
@@ -66,7 +66,7 @@ class AgentMethods:
     def __init__(self, gateway: Gateway, calls: Calls) -> None:
         self._gateway = gateway
         self._calls = calls
-        self._agent: Speaker = gateway.agents[gateway.default_agent]
+        self._agent: AnyAgent = gateway.agents[gateway.default_agent]
         self._name = gateway.default_agent
         self._shares_default = gateway.settings.sessions.shared_default
 
@@ -94,22 +94,22 @@ class AgentMethods:
 
     async def _ask(self, request: AgentRequest, context: Context, caller: str) -> None:
         ask = self._read(request, context, caller, is_stream=False)
-        async with self._agent.open(ask) as speech:
-            text = "".join([piece async for piece in speech.pieces])
-            _note_piece(speech, text)
-            _tell_facts(context, speech, ask)
+        async with self._agent.open(ask) as turn:
+            text = "".join([piece async for piece in turn.pieces])
+            _note_piece(turn, text)
+            _tell_facts(context, turn, ask)
         answer_started(200, is_stream=False)
         await context.write(AgentResponse(text=text, avap_code=_WHOLE_CODE, is_final=True))
 
     async def _stream(self, request: AgentRequest, context: Context, caller: str) -> None:
         ask = self._read(request, context, caller, is_stream=True)
-        async with self._agent.open(ask) as speech:
-            async for piece in speech.pieces:
+        async with self._agent.open(ask) as turn:
+            async for piece in turn.pieces:
                 answer_started(200, is_stream=True)
                 await context.write(AgentResponse(text=piece))
-                _note_piece(speech, piece)
+                _note_piece(turn, piece)
                 frame_sent()
-            _tell_facts(context, speech, ask)
+            _tell_facts(context, turn, ask)
         answer_started(200, is_stream=True)  # there may have been no token
         await context.write(AgentResponse(is_final=True))
 
@@ -149,14 +149,14 @@ def _pick(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in kind.DESCRIPTOR.fields_by_name}
 
 
-def _note_piece(speech: Speech, piece: str) -> None:
-    if speech.facts.receipt is not None:
-        speech.facts.receipt.chain.add(ANSWER_LANE, piece)
+def _note_piece(turn: OpenTurn, piece: str) -> None:
+    if turn.facts.receipt is not None:
+        turn.facts.receipt.chain.add(ANSWER_LANE, piece)
 
 
-def _tell_facts(context: Context, speech: Speech, ask: Ask) -> None:
+def _tell_facts(context: Context, turn: OpenTurn, ask: Ask) -> None:
     session_id = ask.session.id if ask.session is not None else str(uuid4())
-    facts = speech.facts
+    facts = turn.facts
     told = dict(_list_facts(facts, session_id))
     if facts.receipt is not None:
         told[METADATA_KEY] = encode_receipt(facts.receipt)

@@ -162,7 +162,7 @@ CLASSIFICATION = Shape(Classification)
 GENERATION_DETECTION = Shape(GenerationDetection)
 
 
-class Wanted(NamedTuple):
+class TextRequest(NamedTuple):
     """A request as the endpoints need it."""
 
     model: str
@@ -174,11 +174,11 @@ class Wanted(NamedTuple):
     policy: str | None = None
 
 
-def read_classification(request: Any) -> Wanted:
+def read_classification(request: Any) -> TextRequest:
     """A request of a classification endpoint."""
     config = request.guardrail_config
     inputs, outputs = (config.input, config.output) if config is not None else (None, None)
-    return Wanted(
+    return TextRequest(
         request.model_id,
         request.inputs,
         read_params(request.text_gen_parameters),
@@ -239,7 +239,7 @@ class TextWriter(AnswerWriter):
 class WholeText(TextWriter):
     """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
 
-    def __init__(self, wanted: Wanted, *, hides: bool = False) -> None:
+    def __init__(self, wanted: TextRequest, *, hides: bool = False) -> None:
         super().__init__()
         self._wanted = wanted
         self._hides = hides

@@ -163,15 +163,15 @@ class GenerationRoutes:
         _require(model_id=request.model_id, prompt=request.prompt, detectors=request.detectors)
         check_thresholds(request.detectors)
         params = wire.read_params(request.text_gen_parameters)
-        wanted = wire.Wanted(request.model_id, request.prompt, params, {}, request.detectors)
+        wanted = wire.TextRequest(request.model_id, request.prompt, params, {}, request.detectors)
         policy = await self._resolve(exchange, wanted, self._generated)
         await self._answer(exchange, wanted, policy, wire.ReviewedText(wanted))
 
-    async def _read(self, exchange: Exchange) -> wire.Wanted:
+    async def _read(self, exchange: Exchange) -> wire.TextRequest:
         raw = await exchange.request.read_json(self._answering.limits.body_bytes)
         return wire.read_classification(await decode(raw, self._formats.classification.decode))
 
-    async def _classify(self, exchange: Exchange, wanted: wire.Wanted, *, is_stream: bool) -> None:
+    async def _classify(self, exchange: Exchange, wanted: wire.TextRequest, *, is_stream: bool) -> None:
         _require(model_id=wanted.model, inputs=wanted.text)
         size = len(wanted.text.encode())
         if any(not start < end <= size for start, end in wanted.masks):
@@ -185,12 +185,12 @@ class GenerationRoutes:
             writer = self._formats.text_events(is_guarded=is_guarded, hides=policy.hides)
         await self._answer(exchange, wanted, policy, writer)
 
-    async def _resolve(self, exchange: Exchange, wanted: wire.Wanted, surface: Surface) -> Policy:
+    async def _resolve(self, exchange: Exchange, wanted: wire.TextRequest, surface: Surface) -> Policy:
         requested = {"input": wanted.input, "output": wanted.output}
         headers = self._answering.headers(exchange)
         return await self._answering.resolve(exchange, wanted.policy, surface, requested, headers)
 
-    async def _answer(self, exchange: Exchange, wanted: wire.Wanted, policy: Policy, writer: AnswerWriter) -> None:
+    async def _answer(self, exchange: Exchange, wanted: wire.TextRequest, policy: Policy, writer: AnswerWriter) -> None:
         answering, backend, strategy = self._answering, self._backend, Strategy.MAX_PROCESSED_INDEX
         body = {"text": wanted.text, "params": wanted.params}
         generation = Generation(wanted.model, body, answering.headers(exchange))

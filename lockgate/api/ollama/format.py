@@ -19,8 +19,8 @@ from lockgate.api.openai.format import encode
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
-    Wanted,
-    build_wanted,
+    TurnRequest,
+    build_turn_request,
     choose_params,
     decode_fields,
     read_messages,
@@ -122,20 +122,20 @@ class OllamaFault(msgspec.Struct):
 _CHAT, _TEXT = Shape(OllamaChat), Shape(OllamaText)
 
 
-def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
+def read_chat(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of /api/chat to a model that takes these parameters."""
     request = _CHAT.decode(raw)
     return _want(request, read_messages(request.messages), _read_params(request, raw, takes))
 
 
-def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
+def read_text(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of /api/generate to a model that takes these parameters."""
     request = _TEXT.decode(raw)
     return _want(request, read_prompt(request.prompt, request.system or ""), _read_params(request, raw, takes))
 
 
-def _want(request: _Ollama, sent: Any, params: Mapping[str, Any]) -> Wanted:
-    return build_wanted(request, sent, params, is_stream=request.stream is not False)
+def _want(request: _Ollama, sent: Any, params: Mapping[str, Any]) -> TurnRequest:
+    return build_turn_request(request, sent, params, is_stream=request.stream is not False)
 
 
 def _read_params(request: _Ollama, raw: bytes, takes: frozenset[str]) -> dict[str, Any]:
@@ -161,10 +161,10 @@ def _to_response_format(wanted: str | dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_object"}
 
 
-class ChatScribe:
+class OllamaChatWriter:
     """Writes one answer of a chat, as one object or a line for each piece."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: TurnRequest) -> None:
         self._model = wanted.model
         self._started_ns = time.monotonic_ns()
         self._first_ns = 0
@@ -213,7 +213,7 @@ class ChatScribe:
         return last | ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
 
-class TextScribe(ChatScribe):
+class OllamaTextWriter(OllamaChatWriter):
     """Writes one answer of /api/generate."""
 
     def _say(self, text: str) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockgate.api.guarded_answer import AnswerWriter
-from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, Asked, to_results
-from lockgate.api.openai.turn_fields import Scribe
+from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, CompletionRequest, to_results
+from lockgate.api.openai.turn_fields import TurnWriter
 from lockgate.api.openai.whole_answer import FILTERED, input_entries
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.release import Release
@@ -18,9 +18,9 @@ from lockgate.guard.request import InputBlocked
 class OllamaWriter(AnswerWriter):
     """Writes the first choice of an answer: its text as it is released, and at its end what was found."""
 
-    def __init__(self, scribe: Scribe, asked: Asked) -> None:
+    def __init__(self, writer: TurnWriter, asked: CompletionRequest) -> None:
         super().__init__()
-        self._scribe = scribe
+        self._writer = writer
         self._asked = asked
         self.is_stream = asked.is_stream
         self._count = 0
@@ -53,18 +53,18 @@ class OllamaWriter(AnswerWriter):
 
     def finish(self) -> bytes:
         """The end of a stream, or the whole answer."""
-        scribe, begun = self._scribe, self._begin()
+        writer, begun = self._writer, self._begin()
         outputs = [{"choice_index": 0, "results": to_results(self._found)}] if self._found else []
         told = {"input": input_entries(self._asked, self.found_in_prompt), "output": outputs}
-        scribe.account = self.account._replace(detections={key: value for key, value in told.items() if value})
-        scribe.warnings = [
+        writer.account = self.account._replace(detections={key: value for key, value in told.items() if value})
+        writer.warnings = [
             *([UNSUITABLE_INPUT] if self.found_in_prompt else []),
             *([UNSUITABLE_OUTPUT] if self._found else []),
             *self.warnings,
         ]
         if self.is_stream:
-            return begun + scribe.finish(end=self._end, usage=self._usage)
-        return scribe.write_whole("".join(self._pieces), end=self._end, usage=self._usage)
+            return begun + writer.finish(end=self._end, usage=self._usage)
+        return writer.write_whole("".join(self._pieces), end=self._end, usage=self._usage)
 
     def block(self, blocked: InputBlocked, fallback: str) -> bytes:
         """The answer to a prompt that is blocked: the fallback."""
@@ -75,11 +75,11 @@ class OllamaWriter(AnswerWriter):
         if not self.is_stream:
             self._pieces.append(text)
             return b""
-        return self._begin() + self._scribe.add(text) if text else b""
+        return self._begin() + self._writer.add(text) if text else b""
 
     def _begin(self) -> bytes:
         """What comes before the first piece of a stream, once."""
         if self._has_begun or not self.is_stream:
             return b""
-        self._scribe.account, self._has_begun = self.account, True
-        return self._scribe.begin()
+        self._writer.account, self._has_begun = self.account, True
+        return self._writer.begin()

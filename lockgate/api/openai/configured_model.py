@@ -25,7 +25,7 @@ from lockgate.agent.answer import (
     listen,
 )
 from lockgate.api.openai import turn_format
-from lockgate.api.openai.format import CHAT, Asked, read_request
+from lockgate.api.openai.format import CHAT, CompletionRequest, read_request
 from lockgate.api.openai.turn_fields import ROLES, choose_params
 from lockgate.api.openai.whole_answer import TEXTS, Dialect
 from lockgate.api.shapes import Shape
@@ -51,7 +51,7 @@ class ConfiguredModel(ABC):
         self.takes = list_params(model)
 
     @abstractmethod
-    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+    def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
         """A request to the model; raises InvalidRequest for what the model cannot do."""
 
     async def generate(self, request: Generation) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class _OpenAIModel(ConfiguredModel):
         super().__init__(model, pace)
         self._chat = chat
 
-    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+    def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
         asked = _read(dialect, raw)
         if dialect is TEXTS:
             choose_params({name: asked.body.get(name) for name in _TEXT_ONLY}, frozenset())
@@ -117,7 +117,7 @@ class _OpenAIModel(ConfiguredModel):
 class _TextModel(ConfiguredModel):
     """A model that answers with frames of text."""
 
-    def read(self, dialect: Dialect, raw: bytes) -> Asked:
+    def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
         asked = _read(dialect, raw)
         read = turn_format.read_text if dialect is TEXTS else turn_format.read_chat
         params = read(raw, self.takes | _GUARDS).params
@@ -151,7 +151,7 @@ class _TextModel(ConfiguredModel):
         return listen(ModelCall(self._model, messages, params, self._pace), facts)
 
 
-def _read(dialect: Dialect, raw: bytes) -> Asked:
+def _read(dialect: Dialect, raw: bytes) -> CompletionRequest:
     asked = read_request(_TEXT if dialect is TEXTS else CHAT, raw)
     refuse_session(asked.body)
     if dialect is TEXTS:

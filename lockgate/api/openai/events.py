@@ -20,7 +20,7 @@ from lockgate.api.openai.deltas import (
 from lockgate.api.openai.format import (
     UNSUITABLE_INPUT,
     UNSUITABLE_OUTPUT,
-    Asked,
+    CompletionRequest,
     encode,
     encode_event,
     to_plain_results,
@@ -53,7 +53,7 @@ class EventWriter(AnswerWriter):
     _reader_type: type[StreamReader] = StreamReader
     _repeats_usage = False  # in the last event, where it has left with its message
 
-    def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
+    def __init__(self, dialect: Dialect, asked: CompletionRequest, options: StreamOptions) -> None:
         super().__init__()
         if options.is_shadow:
             options = options._replace(trailing=frozenset())  # findings are not reported

@@ -114,7 +114,7 @@ _OURS = frozenset({"detectors", "_prompt_masks"})
 _FIRST = ("stream", "model", "messages", "prompt", "tools")
 
 
-class Asked(NamedTuple):
+class CompletionRequest(NamedTuple):
     """A request as the endpoints need it; `body` is what goes upstream."""
 
     model: str
@@ -150,7 +150,7 @@ class Asked(NamedTuple):
         return str(self.body["prompt"])
 
 
-def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> Asked:
+def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> CompletionRequest:
     """A request, its shape checked and the rest kept."""
     known = shape.decode(raw)
     whole = _decode(raw)
@@ -162,7 +162,7 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
     body = {key: whole[key] for key in _FIRST if key in whole}
     body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
     detectors = known.detectors
-    return Asked(
+    return CompletionRequest(
         known.model,
         body,
         bool(known.stream),

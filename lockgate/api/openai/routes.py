@@ -10,11 +10,11 @@ from lockgate.api.formats import Formats
 from lockgate.api.guarded_answer import Answering, AnswerWriter, ask_model, cut_masks
 from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
-from lockgate.api.openai import format as wire
 from lockgate.api.openai.configured_model import ConfiguredModel, configure
 from lockgate.api.openai.events import DONE, EventWriter
+from lockgate.api.openai.format import CompletionRequest
 from lockgate.api.openai.stream_reader import StreamOptions
-from lockgate.api.openai.turn_fields import UNBUFFERED, Scribe, Wanted, refusing_plainly, start_events
+from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refusing_plainly, start_events
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
@@ -108,7 +108,7 @@ class OpenAIRoutes:
         await self._answering.answer(exchange, request, writer, begin)
 
     async def answer_text(
-        self, exchange: Exchange, wanted: Wanted, target: Target, scribe: Scribe, start: Start
+        self, exchange: Exchange, wanted: TurnRequest, target: Target, turn_writer: TurnWriter, start: Start
     ) -> None:
         """Answer a request to a configured model in another format than OpenAI's, which has only text."""
         body: dict[str, Any] = {"stream": wanted.is_stream, **wanted.params}
@@ -116,16 +116,16 @@ class OpenAIRoutes:
         if wanted.is_stream:
             body["stream_options"] = {"include_usage": True}
         with refusing_plainly():
-            asked = self._aim(exchange, wire.Asked(wanted.model, body, wanted.is_stream, {}, {}), target)
+            asked = self._aim(exchange, CompletionRequest(wanted.model, body, wanted.is_stream, {}, {}), target)
             asked = self._find_input(CHATS, asked)
             generation = self._build_generation(exchange, CHATS, asked)
             policy = await self._resolve(exchange, CHATS, asked, generation, self._only_contents)
-        writer = OllamaWriter(scribe, asked)
+        writer = OllamaWriter(turn_writer, asked)
         request = self._build_request(CHATS, asked, policy, target.backend, generation, writer)
         begin = partial(start, exchange) if asked.is_stream else None
         await self._answering.answer(exchange, request, writer, begin)
 
-    def _aim(self, exchange: Exchange, asked: wire.Asked, target: Target) -> wire.Asked:
+    def _aim(self, exchange: Exchange, asked: CompletionRequest, target: Target) -> CompletionRequest:
         """The request under the policy that it names, else that of its model."""
         if asked.policy is not None and target.policy not in (None, asked.policy):
             raise InvalidRequest(
@@ -134,7 +134,7 @@ class OpenAIRoutes:
         named = asked.policy or target.policy
         return asked._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
 
-    def _find_input(self, dialect: Dialect, asked: wire.Asked) -> wire.Asked:
+    def _find_input(self, dialect: Dialect, asked: CompletionRequest) -> CompletionRequest:
         """The request with the text of its prompt that is read, and where that stands; raises InvalidRequest."""
         if not asked.model:
             raise InvalidRequest("`model` must not be empty")
@@ -156,7 +156,7 @@ class OpenAIRoutes:
         text, read = join_texts(asked.messages)
         return asked._replace(text=text, read=read)
 
-    def _settle_policy(self, exchange: Exchange, asked: wire.Asked) -> wire.Asked:
+    def _settle_policy(self, exchange: Exchange, asked: CompletionRequest) -> CompletionRequest:
         """The request with its policy.
 
         `<model>@<policy>` is the model under that policy, where there is such a policy and no other is named.
@@ -171,21 +171,21 @@ class OpenAIRoutes:
             default = None  # what a request wants read itself is not put into shadow by somebody else
         return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
 
-    def _check_thresholds(self, asked: wire.Asked) -> None:
+    def _check_thresholds(self, asked: CompletionRequest) -> None:
         """Thresholds are numbers; one that is none must be refused before a stream begins."""
         if self._rules.checks_thresholds_first:
             for own in (asked.input, asked.output):
                 if own:
                     check_thresholds(own)
 
-    def _build_generation(self, exchange: Exchange, dialect: Dialect, asked: wire.Asked) -> Generation:
+    def _build_generation(self, exchange: Exchange, dialect: Dialect, asked: CompletionRequest) -> Generation:
         return Generation(asked.model, asked.body, self._answering.headers(exchange), dialect.kind)
 
     async def _resolve(
         self,
         exchange: Exchange,
         dialect: Dialect,
-        asked: wire.Asked,
+        asked: CompletionRequest,
         generation: Generation,
         surface: Surface | None = None,
     ) -> Policy:
@@ -200,7 +200,7 @@ class OpenAIRoutes:
     def _build_request(
         self,
         dialect: Dialect,
-        asked: wire.Asked,
+        asked: CompletionRequest,
         policy: Policy,
         backend: Backend,
         generation: Generation,
@@ -226,7 +226,7 @@ class OpenAIRoutes:
             count_tokens=partial(backend.tokenize, asked.model, asked.text, generation.headers),
         )
 
-    def _build_writer(self, dialect: Dialect, asked: wire.Asked, policy: Policy) -> WholeAnswer | EventWriter:
+    def _build_writer(self, dialect: Dialect, asked: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
         lanes = frozenset(policy.lanes) if policy.name else None
         if not asked.is_stream:
             return self._formats.whole_answer(
@@ -263,7 +263,7 @@ async def start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
-def _with_prompt(asked: wire.Asked, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
+def _with_prompt(asked: CompletionRequest, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
     """The request to the model, with what may go on in place of the text that was read."""
     if "messages" not in asked.body:
         return generation._replace(body=asked.body | {"prompt": masked})

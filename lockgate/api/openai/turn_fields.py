@@ -88,7 +88,7 @@ class AgentRequest(msgspec.Struct):
     user: str | None = None
 
 
-class Wanted(NamedTuple):
+class TurnRequest(NamedTuple):
     """A request, read. `sent` ends with the question; `tells_usage`: a stream shall end with its counters."""
 
     model: str
@@ -102,7 +102,7 @@ class Wanted(NamedTuple):
     tells_usage: bool = False
 
 
-class Scribe(Protocol):
+class TurnWriter(Protocol):
     """Writes one answer in one format. `account` and `warnings` are reported at its end."""
 
     account: Account
@@ -166,19 +166,19 @@ def _is_default(name: str, value: Any) -> bool:
     return is_empty or (value in _DEFAULTS.get(name, ()) and (value is True) is (name == "parallel_tool_calls"))
 
 
-def build_wanted(
+def build_turn_request(
     request: AgentRequest,
     sent: tuple[Message, ...],
     params: Mapping[str, Any],
     *,
     is_stream: bool,
     tells_usage: bool = False,
-) -> Wanted:
+) -> TurnRequest:
     """What a request wants, of its own fields and of those that all have."""
     if request.session_id:
         check_session_id(request.session_id)
     editor, account = read_user(request.user) if request.user else (Editor(), "")
-    return Wanted(
+    return TurnRequest(
         request.model,
         sent,
         is_stream,

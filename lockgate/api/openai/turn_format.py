@@ -14,8 +14,8 @@ from lockgate.api.openai.format import DetectorsOrPolicy, encode, encode_event
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
     AgentRequest,
-    Wanted,
-    build_wanted,
+    TurnRequest,
+    build_turn_request,
     choose_params,
     decode_fields,
     read_messages,
@@ -79,13 +79,13 @@ class GuardedText(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
 _CHAT, _TEXT = Shape(AgentChat), Shape(AgentText)
 
 
-def read_chat(raw: bytes, takes: frozenset[str]) -> Wanted:
+def read_chat(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of chat completions to a model that takes these parameters."""
     request = _CHAT.decode(raw)
     return _read(request, raw, takes, read_messages(request.messages))
 
 
-def read_text(raw: bytes, takes: frozenset[str]) -> Wanted:
+def read_text(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of text completions to a model that takes these parameters."""
     request = _TEXT.decode(raw)
     return _read(request, raw, takes, read_prompt(find_prompt(request.prompt)))
@@ -99,7 +99,7 @@ def find_prompt(prompt: str | list[str]) -> str:
     return prompts[0]
 
 
-def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[Message, ...]) -> Wanted:
+def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[Message, ...]) -> TurnRequest:
     fields = decode_fields(raw)
     refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
     if request.max_completion_tokens is not None:
@@ -110,7 +110,7 @@ def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[M
     if request.temperature is not None and not 0 <= request.temperature <= _MAX_TEMPERATURE:
         raise InvalidRequest("`temperature` must be between 0 and 2")
     options = request.stream_options
-    return build_wanted(
+    return build_turn_request(
         request,
         sent,
         choose_params(fields, takes),
@@ -119,7 +119,7 @@ def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[M
     )
 
 
-class ChatScribe:
+class ChatTurnWriter:
     """Writes one answer of a chat."""
 
     _prefix: ClassVar = "chatcmpl-"
@@ -127,7 +127,7 @@ class ChatScribe:
     _chunk: ClassVar = "chat.completion.chunk"
     _nothing: ClassVar[Mapping[str, Any]] = {"delta": {}}
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: TurnRequest) -> None:
         self._tells_usage = wanted.is_stream and wanted.tells_usage
         kind = self._chunk if wanted.is_stream else self._whole
         self._head = {
@@ -181,7 +181,7 @@ class ChatScribe:
         return encode_event({**event, **told} if told else event)
 
 
-class TextScribe(ChatScribe):
+class TextTurnWriter(ChatTurnWriter):
     """Writes one answer of a text completion."""
 
     _prefix: ClassVar = "cmpl-"

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
-from lockgate.agent.answer import ANSWERED, Ask, Facts, Speaker
+from lockgate.agent.answer import ANSWERED, AnyAgent, Ask, Facts
 from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER
@@ -20,7 +20,14 @@ from lockgate.api.openai.configured_model import refuse_session
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
 from lockgate.api.openai.routes import OpenAIRoutes, Start, Target, start_lines
-from lockgate.api.openai.turn_fields import Scribe, Wanted, peek_model, read_model, refusing_plainly, start_events
+from lockgate.api.openai.turn_fields import (
+    TurnRequest,
+    TurnWriter,
+    peek_model,
+    read_model,
+    refusing_plainly,
+    start_events,
+)
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import Account, describe_failure
 from lockgate.api.shapes import decode
@@ -38,41 +45,41 @@ _MAX_KEPT_CHARS = 200
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 
 
-class Manners(NamedTuple):
-    """What the dialects of one family share."""
-
-    read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # of at most so many bytes
-    start: Start
-    encode_unknown: Callable[[str], bytes]  # the answer where nobody has that name
-    suffix: str = ""  # that names may have or not
-
-
 class ReadTurn(Protocol):
     """Reads a body that asks a model which takes these parameters."""
 
-    def __call__(self, raw: bytes, takes: frozenset[str]) -> Wanted: ...
+    def __call__(self, raw: bytes, takes: frozenset[str]) -> TurnRequest: ...
 
 
 class TurnFormat(NamedTuple):
-    """One way to ask and to be answered."""
+    """One wire format of turns: how requests are read and answers written."""
 
     read: ReadTurn
-    scribe: Callable[[Wanted], Scribe]
-    manners: Manners
+    writer: Callable[[TurnRequest], TurnWriter]
+    read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # of at most so many bytes
+    start: Start
+    encode_unknown: Callable[[str], bytes]  # the answer to a name that no model has
+    suffix: str = ""  # that names may have or not
 
 
-_OPENAI = Manners(HttpRequest.read_json, start_events, encode_unknown_model)
-_OLLAMA = Manners(HttpRequest.read_body, start_lines, agent_ollama.encode_unknown_model, agent_ollama.LATEST)
-OPENAI_CHAT = TurnFormat(agent_openai.read_chat, agent_openai.ChatScribe, _OPENAI)
-OPENAI_TEXT = TurnFormat(agent_openai.read_text, agent_openai.TextScribe, _OPENAI)
+_openai = partial(TurnFormat, read_body=HttpRequest.read_json, start=start_events, encode_unknown=encode_unknown_model)
+_ollama = partial(
+    TurnFormat,
+    read_body=HttpRequest.read_body,
+    start=start_lines,
+    encode_unknown=agent_ollama.encode_unknown_model,
+    suffix=agent_ollama.LATEST,
+)
+OPENAI_CHAT = _openai(agent_openai.read_chat, agent_openai.ChatTurnWriter)
+OPENAI_TEXT = _openai(agent_openai.read_text, agent_openai.TextTurnWriter)
 TEXT_FORMATS = {  # besides OpenAI's, by endpoint
-    "ollamaChat": TurnFormat(agent_ollama.read_chat, agent_ollama.ChatScribe, _OLLAMA),
-    "ollamaGenerate": TurnFormat(agent_ollama.read_text, agent_ollama.TextScribe, _OLLAMA),
+    "ollamaChat": _ollama(agent_ollama.read_chat, agent_ollama.OllamaChatWriter),
+    "ollamaGenerate": _ollama(agent_ollama.read_text, agent_ollama.OllamaTextWriter),
 }
 
 
-class Speakers(Protocol):
-    """What of a gateway answers here."""
+class AgentGateway(Protocol):
+    """What these routes need of a gateway."""
 
     @property
     def settings(self) -> Settings: ...
@@ -82,17 +89,17 @@ class Speakers(Protocol):
         """The server behind us, if there is one."""
 
     @property
-    def agents(self) -> Mapping[str, Speaker]:
+    def agents(self) -> Mapping[str, AnyAgent]:
         """The agents by name."""
 
-    def find_agent(self, name: str, policy: str | None) -> Speaker:
+    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
         """An agent, under another policy than its own if one is named."""
 
 
 class FoundAgent(NamedTuple):
     """The agent that answers, its name, and the parameters that it takes."""
 
-    speaker: Speaker
+    agent: AnyAgent
     name: str
     takes: frozenset[str]
 
@@ -100,7 +107,7 @@ class FoundAgent(NamedTuple):
 class AgentRoutes:
     """The endpoints of one open gateway; `completions` answers where no agent is named."""
 
-    def __init__(self, gateway: Speakers, completions: OpenAIRoutes | None = None) -> None:
+    def __init__(self, gateway: AgentGateway, completions: OpenAIRoutes | None = None) -> None:
         self._gateway = gateway
         self._completions = completions
         self._proxied = ProxiedModels(gateway.openai if isinstance(gateway.openai, ModelLister) else None)
@@ -150,31 +157,31 @@ class AgentRoutes:
         """GET /api/tags."""
         await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
-    async def _take(self, exchange: Exchange, dialect: TurnFormat, kind: Dialect | None = None) -> None:
+    async def _take(self, exchange: Exchange, form: TurnFormat, dialect: Dialect | None = None) -> None:
         """Answer, or pass on what is for a model."""
         completions = self._completions
-        is_proxied = kind is not None and self._gateway.openai is not None
+        is_proxied = dialect is not None and self._gateway.openai is not None
         ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
-        raw = await dialect.manners.read_body(exchange.request, max(ours, theirs))
+        raw = await form.read_body(exchange.request, max(ours, theirs))
         name = await decode(raw, peek_model)
         find = self._find_short if len(name) <= _MAX_KEPT_CHARS else self._find
-        found = find(name, exchange.request.policy, dialect.manners.suffix)
+        found = find(name, exchange.request.policy, form.suffix)
         if len(raw) > (theirs if found is None and is_proxied else ours):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
             with refusing_plainly():
-                wanted = await decode(raw, partial(dialect.read, takes=found.takes))
-            await _answer(exchange, found, wanted, dialect)
-        elif completions is not None and kind is not None and (found is not None or is_proxied):
-            await completions.complete(exchange, kind, raw, found)
+                wanted = await decode(raw, partial(form.read, takes=found.takes))
+            await _answer(exchange, found, wanted, form)
+        elif completions is not None and dialect is not None and (found is not None or is_proxied):
+            await completions.complete(exchange, dialect, raw, found)
         elif completions is not None and found is not None:
             with refusing_plainly():
-                wanted = await decode(raw, partial(dialect.read, takes=found.backend.takes))
+                wanted = await decode(raw, partial(form.read, takes=found.backend.takes))
                 refuse_session({"session_id": wanted.session_id, "query_type": wanted.label})
-            await completions.answer_text(exchange, wanted, found, dialect.scribe(wanted), dialect.manners.start)
+            await completions.answer_text(exchange, wanted, found, form.writer(wanted), form.start)
         else:
             with refusing_plainly():
-                await _tell_unknown(exchange, dialect, await decode(raw, read_model))
+                await _tell_unknown(exchange, form, await decode(raw, read_model))
 
     def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | Target | None:
         """Who has that name; `under`: the policy that the path names."""
@@ -196,8 +203,8 @@ class AgentRoutes:
     def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | Target | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
-            speaker = self._gateway.find_agent(agent, policy)
-            return FoundAgent(speaker, agent, speaker.takes)
+            found = self._gateway.find_agent(agent, policy)
+            return FoundAgent(found, agent, found.takes)
         if self._completions is None or name not in self._models:
             return None
         return self._completions.find_target(name, policy)
@@ -208,7 +215,7 @@ async def tell_version(exchange: Exchange) -> None:
     await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
 
 
-def _build_ask(exchange: Exchange, wanted: Wanted, agent: str) -> Ask:
+def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> Ask:
     session = SessionKey(exchange.request.caller, agent, wanted.session_id) if wanted.session_id else None
     request_id = exchange.request.header(b"x-request-id")
     return Ask(
@@ -224,33 +231,33 @@ def _build_ask(exchange: Exchange, wanted: Wanted, agent: str) -> Ask:
     )
 
 
-async def _answer(exchange: Exchange, found: FoundAgent, wanted: Wanted, dialect: TurnFormat) -> None:
-    """A turn, whole or as it is spoken. Its end is told when it is over: then it has been remembered.
+async def _answer(exchange: Exchange, found: FoundAgent, wanted: TurnRequest, form: TurnFormat) -> None:
+    """Answer with a turn, whole or as a stream. Its end is written when the turn has been stored.
 
     Before the first piece has come nothing is sent, so that a failure still has its status.
     """
-    scribe, reply = dialect.scribe(wanted), exchange.reply
-    async with found.speaker.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
+    writer, reply = form.writer(wanted), exchange.reply
+    async with found.agent.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
         piece = await anext(pieces, None)
-        scribe.account = Account(facts.receipt, facts.pseudonyms if exchange.request.wants(MAPPING_HEADER) else None)
+        writer.account = Account(facts.receipt, facts.pseudonyms if exchange.request.wants(MAPPING_HEADER) else None)
         if wanted.is_stream:
-            await dialect.manners.start(exchange)
-            if begin := scribe.begin():
+            await form.start(exchange)
+            if begin := writer.begin():
                 await reply.write(begin)
             while piece is not None:
                 if piece:
-                    await reply.write(scribe.add(piece))
+                    await reply.write(writer.add(piece))
                 piece = await anext(pieces, None)
         else:
             piece = "".join([piece or "", *[one async for one in pieces]])
-    scribe.account = scribe.account._replace(detections=_list_detections(facts))
-    scribe.warnings = _list_warnings(facts)
+    writer.account = writer.account._replace(detections=_list_detections(facts))
+    writer.warnings = _list_warnings(facts)
     end = FILTERED if facts.outcome != ANSWERED else CUT if facts.is_cut else STOPPED
     if wanted.is_stream:
-        await reply.write(scribe.finish(end=end, usage=facts.usage))
+        await reply.write(writer.finish(end=end, usage=facts.usage))
         await reply.end()
     else:
-        await reply.answer_json(scribe.write_whole(piece or "", end=end, usage=facts.usage))
+        await reply.answer_json(writer.write_whole(piece or "", end=end, usage=facts.usage))
 
 
 def _list_detections(facts: Facts) -> dict[str, Any]:
@@ -276,6 +283,6 @@ def _list_warnings(facts: Facts) -> list[dict[str, str]]:
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
 
 
-async def _tell_unknown(exchange: Exchange, dialect: TurnFormat, name: str) -> None:
+async def _tell_unknown(exchange: Exchange, form: TurnFormat, name: str) -> None:
     exchange.reply.error_code = 404
-    await exchange.reply.answer_json(dialect.manners.encode_unknown(name), 404)
+    await exchange.reply.answer_json(form.encode_unknown(name), 404)

@@ -20,7 +20,7 @@ from lockgate.api.openai.deltas import (
 from lockgate.api.openai.format import (
     UNSUITABLE_INPUT,
     UNSUITABLE_OUTPUT,
-    Asked,
+    CompletionRequest,
     encode,
     to_plain_results,
     to_results,
@@ -67,7 +67,7 @@ class WholeAnswer(AnswerWriter):
     def __init__(
         self,
         dialect: Dialect,
-        asked: Asked,
+        asked: CompletionRequest,
         *,
         has_guards: bool,
         fallback: str | None = None,
@@ -308,7 +308,7 @@ def _is_ours(choice: Mapping[str, Any]) -> bool:
     return not isinstance(message, dict) or is_read(message.get("role"))
 
 
-def build_blocked(dialect: Dialect, asked: Asked, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+def build_blocked(dialect: Dialect, asked: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
     """The answer to a prompt that is blocked, whole or as the one event of a stream.
 
     Where a policy blocks it, the fallback stands there as if it came from the model.
@@ -333,7 +333,7 @@ def build_blocked(dialect: Dialect, asked: Asked, blocked: InputBlocked, fallbac
     return answer
 
 
-def input_entries(asked: Asked, found: Sequence[Detection]) -> list[dict[str, Any]]:
+def input_entries(asked: CompletionRequest, found: Sequence[Detection]) -> list[dict[str, Any]]:
     """What was found in the prompt."""
     if not found:
         return []

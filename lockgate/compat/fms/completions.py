@@ -10,7 +10,7 @@ from typing import Any
 
 from lockgate.api.openai.deltas import EVENT_KEYS, REASONING_KEYS, has_finish
 from lockgate.api.openai.events import EventWriter, Messages
-from lockgate.api.openai.format import Asked, to_results
+from lockgate.api.openai.format import CompletionRequest, to_results
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import Dialect, WholeAnswer
@@ -105,7 +105,7 @@ class FmsEventWriter(EventWriter):
     _reader: FmsStreamReader
     _repeats_usage = True
 
-    def __init__(self, dialect: Dialect, asked: Asked, options: StreamOptions) -> None:
+    def __init__(self, dialect: Dialect, asked: CompletionRequest, options: StreamOptions) -> None:
         super().__init__(dialect, asked, options)
         self._carried: dict[int, int] = {}  # by choice: the last message of its last event
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speakers that follow a script, and an application in which they are agents and models, over a real socket."""
+"""Agents that follow a script, and an application in which they are agents and models, over a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockgate.agent.answer import BASIC_PARAMS, Ask, Facts, Speaker, Speech
+from lockgate.agent.answer import BASIC_PARAMS, AnyAgent, Ask, Facts, OpenTurn
 from lockgate.api.openai.turn_routes import TEXT_FORMATS, AgentRoutes, tell_version
 from lockgate.config.settings import Settings
 from lockgate.interfaces import Backend
@@ -20,7 +20,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
 @dataclass
-class ScriptedSpeaker:
+class ScriptedAgent:
     """Says its pieces, each when `gate` lets it, then what `error` is, or stores them; remembers what it was asked."""
 
     pieces: Sequence[str] = ("Hello", " there", "!")
@@ -34,12 +34,12 @@ class ScriptedSpeaker:
     takes: frozenset[str] = BASIC_PARAMS
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[Speech]:
+    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
         """A turn."""
         self.asked.append(ask)
         before = self.stored
         try:
-            yield Speech(self.facts, self._say())
+            yield OpenTurn(self.facts, self._say())
         finally:
             self.left += self.stored == before
 
@@ -61,12 +61,12 @@ class Cast:
     """Who can be named: agents by name; `model` is the default one."""
 
     settings: Settings
-    agents: Mapping[str, Speaker]
-    model: ScriptedSpeaker = field(default_factory=ScriptedSpeaker)
+    agents: Mapping[str, AnyAgent]
+    model: ScriptedAgent = field(default_factory=ScriptedAgent)
     found: list[tuple[str, str | None]] = field(default_factory=list)
     openai: Backend | None = None
 
-    def find_agent(self, name: str, policy: str | None) -> Speaker:
+    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
         """The agent of that name, whatever the policy."""
         if policy is not None:
             self.found.append((name, policy))
