@@ -202,7 +202,7 @@ def list_params(model: Model) -> frozenset[str]:
 
 
 def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> LockgateError:
-    """The error for a model that failed. Its words are for nobody: they may quote the prompt or a header.
+    """The error for a model that failed. Its words stay here: they may quote the prompt or a header.
 
     One that falls silent after it has begun is as good as gone: too late is only a first word.
     """

@@ -85,7 +85,7 @@ class Graphs(NamedTuple):
     untraced: Callable[[], AbstractContextManager[Any]]
 
     async def run(self, state: TurnState, tools: Tools) -> TurnState:
-        """The state at the end of a run. Whatever the environment says, nothing of it is sent to a tracing service."""
+        """The state at the end of a run. No part is sent to a tracing service, not even by environment settings."""
         with self.untraced():
             return (await self.prepare.ainvoke({"turn": state}, context=tools))["turn"]
 

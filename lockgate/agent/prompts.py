@@ -69,7 +69,7 @@ _EDITOR = _compile(_FILE.patterns.editor)
 
 
 class Guess(NamedTuple):
-    """A label and how sure whoever gives it is, from 0 to 1."""
+    """A label and its confidence, from 0 to 1."""
 
     label: str
     confidence: float
@@ -110,7 +110,7 @@ def build_classify_messages(
 
 
 def read_reply(text: str, labels: Collection[str]) -> Reply:
-    """What the model said: a JSON object, whatever stands around it, or a label alone."""
+    """The model's reply: a JSON object with any text around it, or a label alone."""
     kept = forget_reasoning(text[:_MAX_REPLY_CHARS])
     last: dict[str, Any] | None = None
     for found in _find_objects(kept):

@@ -19,8 +19,8 @@ class Route(NamedTuple):
     step: str
     slot: str
     retrieves: bool
-    meaning: str  # for whoever has to choose a label
-    prompt: str  # for whoever answers
+    meaning: str  # for the part that chooses a label
+    prompt: str  # for the model
     tells_account: bool = False  # whether the model is told what the caller said about the user
 
 
@@ -69,7 +69,7 @@ PLATFORM = Route(
 )
 Routes = tuple[Route, ...]
 ROUTES: Routes = (RETRIEVAL, CODE_GENERATION, CONVERSATIONAL)
-FALLBACK = RETRIEVAL.label  # where nobody can tell
+FALLBACK = RETRIEVAL.label  # if no label is found
 
 
 class Editor(NamedTuple):

@@ -75,7 +75,7 @@ from lockgate.telemetry import Event, agent_step, log_event, name_causes, observ
 _NO_STORE = "the session store is not available"
 _OWN_TEXTS = 5  # of a turn before the messages that its client sent: the question, the editor's three, the account
 _NOTE_S = 1.0  # for the note about a turn that came to no end
-_MAX_REPLY_CHARS = 100_000  # of the main model, to what nobody else hears
+_MAX_REPLY_CHARS = 100_000  # of the main model's internal replies
 
 
 class PendingVector:
@@ -91,11 +91,11 @@ class PendingVector:
         try:
             [vector] = await embedder.embed([question])
             self._made.set_result(vector)
-        except Exception as error:  # noqa: BLE001 - an embedder may be somebody else's code
+        except Exception as error:  # noqa: BLE001 - an embedder may be a plugin's code
             self._made.set_exception(error)
             self._made.exception()
         finally:
-            self._made.cancel()  # of one that was left, nobody will hear
+            self._made.cancel()  # ends one without a result
 
     def __await__(self) -> Generator[Any, None, Sequence[float]]:
         return asyncio.shield(self._made).__await__()
@@ -285,7 +285,7 @@ class _Turn:
             raise fail_model(self._agent.main, error) from error
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
-        """What the main model says to a question of ours; nobody hears it."""
+        """The main model's reply to an internal question."""
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
         said = Said(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:

@@ -66,7 +66,7 @@ _INSIDE = (
     rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})))*+"
 )
 _QUOTED = rb'"' + _INSIDE + rb'"'
-# Numbers that cannot leave the range of a double whatever their digits; the others are looked at one by one.
+# Numbers in the range of a double for any digits; the others are looked at one by one.
 _SMALL = (
     rb"-?(?:0|[1-9][0-9]{0,8})(?:\.[0-9]++)?(?:[eE](?:-[0-9]++|\+?[012]?[0-9]{1,2}))?(?![0-9.eE])"
     rb"|-?[1-9][0-9]{9,199}+(?:\.[0-9]++)?(?![0-9.eE])"

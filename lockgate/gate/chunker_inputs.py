@@ -19,7 +19,7 @@ class _Run(NamedTuple):
 
 
 class InputLog:
-    """The messages of one stream. Their numbers are whatever their sender says."""
+    """The messages of one stream. Their sender chooses their numbers."""
 
     __slots__ = ("_is_finished", "_latest", "_runs", "placed", "received")
 

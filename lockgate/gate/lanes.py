@@ -37,7 +37,7 @@ class LanePlan(NamedTuple):
 
     `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
     as they are, wherever their chunker says that they lie; those of a stream lie where their text comes next.
-    `reads_empty`: a streamed text without a character is read too, by whoever reads it whole. `max_cuts`: how many
+    `reads_empty`: a streamed text without a character is read too, by readers of whole texts. `max_cuts`: how many
     pieces of a whole text a chunker is given at once.
     """
 
@@ -213,14 +213,14 @@ class Lane:
         """Forget what every chunker has placed, at most once per as much text as is left."""
         chunker_input, aligners = self._input, self.aligners.values()
         chunker_input.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
-        if len(chunker_input.frames) >= _MAX_FRAMES:  # without text, or nobody takes them
+        if len(chunker_input.frames) >= _MAX_FRAMES:  # without text, or not taken
             raise HeldTooMuch(f"more than {_MAX_FRAMES} messages wait for a chunker")
         left = chunker_input.received - min(aligner.placed for aligner in aligners)
         self._trim_at = chunker_input.received + max(left, _TRIM_CHARS)
 
 
 def _fit(chunk: Chunk) -> Chunk:
-    """A chunk is its text: it ends where that ends, whatever its chunker says."""
+    """A chunk is its text: it ends with that, not where its chunker says."""
     return chunk._replace(end=chunk.start + len(chunk.text))
 
 

@@ -2,7 +2,7 @@
 """Which message of a chat is read by whom: the rules of roles and contents (ADR 009).
 
 Detectors of contents read the last message of the input, if a person or a model wrote it, and every choice of the
-output, unless it is a tool's. Knows messages as plain maps, whatever else they carry.
+output, unless it is a tool's. Messages are plain maps; other fields are ignored.
 """
 
 import json

@@ -160,7 +160,7 @@ class Receipt:
         self._solid[part] += _count_solid(text)
 
     def take_back(self, part: Part) -> None:
-        """Nothing of the part has left after all: what was let through is heard by nobody."""
+        """Nothing of the part has left after all: resets its counts of released text."""
         self.released[part] = self._solid[part] = 0
 
     def note_dropped(self, part: Part, chars: int) -> None:

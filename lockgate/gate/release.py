@@ -136,7 +136,7 @@ class ReleaseGate:
         return [name for name, upto in self._frontiers.items() if upto == self._lowest]
 
     def receive(self, frame: Frame) -> list[Release]:
-        """A frame of the model: it waits, unless nobody holds text or it adds no text to what has left."""
+        """A frame of the model: it waits, unless no detector holds or it adds no text to what has left."""
         log = self.log
         log.append(frame)
         if log.received == log.released or not self._frontiers:

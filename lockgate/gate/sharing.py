@@ -98,7 +98,7 @@ class FairQueue(Generic[Item, Result]):
             del self._streams[whose]
 
     def give(self, share: Share[Item, Result], results: Sequence[Result]) -> bool:
-        """The results of a share; whether its call is whole by them. Nobody minds if the call has left."""
+        """Adds the results of a share; returns whether they complete its call, False if it has left."""
         call = share.call
         if call._has_left:
             return False
@@ -114,7 +114,7 @@ class FairQueue(Generic[Item, Result]):
         return True
 
     def leave(self, call: Call[Item, Result]) -> None:
-        """Nobody wants the call's results any more: what of it waits is never given out."""
+        """Ends a call: its waiting items are never given out."""
         if call._has_left:
             return
         call._has_left = True

@@ -81,7 +81,7 @@ class Mask(NamedTuple):
 
 
 def label(found: Detection) -> str:
-    """The kind of what was found, as `EMAIL`; never the found text itself, whatever a detector calls it."""
+    """The kind of what was found, as `EMAIL`; never the found text, even if a detector names it so."""
     kind = found.detection[: _MAX_LABEL_CHARS * 2]
     words = _NO_WORD.sub("_", _CAMEL.sub("_", kind).upper()).strip("_").removesuffix("_ADDRESS")
     words = words[:_MAX_LABEL_CHARS].strip("_") or _NAMELESS
@@ -210,7 +210,7 @@ def apply_masks(start: int, text: str, masks: Sequence[Mask]) -> str:
 class Measures(NamedTuple):
     """What becomes of findings in one part of a request: one action for all detectors, and others for some.
 
-    `own` are the detectors of the policy, if it is one. Whatever else a request names only annotates what has left in
+    `own` are the detectors of the policy, if it is one. Others that a request names only annotate what has left in
     the clear: a caller's own pattern could ask a masked text letter by letter.
     """
 

@@ -112,7 +112,7 @@ class Chosen(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody reads anything."""
+        """Whether no detector reads."""
         return not (self.contents or self.reviews)
 
 

@@ -24,7 +24,7 @@ ToFrames = Callable[[dict[str, Any]], Iterable[Frame]]
 
 
 class NoBackend:
-    """Stands where no backend is configured: whoever asks it is told so."""
+    """Stands where no backend is configured: raises UnknownModel."""
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """There is no answer."""
@@ -69,7 +69,7 @@ async def read_model(
 ) -> AsyncGenerator[Any, None]:
     """The bursts of a model's answer, or their frames: one list for each read of the socket.
 
-    With a deadline it may be somebody else's code: whatever it raises that is no error of ours is its failure.
+    With a deadline it may be third-party code: an exception that is not a LockgateError is its failure.
     """
     try:
         async with aclosing(ask()) as bursts:

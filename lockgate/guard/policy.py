@@ -37,7 +37,7 @@ class Chunking(NamedTuple):
 class Meter:
     """The account of one request: what detectors read, who failed and was excused, which names were made up.
 
-    In shadow nobody holds text, and no failure ends anything. A request that has no policy and wants no receipt has an
+    In shadow no text is held, and no failure ends anything. A request that has no policy and wants no receipt has an
     account that is not on: findings are counted in the metrics alone.
     """
 
@@ -123,7 +123,7 @@ class Policy:
     """The detectors of each part, and the action on their findings; `for_output` holds for grounding too.
 
     `reviews` read the whole answer when it is complete. `refusing` names detectors whose finding in the input ends the
-    request and is reported, whatever the action: those that a request itself asks for on the guardrails endpoints.
+    request and is reported, for any action: those that a request itself asks for on the guardrails endpoints.
     `unused` detectors belong to the policy and have nothing to read on this surface: the receipt lists them as such.
     """
 

@@ -156,7 +156,7 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
 
 
 def fail_check(error: UpstreamError) -> CheckFailed:
-    """The error for a detector or chunker that failed. It is logged; its own words are for nobody."""
+    """The error for a detector or chunker that failed. It is logged; its own words are not sent."""
     log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
     kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
     return CheckFailed(error.service, status=kept)

@@ -81,7 +81,7 @@ async def open_guarded_stream(
 
 
 async def _pass_on(source: Source, blame_source: Blame | None) -> AsyncGenerator[Release, None]:
-    """What nobody reads is released as it comes."""
+    """Releases unread text as it comes."""
     positions: dict[int, int] = {}
     try:
         async for burst in source:
@@ -97,7 +97,7 @@ async def _pass_on(source: Source, blame_source: Blame | None) -> AsyncGenerator
 
 
 class _GuardedStream:
-    """One stream at work. Its events are plain wake-ups: whoever waits looks again at the lanes."""
+    """One stream at work. Its events are wake-ups: each waiting task checks the lanes again."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class _GuardedStream:
             raise BrokeProtocol(name, f"chunker `{name}`: ended before its text")
 
     async def _pass_over(self, lane: Lane, name: str) -> None:
-        """The chunker has failed, and whoever needs it is excused: what comes goes on unread."""
+        """The chunker has failed and its detectors are excused: text goes on unread."""
         while True:
             self._carry_out(lane.pass_over(name))
             if not lane.is_source_open:

@@ -103,7 +103,7 @@ class Trace:
             self._on_note()
 
     def leave(self, release: Release, verdict: Verdict | None) -> None:
-        """A release was judged; `verdict` is None without readers."""
+        """A release was judged; no verdict without readers."""
         outcome, kept = RELEASED, len(release.text)
         if verdict is not None and (verdict.masks or verdict.is_blocked):
             outcome, kept = (BLOCKED if verdict.is_blocked else MASKED), verdict.kept

@@ -155,7 +155,7 @@ class App:
             else:
                 await self._admit(handler, exchange, route)
         except asyncio.CancelledError as error:
-            if not request.has_left:  # the process ends now, whatever is under way
+            if not request.has_left:  # the process ends now
                 reply.drop()
             _forget(error)
         except Exception as error:  # noqa: BLE001 - the last place to answer

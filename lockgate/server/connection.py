@@ -237,7 +237,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._body = None
         super().on_response_complete()
-        if not self._is_in_head and self.cycle.response_complete:  # the client still sends a body that nobody wants
+        if not self._is_in_head and self.cycle.response_complete:  # the client still sends an unwanted body
             self._arm(LINGER_S)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:

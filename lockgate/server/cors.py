@@ -32,7 +32,7 @@ class OriginRule(NamedTuple):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody may call from elsewhere, and nothing is said of it."""
+        """Whether no other origin may call; then no CORS header is sent."""
         return not self.listed and not self.is_open
 
     def allows(self, origin: bytes) -> bool:
@@ -61,7 +61,7 @@ class Cors:
         self._rules = {
             CorsRule.AGGREGATOR: build_rule((*settings.aggregator.cors_origins, *everywhere)),
             CorsRule.SERVER: build_rule(everywhere),
-            CorsRule.NONE: build_rule(()),  # for the page alone, whatever the settings say of other paths
+            CorsRule.NONE: build_rule(()),  # for the page alone; the settings do not apply
         }
 
     def admit(self, exchange: Exchange, cors: CorsRule) -> OriginRule | None:

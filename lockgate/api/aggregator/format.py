@@ -48,7 +48,7 @@ else:
 
 
 class EndpointRef(msgspec.Struct):
-    """An endpoint of somebody's: a source or the model."""
+    """A user's endpoint: a source or the model."""
 
     url: str
     slug: str
@@ -96,7 +96,7 @@ class ChatRequest(msgspec.Struct):
     citations: bool = False
 
     def endpoint(self, ref: EndpointRef) -> Endpoint:
-        """The endpoint with the tokens of its owner, which nobody else is given."""
+        """The endpoint with the tokens of its owner and of no other."""
         owner = ref.owner_username
         if owner is None:
             return Endpoint(ref.url, ref.slug, None, ref.tenant_name)

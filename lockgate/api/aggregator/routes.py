@@ -154,7 +154,7 @@ class ChatRoutes:
         wanted = wanted or wire.ChatDetectors()
         names_some = any(getattr(wanted, name) for name in _SECTIONS)
         if default is not None and names_some and answering.find_policy(default).is_shadow:
-            default = None  # what a request wants read itself is not put into shadow by somebody else
+            default = None  # a default policy does not put a request's own detectors into shadow
         if wanted.policy is None:
             wanted = msgspec.structs.replace(wanted, policy=default)
         with _blaming("detectors.policy"):

@@ -40,7 +40,7 @@ _CODES: Mapping[int, grpc.StatusCode] = {
 }
 _HEALTH = "grpc.health.v1.Health"
 _FOR_EVER_S = 31_536_000.0
-_LOOK_S = 0.5  # while somebody watches our health
+_LOOK_S = 0.5  # between two looks for a watcher
 _MAX_WATCHERS = 100
 _FAREWELL_S = 0.5  # for the last words of calls that have ended
 
@@ -55,7 +55,7 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def attend(self, path: str, context: Context, answer: Callable[[str], Awaitable[T]]) -> T:
-        """Lets `answer` run its course for a caller whom it is told; whatever it raises ends the call with a status."""
+        """Runs `answer` with the caller's name; an exception that it raises ends the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
         code, has_left, caller = 0, False, ""
         task = asyncio.current_task()
@@ -83,7 +83,7 @@ class Calls:
             await asyncio.wait(tasks)
 
     async def end(self) -> None:
-        """The port is closed: whatever still runs has lost its client, and is given a moment to clean up."""
+        """The port is closed: cancels calls that still run, and gives them a moment to clean up."""
         if tasks := set(self._tasks):
             for task in tasks:
                 task.cancel()
@@ -210,7 +210,7 @@ class GrpcPort:
 
 
 class _Health:
-    """Whoever gets an answer is served, once everything behind us has been reached."""
+    """The health service: SERVING once all parts behind us have been reached."""
 
     def __init__(self, services: Services, is_ready: Callable[[], bool], stopping: asyncio.Event) -> None:
         self._known = {"", _HEALTH, *services}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Agents and configured models in Ollama's words: chats and texts, whole or as lines, and the list.
 
-Decides which fields are understood and what an answer looks like. Refuses to know who answers. What Ollama itself
-answers when we call it is read in lockgate.backends.ollama_format.
+Decides which fields are understood and what an answer looks like, for agents and models alike. The answers of
+Ollama itself are read in lockgate.backends.ollama_format.
 """
 
 import time
@@ -257,7 +257,7 @@ def encode_models(names: Iterable[str], created: int) -> bytes:
 
 
 def encode_version(version: str) -> bytes:
-    """What clients ask to see whether somebody is there."""
+    """The version, asked to see whether a server runs."""
     return encode(OllamaVersion(version))
 
 

@@ -83,7 +83,7 @@ class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ModerationResult(msgspec.Struct):
-    """What was found in one input. A category that nobody looked for has no input types."""
+    """What was found in one input. A category not looked for has no input types."""
 
     flagged: bool
     categories: dict[str, bool]

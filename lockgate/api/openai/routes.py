@@ -168,7 +168,7 @@ class OpenAIRoutes:
             asked = asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
         default = self._default_policies.get(asked.model, self._default_policies.get("*"))
         if default is not None and (asked.input or asked.output) and self._policies[default].is_shadow:
-            default = None  # what a request wants read itself is not put into shadow by somebody else
+            default = None  # a default policy does not put a request's own detectors into shadow
         return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
 
     def _check_thresholds(self, asked: CompletionRequest) -> None:

@@ -195,7 +195,7 @@ def build_turn_request(
 
 
 def read_messages(messages: Sequence[AgentMessage]) -> tuple[Message, ...]:
-    """The messages up to the last of the user, which is the question; what stands behind it is nobody's."""
+    """The messages up to the last of the user, which is the question; later ones are dropped."""
     if not messages:
         raise InvalidRequest("`messages` must not be empty")
     read = [_read_message(place, one) for place, one in enumerate(messages)]
