@@ -111,8 +111,7 @@ class PolicyResolver:
         *,
         is_metered: bool = True,
     ) -> Policy:
-        """The detectors of each section, and what the policy makes of their findings. Of a detector that both name the
-        policy's parameters count."""
+        """The detectors of each section, with the policy's parameters where both name one, and their actions."""
         settings, at_work = self.settings, dict.fromkeys(SECTION_TYPES, Chosen())
         for section, rules in surface.rules.items():
             asked = {**requested.get(section, {}), **getattr(policy, section)}

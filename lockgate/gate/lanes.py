@@ -70,7 +70,7 @@ class Lane:
             for name in dict.fromkeys([reader.chunker for reader in plan.readers])
         }
         self.is_source_open = True  # more text may come
-        self._open = set(self.aligners)  # chunkers that may still speak
+        self._open = set(self.aligners)  # chunkers that may still send chunks
         self.batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
         self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
         self._gate = ReleaseGate(

@@ -46,7 +46,7 @@ async def read_whole(backend: Backend, generation: Generation, to_frames: ToFram
 
 @dataclass(slots=True)
 class Deadline:
-    """When a model must have said something, by the loop's clock; it may be moved while the model speaks."""
+    """When a model must have said something, by the loop's clock; it may be moved while the answer comes."""
 
     until: float
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and text completions as we take them and pass them on: what a request must look like, what goes upstream.
 
-Only what we must understand has a shape; everything else is kept as it came, in both directions. The answers are made
-in openai_answers and openai_events. Knows no rule beyond shape.
+Only what we must understand has a shape; everything else is kept as it came, in both directions. `whole_answer`
+and `events` write the answers.
 """
 
 import enum
@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Role(enum.Enum):
-    """Who speaks."""
+    """The author of a message."""
 
     USER = "user"
     DEVELOPER = "developer"
