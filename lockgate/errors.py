@@ -9,7 +9,7 @@ LockgateError                 message, status hint
     UnknownDetector           404: no such detector
     UnknownModel              404: no backend for the model
     Unauthorized              401: the caller is not known
-    NotAllowed                403: no caller may send such a request
+    NotAllowed                403: this request may not have what it asks for, no matter which caller sends it
     TooManyRequests           429: the caller has used up its share, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body cannot be taken at all
     CannotEvaluate            412: answers are to be judged, and the settings do not say by whom or which
@@ -97,7 +97,7 @@ class Unauthorized(RequestError):
 
 
 class NotAllowed(RequestError):
-    """No caller may ask for this in such a request."""
+    """This request may not have what it asks for, no matter which caller sends it."""
 
     status = 403
 
