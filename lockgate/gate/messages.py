@@ -65,9 +65,9 @@ def text_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def all_text_of(message: Mapping[str, Any], between: str = "") -> str:
+def all_text_of(message: Mapping[str, Any], between: str = "", *, of_any_role: bool = False) -> str:
     """All text of a message that is read; that of parts is joined."""
-    content = message.get("content") if is_read(message.get("role")) else None
+    content = message.get("content") if of_any_role or is_read(message.get("role")) else None
     if isinstance(content, str):
         return content
     texts = [part.get("text") for part in content or () if isinstance(part, dict)] if isinstance(content, list) else []

@@ -90,6 +90,7 @@ class StreamReader:
         self._order = order
         self._is_chat = is_chat
         self._is_ruled = options.lanes is not None
+        self._heeds_roles = is_chat and not self._is_ruled  # a policy reads messages of any role
         self._lanes = lanes = _TEXT_LANES if options.lanes is None else options.lanes
         unread = list_unread_keys(lanes)
         self._reads_content = not is_chat or CONTENT_LANE in lanes
@@ -145,7 +146,7 @@ class StreamReader:
             if text and self._reads_content:
                 self._emit(self._find_segment(index, CONTENT), text)
             delta = choice.get("delta")
-            if isinstance(delta, dict):
+            if self._is_chat and isinstance(delta, dict):
                 self._add_others(index, delta)
                 for call in list_call_texts(delta) if self._reads_calls else ():
                     segment = self._find_segment(index, call.field)
@@ -192,11 +193,13 @@ class StreamReader:
         """Add the frames of a message with one choice."""
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
+        if not self._is_chat and "delta" in choice:
+            own = _without_delta(own)
         if self._is_ruled:
             own = self._keep_ending(index, own, has_text=bool(text))
         whole = own
         calls: Sequence[dict[str, Any]] = ()
-        if known.is_read:
+        if self._is_chat and known.is_read:
             self._add_others(index, choice_of(own).get("delta"))
             own, calls = self._take_calls(own)
         if text and known.is_read and self._reads_content:
@@ -360,7 +363,7 @@ class StreamReader:
             known = self.choices[index] = ChoiceState()
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            if "role" in delta:
+            if self._heeds_roles and "role" in delta:
                 known.is_read = is_read(delta["role"])
             if self._options.has_reviews and isinstance(delta.get("tool_calls"), list):
                 self._count_kept(len(encode(delta["tool_calls"])))
@@ -379,3 +382,9 @@ class StreamReader:
         limit = self._options.max_held_chars
         if self._kept_chars > limit * len(self.choices):
             raise HeldTooMuch(f"more than {limit} characters wait for a detector")
+
+
+def _without_delta(message: dict[str, Any]) -> dict[str, Any]:
+    """The message of a text completion without what only messages of a chat have: nothing reads it here."""
+    choice = {key: value for key, value in choice_of(message).items() if key != "delta"}
+    return {**message, "choices": [choice]}

@@ -80,6 +80,7 @@ class WholeAnswer(AnswerWriter):
         self._has_guards = has_guards
         self._fallback = fallback or ""
         self._hides = fallback is not None  # other fields must not show what was found either
+        self._is_ruled = lanes is not None  # by a policy, which reads messages of any role
         self._named_lanes = lanes or frozenset()  # by a policy; without one only the content is read
         self._reads_content = lanes is None or CONTENT_LANE in lanes or not dialect.is_chat
         self._calls: dict[int, CallReader] = {}  # by lane
@@ -103,9 +104,7 @@ class WholeAnswer(AnswerWriter):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
             text = self._text_of(choice)
-            if not _is_ours(choice):
-                if text:
-                    yield self._frame(place, CONTENT, text)
+            if not self._is_read(choice):
                 continue
             if not text:
                 self._empty.append(place)
@@ -123,7 +122,11 @@ class WholeAnswer(AnswerWriter):
             raise BrokeProtocol("openai", "a choice of the answer has no message")
         if not isinstance(message.get("content"), str | list | None):
             raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
-        return all_text_of(message)
+        return all_text_of(message, of_any_role=self._is_ruled)
+
+    def _is_read(self, choice: Mapping[str, Any]) -> bool:
+        """Whether detectors read this choice: without a policy not where it is the message of a tool."""
+        return self._is_ruled or not self._is_chat or is_read(choice["message"].get("role"))
 
     def _read_choice(self, place: int, choice: Mapping[str, Any], content: str) -> Iterable[Frame]:
         """The frames of a choice's texts, in the order of a stream: reasoning, content, refusal, tool calls."""
@@ -185,7 +188,7 @@ class WholeAnswer(AnswerWriter):
     def _choice(self, place: int) -> dict[str, Any]:
         """The choice as it may leave."""
         choice = self.choices[place]
-        if not (self._hides and _is_ours(choice)):
+        if not (self._hides and self._is_read(choice)):
             return self._write_choice(choice)
         texts, is_blocked = self._list_left(place)
         left = {"index": choice.get("index", place), "logprobs": None}
@@ -300,12 +303,6 @@ class WholeAnswer(AnswerWriter):
         if any(self._found.values()) or self._elsewhere:
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
-
-
-def _is_ours(choice: Mapping[str, Any]) -> bool:
-    """Whether detectors read this choice: a text, or a message that is not a tool's."""
-    message = choice.get("message")
-    return not isinstance(message, dict) or is_read(message.get("role"))
 
 
 def build_blocked(dialect: Dialect, asked: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
