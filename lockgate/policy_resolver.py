@@ -81,9 +81,9 @@ class PolicyResolver:
             found = await prepare(_list_params(policy, requested), build)
             self._make_room()
         self._kept[key] = found
-        if not found.unshared:
-            return found
         own_params = [one.params for part in found.unshared for one in getattr(found, part)]
+        if not own_params:
+            return found.bind(headers)
         return await prepare(own_params, partial(found.bind, headers))
 
     def resolve_for_agent(self, policy: PolicySettings | None) -> Callable[[], Policy]:

@@ -48,10 +48,12 @@ async def read_whole(backend: Backend, generation: Generation, to_frames: ToFram
 class Deadline:
     """When a model must have said something, by the loop's clock; it may be moved while the answer comes."""
 
-    until: float
+    until: float | None
 
     async def wait_for(self, bursts: AsyncGenerator[T, None]) -> T | None:
         """What the model says next; None at its end."""
+        if self.until is None:
+            return await anext(bursts, None)
         if self.until <= asyncio.get_running_loop().time():  # it is not even asked
             raise TimedOut("model", TIMED_OUT)
         limit_calls(self.until)
@@ -64,8 +66,11 @@ class Deadline:
             raise TimedOut("model", TIMED_OUT) from None
 
 
+_NO_DEADLINE = Deadline(None)
+
+
 async def read_model(
-    ask: Callable[[], AsyncGenerator[Any, None]], deadline: Deadline | None = None, to_frames: ToFrames | None = None
+    ask: Callable[[], AsyncGenerator[Any, None]], deadline: Deadline = _NO_DEADLINE, to_frames: ToFrames | None = None
 ) -> AsyncGenerator[Any, None]:
     """The bursts of a model's answer, or their frames: one list for each read of the socket.
 
@@ -73,7 +78,7 @@ async def read_model(
     """
     try:
         async with aclosing(ask()) as bursts:
-            while (burst := await (deadline.wait_for(bursts) if deadline else anext(bursts, None))) is not None:
+            while (burst := await deadline.wait_for(bursts)) is not None:
                 if to_frames is None:
                     yield burst
                     continue
@@ -88,7 +93,7 @@ async def read_model(
     except LockgateError:
         raise
     except Exception as error:
-        if deadline is None:
+        if deadline is _NO_DEADLINE:
             raise
         log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
         raise UpstreamError("model", _BROKEN) from error
