@@ -16,7 +16,7 @@ from benchmarks.processes import HOST, Load, Server, load, open_lockgate, open_r
 from benchmarks.upstream import BURST, CHAT_PATH, PACED
 from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
 from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
-from lockgate.detectors.scanning import Scan
+from lockgate.detectors.scans import Scan
 from lockgate.gate.sse import SseParser
 
 CHAT_DETECTION_PATH = "/api/v2/chat/completions-detection"

@@ -16,7 +16,7 @@ from benchmarks.processes import HOST, Load, Server, load, open_floor, open_lock
 from lockgate.api.endpoints import CONTENT_PATH
 from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
 from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
-from lockgate.detectors.scanning import Scan
+from lockgate.detectors.scans import Scan
 
 TARGET = 2.0
 _TEXTS = ("plain", "findings")

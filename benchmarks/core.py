@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from benchmarks.measuring import Effort, Row, best_cpu_s, micros, read_text
-from lockgate.gate.batching import Reader
+from lockgate.gate.batcher import DetectorSpec
 from lockgate.gate.lanes import LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release, ReleaseGate, Strategy
 from lockgate.gate.sse import SseParser, encode_event
@@ -160,7 +160,7 @@ def run_gate(steps: Sequence[Step], strategy: Strategy) -> None:
 
 def run_all(steps: Sequence[Step], strategy: Strategy) -> None:
     """Bytes in, bytes out, through every machine, as the pipeline calls them."""
-    parser, lanes = SseParser(), Lanes(LanePlan(tuple(Reader(name, name) for name in _GRAINS), strategy))
+    parser, lanes = SseParser(), Lanes(LanePlan(tuple(DetectorSpec(name, name) for name in _GRAINS), strategy))
     writer = _Writer()
     number = 0
     for text, sent, readings in steps:

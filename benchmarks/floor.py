@@ -21,9 +21,9 @@ from lockgate.api.guardrails.format import ContentAnswer, ContentEvent, ContentL
 from lockgate.chunkers.machines import SENTENCE_MAX_CHARS, cut
 from lockgate.chunkers.sentences import SentenceMachine, StopJudge, load_stop_judge
 from lockgate.detectors.pii.detector import open_pii_detector
-from lockgate.detectors.scanning import Scan
+from lockgate.detectors.scans import Scan
 from lockgate.gate.ndjson import LineSplitter
-from lockgate.server import serving
+from lockgate.server import ports
 from lockgate.server.app import App, Handler
 from lockgate.server.exchange import Exchange
 from lockgate.telemetry import set_up_logging
@@ -85,10 +85,10 @@ def main(port: int, answers: Path) -> None:
         answer = msgspec.json.decode(body, type=ContentAnswer)
         routes[path] = {"POST": build_unary(answer)}
         routes[PARTS + path] = {"POST": build_with_parts(answer, judge, scan)}
-    config = serving.configure(App(routes, max_streams=1000, timeout_s=600.0))
-    serving.spare_the_collector()
+    config = ports.configure(App(routes, max_streams=1000, timeout_s=600.0))
+    ports.spare_the_collector()
     listening = socket.create_server((HOST, port), backlog=2048)
-    with asyncio.Runner(loop_factory=serving.loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=ports.loop_factory()) as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[listening]))
 
 

@@ -26,7 +26,7 @@ from lockgate.guard.policy import Chunking
 from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
 from lockgate.opened_agents import (
     AgentOpener,
-    Exposed,
+    ExposedAgent,
     OpenedAgents,
     SharedContext,
     build_evaluation,
@@ -123,7 +123,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         if opener.faults or sentences is None:
             raise ConfigFaults(tuple(opener.faults))
         policies, chunking = PolicyResolver(settings, kept), Chunking(_SENTENCES, sentences)
-        exposed = Exposed({}, {})
+        exposed = ExposedAgent({}, {})
         upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
         try:
             agent_opener = AgentOpener(policies, chunking, stack, opener.open_part, upstreams, opener.context)

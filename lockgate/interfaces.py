@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from lockgate.gate.prompt import Grounds
+from lockgate.gate.prompt import AnswerGrounds
 from lockgate.gate.values import (
     Chunk,
     Detection,
@@ -21,7 +21,7 @@ from lockgate.gate.values import (
 )
 from lockgate.index.fusion import Query
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
-from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
+from lockgate.sessions.turns import AbortedTurn, SessionEntry, SessionHistory, SessionKey, StoredTurn, Turn
 
 Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
@@ -241,7 +241,7 @@ class GroundedModel(Protocol):
     It is not asked this way where a request has its own system message.
     """
 
-    def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
+    def answer(self, grounds: AnswerGrounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer to a question from its documents; otherwise like `Model.generate`."""
 
 
@@ -307,7 +307,7 @@ class SessionStore(Protocol):
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         """Lock a session in all processes that use the store; waits its turn. The lock ends with its process."""
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> SessionHistory:
         """The latest turns, at most `limit`, and, if a request id is given, the turn that was stored under it."""
 
     async def append(self, key: SessionKey, turn: Turn) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lockgate.agent.answer import AnyAgent, Gate, Pace
-from lockgate.agent.evaluate import EvaluationSetup, Judge
+from lockgate.agent.evaluate import EvaluationSetup, JudgeModel
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import choose_routes
@@ -24,9 +24,9 @@ from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.policy_resolver import PolicyResolver
-from lockgate.rag.sources import Library, NamedSource
+from lockgate.rag.sources import NamedSource, RetrievalScope
 from lockgate.sessions.turns import StoreLimits
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 if TYPE_CHECKING:
     from lockgate.backends.upstreams import Upstreams
@@ -60,7 +60,7 @@ class OpenedAgents:
         return replace(agent, library=agent.library._replace(sources=(self.sources[source],)))
 
 
-class Exposed(NamedTuple):
+class ExposedAgent(NamedTuple):
     """What requests may name by id: sources and models that run here, or where they are."""
 
     sources: dict[str, DataSource | Endpoint | None]
@@ -115,7 +115,7 @@ class AgentOpener:
         self._upstreams = upstreams
         self._probes: dict[str, Probe] = {}
 
-    async def open(self, exposed: Exposed) -> OpenedAgents:
+    async def open(self, exposed: ExposedAgent) -> OpenedAgents:
         """Open all of them; adds to `exposed` what requests may name. Raises ConfigError."""
         settings = self._settings
         models = self._context.models = {name: await self._open_model(one) for name, one in settings.models.items()}
@@ -144,7 +144,7 @@ class AgentOpener:
                 graphs=build_graphs(routes),
                 main=models[one.main],
                 conversational=models[one.conversational],
-                library=Library([sources[source] for source in one.sources], one.passages, one.min_similarity),
+                library=RetrievalScope([sources[source] for source in one.sources], one.passages, one.min_similarity),
                 memory=Memory(store, one.history_messages, one.history_tokens),
                 guarding=self._guard(one),
                 gate=gate,
@@ -217,7 +217,7 @@ class AgentOpener:
         else:
             embedder = await self._enter("embeddings", open_embedder(self._settings))
         if embedder is None:
-            log_event(Event.WARNING, logging.WARNING, reason=_HINT)
+            log_event(LogEvent.WARNING, logging.WARNING, reason=_HINT)
         return embedder
 
     async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]] | None:
@@ -338,7 +338,7 @@ def open_index_of(
 def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:
     """What evaluating the agent needs, as far as it is there."""
     evaluation = settings.evaluation
-    judge = Judge(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
+    judge = JudgeModel(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
     return EvaluationSetup(partial(opened.find_agent, agent), judge, evaluation.questions)
 
 

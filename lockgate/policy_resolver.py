@@ -17,7 +17,7 @@ import msgspec
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.guard.detectors import Chosen, Guard, Rules, choose, excuse, prepare
+from lockgate.guard.detectors import ChosenDetectors, Guard, Rules, choose, excuse, prepare
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.interfaces import Headers
 
@@ -112,7 +112,7 @@ class PolicyResolver:
         is_metered: bool = True,
     ) -> Policy:
         """The detectors of each section, with the policy's parameters where both name one, and their actions."""
-        settings, at_work = self.settings, dict.fromkeys(SECTION_TYPES, Chosen())
+        settings, at_work = self.settings, dict.fromkeys(SECTION_TYPES, ChosenDetectors())
         for section, rules in surface.rules.items():
             asked = {**requested.get(section, {}), **getattr(policy, section)}
             if section == "output" and policy.measures(section).changes_text(asked):

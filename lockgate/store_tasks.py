@@ -53,7 +53,7 @@ async def look(reading: Awaitable[object]) -> Health:
     return Health("HEALTHY")
 
 
-async def see_through(work: Awaitable[T]) -> T:
+async def finish_despite_cancel(work: Awaitable[T]) -> T:
     """The result of the work. A caller that is cancelled waits for its end first; it must end by itself."""
     task = asyncio.ensure_future(work)
     try:

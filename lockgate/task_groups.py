@@ -31,7 +31,7 @@ async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: in
 
 
 @dataclass(slots=True)
-class Group:
+class TaskGroup:
     """Tasks that belong to one block of code."""
 
     group: asyncio.TaskGroup
@@ -43,12 +43,12 @@ class Group:
 
 
 @asynccontextmanager
-async def run_group() -> AsyncIterator[Group]:
+async def run_group() -> AsyncIterator[TaskGroup]:
     """Tasks that end with the block: what is still under way then is cancelled. The first error is raised as it is."""
     left: GeneratorExit | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
-            group = Group(tasks)
+            group = TaskGroup(tasks)
             try:
                 yield group
             except GeneratorExit as error:  # a generator around the block is closed: no failure

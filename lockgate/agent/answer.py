@@ -29,7 +29,7 @@ from lockgate.guard.stream import Slice, Source, list_readers
 from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.rag.sources import Inspected
 from lockgate.sessions.turns import SessionKey
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.telemetry import LogEvent, log_event, name_causes
 
 T = TypeVar("T")
 Fail = Callable[[UpstreamError, bool], LockgateError]  # of a failure, and whether the model has said something
@@ -43,7 +43,7 @@ _LATE = "the model did not answer in time"
 
 
 @dataclass(slots=True)
-class Facts:
+class TurnResult:
     """What is known of a turn; complete when its last piece has been heard."""
 
     label: str = ""
@@ -83,7 +83,7 @@ class Facts:
         return len(self.documents)
 
 
-class Ask(NamedTuple):
+class AgentQuestion(NamedTuple):
     """What is asked, by whom, in which session; without a session nothing is remembered.
 
     `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
@@ -108,7 +108,7 @@ class OpenTurn(NamedTuple):
     is complete and, if it has a session, stored; then the facts are complete too.
     """
 
-    facts: Facts
+    facts: TurnResult
     pieces: AsyncIterator[str]
 
 
@@ -119,7 +119,7 @@ class AnyAgent(Protocol):
     def takes(self) -> frozenset[str]:
         """The parameters that a request may have, in OpenAI's words."""
 
-    def open(self, ask: Ask) -> AbstractAsyncContextManager[OpenTurn]:
+    def open(self, ask: AgentQuestion) -> AbstractAsyncContextManager[OpenTurn]:
         """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.
 
         Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was
@@ -208,14 +208,19 @@ def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> L
     """
     name = model.known_as if isinstance(model, NamedModel) else ""
     log_event(
-        Event.UPSTREAM_FAILED, logging.WARNING, part="model", model=name, status=error.status, reason=name_causes(error)
+        LogEvent.UPSTREAM_FAILED,
+        logging.WARNING,
+        part="model",
+        model=name,
+        status=error.status,
+        reason=name_causes(error),
     )
     if isinstance(error, TimedOut):
         return TurnFailed(_LATE, status=TurnFailed.status if has_begun else 504)
     return TurnFailed(_GONE)
 
 
-def listen(call: ModelCall, facts: Facts) -> Source:
+def listen(call: ModelCall, facts: TurnResult) -> Source:
     """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
     generate = partial(call.model.generate, call.messages, {**call.params, "stream": True})
     return keep_pace(generate, call.pace, partial(fail_model, call.model), partial(_note, facts))
@@ -266,7 +271,7 @@ async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
     return "".join(parts)
 
 
-def _note(facts: Facts, burst: Frame | list[Frame]) -> bool:
+def _note(facts: TurnResult, burst: Frame | list[Frame]) -> bool:
     """Count what came; whether there was text in it."""
     before = facts.tokens
     for frame in burst if isinstance(burst, list) else (burst,):

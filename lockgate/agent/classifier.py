@@ -18,7 +18,7 @@ import msgspec
 from lockgate.agent.prompts import Guess
 from lockgate.errors import LockgateError
 from lockgate.interfaces import Embedder
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 LABELS_DIR = Path(__file__).parent / "label_data"
 SHIPPED_MODEL = LABELS_DIR / "classifier.json"
@@ -83,7 +83,7 @@ class Classifier:
         """Once, until it works again."""
         if self._told != reason:
             self._told = reason
-            log_event(Event.WARNING, logging.WARNING, reason=reason)
+            log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
 
 
 def find_classifier(model_path: Path | None, data_dir: Path | None = None) -> Path | None:
@@ -92,7 +92,7 @@ def find_classifier(model_path: Path | None, data_dir: Path | None = None) -> Pa
         if model_path.is_file():
             return model_path
         reason = f"no classifier at {model_path}; questions are classified by rules and by the model"
-        log_event(Event.WARNING, logging.WARNING, reason=reason)
+        log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
         return None
     own = data_dir / MODEL_NAME if data_dir is not None else None
     return own if own is not None and own.is_file() else SHIPPED_MODEL
@@ -106,7 +106,7 @@ def load_classifier(path: Path, embedder: Embedder, threshold: float) -> Classif
         reason = (
             f"the classifier at {path} cannot be used ({error}); questions are classified by rules and by the model"
         )
-        log_event(Event.WARNING, logging.WARNING, reason=reason)
+        log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
         return None
     return Classifier(model, embedder, threshold)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from lockgate.agent.answer import ANSWERED, AnyAgent, Ask, Facts
+from lockgate.agent.answer import ANSWERED, AgentQuestion, AnyAgent, TurnResult
 from lockgate.detectors.judge.scores import (
     MAX_REPLY_CHARS,
     METRICS,
-    Sample,
+    JudgedSample,
     Scores,
     average_scores,
     build_second_task,
@@ -34,7 +34,7 @@ from lockgate.gate.values import Message
 from lockgate.guard.model_source import Deadline, read_model
 from lockgate.interfaces import Model
 from lockgate.sessions.turns import forget_reasoning
-from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
+from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event, name_causes
 
 OK, PARTIAL = "ok", "partial"
 MAX_QUESTIONS = 10_000
@@ -49,7 +49,7 @@ _NO_JUDGE = "answers cannot be judged: no judge is set; name a model of the sect
 _NO_QUESTIONS = "answers cannot be judged: no questions are set; name a file of JSON lines in `evaluation.questions`"
 
 
-class Question(NamedTuple):
+class EvaluationQuestion(NamedTuple):
     """One question; `reference` is the answer that a good one is compared with."""
 
     id: str
@@ -67,7 +67,7 @@ class EvaluationRequest:
     index: str = ""
 
 
-class Judge(NamedTuple):
+class JudgeModel(NamedTuple):
     """The model that judges, and what it is called."""
 
     model: Model
@@ -79,7 +79,7 @@ class EvaluationSetup(NamedTuple):
     """What an evaluation needs. `find_agent` gives the agent that searches one source, or all where it is empty."""
 
     find_agent: Callable[[str], AnyAgent]
-    judge: Judge | None
+    judge: JudgeModel | None
     questions: Path | None
     max_open: int = 4
 
@@ -103,7 +103,7 @@ class FailedQuestion(NamedTuple):
     reason: str
 
 
-class Progress(NamedTuple):
+class EvaluationProgress(NamedTuple):
     """One more question is through."""
 
     done: int
@@ -128,7 +128,7 @@ class Evaluation(NamedTuple):
     failures: tuple[FailedQuestion, ...] = ()
 
 
-OnProgress = Callable[[Progress], object]
+OnProgress = Callable[[EvaluationProgress], object]
 _Outcome = QuestionDetail | FailedQuestion
 
 
@@ -147,12 +147,12 @@ async def evaluate(
         raise CannotEvaluate(_NO_QUESTIONS)
     known = await asyncio.to_thread(load_questions, setup.questions)
     questions = choose_questions(known, request.category, request.limit)
-    run = _Run(setup.find_agent(request.index), setup.judge, questions, on_progress)
+    run = _EvaluationRun(setup.find_agent(request.index), setup.judge, questions, on_progress)
     outcomes = await run.complete(setup.max_open)
     return _sum_up(outcomes, setup.judge.name, perf_counter() - started)
 
 
-def load_questions(path: Path) -> tuple[Question, ...]:
+def load_questions(path: Path) -> tuple[EvaluationQuestion, ...]:
     """The questions of a file; blocks while it reads."""
     try:
         with path.open("rb") as file:
@@ -169,9 +169,9 @@ def load_questions(path: Path) -> tuple[Question, ...]:
         raise CannotEvaluate(f"the file of `evaluation.questions`: {error}") from error
 
 
-def read_questions(text: str) -> tuple[Question, ...]:
+def read_questions(text: str) -> tuple[EvaluationQuestion, ...]:
     """The questions, one JSON object per line; raises ValueError with the number of the line that is wrong."""
-    found: dict[str, Question] = {}
+    found: dict[str, EvaluationQuestion] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.isspace():
             continue
@@ -189,7 +189,9 @@ def read_questions(text: str) -> tuple[Question, ...]:
     return tuple(found.values())
 
 
-def choose_questions(questions: Sequence[Question], category: str, limit: int) -> tuple[Question, ...]:
+def choose_questions(
+    questions: Sequence[EvaluationQuestion], category: str, limit: int
+) -> tuple[EvaluationQuestion, ...]:
     """The first `limit` of a category, in their order; all of them if it is 0, of all categories if that is empty."""
     if limit < 0:
         raise InvalidRequest("`limit` must not be negative; 0 means all")
@@ -200,7 +202,7 @@ def choose_questions(questions: Sequence[Question], category: str, limit: int) -
     return tuple(chosen[:limit] if limit else chosen)
 
 
-def _read(line: str) -> Question:
+def _read(line: str) -> EvaluationQuestion:
     try:
         fields = json.loads(line)
     except RecursionError:
@@ -213,7 +215,7 @@ def _read(line: str) -> Question:
     for name in fields:
         if name not in _FIELDS:
             raise ValueError(f"unknown field `{name}`, expected one of {', '.join(_FIELDS)}")
-    return Question(*(_take(fields, name) for name in _FIELDS))
+    return EvaluationQuestion(*(_take(fields, name) for name in _FIELDS))
 
 
 def _take(fields: Mapping[str, Any], name: str) -> str:
@@ -229,11 +231,15 @@ def _take(fields: Mapping[str, Any], name: str) -> str:
     return value
 
 
-class _Run:
+class _EvaluationRun:
     """One evaluation at work."""
 
     def __init__(
-        self, agent: AnyAgent, judge: Judge, questions: Sequence[Question], on_progress: OnProgress | None
+        self,
+        agent: AnyAgent,
+        judge: JudgeModel,
+        questions: Sequence[EvaluationQuestion],
+        on_progress: OnProgress | None,
     ) -> None:
         self._agent = agent
         self._judge = judge
@@ -250,28 +256,28 @@ class _Run:
                 group.create_task(self._work(waiting))
         return [one for one in self._outcomes if one is not None]
 
-    async def _work(self, waiting: Iterator[tuple[int, Question]]) -> None:
+    async def _work(self, waiting: Iterator[tuple[int, EvaluationQuestion]]) -> None:
         for place, question in waiting:
             outcome = self._outcomes[place] = await self._try(question)
             self._done += 1
             if self._on_progress is not None:
-                self._on_progress(Progress(self._done, len(self._questions), outcome))
+                self._on_progress(EvaluationProgress(self._done, len(self._questions), outcome))
 
-    async def _try(self, question: Question) -> _Outcome:
+    async def _try(self, question: EvaluationQuestion) -> _Outcome:
         try:
             answer, facts = await _answer(self._agent, question.question)
             if facts.outcome != ANSWERED:
                 return FailedQuestion(question.id, f"not answered: {facts.outcome}")
             return await self._assess(question, answer, facts)
         except LockgateError as error:
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="evaluation", reason=name_causes(error))
+            log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part="evaluation", reason=name_causes(error))
             return FailedQuestion(question.id, error.message)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the other questions go on
-            log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="evaluation", reason=describe_exception(error))
+            log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="evaluation", reason=describe_exception(error))
             return FailedQuestion(question.id, f"{_BROKEN}: {type(error).__qualname__}")
 
-    async def _assess(self, question: Question, answer: str, facts: Facts) -> _Outcome:
-        sample = Sample(question.question, question.reference, answer, tuple(facts.documents))
+    async def _assess(self, question: EvaluationQuestion, answer: str, facts: TurnResult) -> _Outcome:
+        sample = JudgedSample(question.question, question.reference, answer, tuple(facts.documents))
         verdicts = [await self._score(metric, sample) for metric in METRICS]
         missing = {name: one for name, one in zip(METRICS, verdicts, strict=True) if isinstance(one, str)}
         if len(missing) == len(METRICS):
@@ -288,7 +294,7 @@ class _Run:
             tuple(missing.items()),
         )
 
-    async def _score(self, metric: str, sample: Sample) -> float | str:
+    async def _score(self, metric: str, sample: JudgedSample) -> float | str:
         """The score, or why there is none."""
         certain = find_certain(metric, sample)
         if certain is not None:
@@ -296,10 +302,10 @@ class _Run:
         try:
             return await self._ask_twice(metric, sample)
         except LockgateError as error:
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="judge", reason=name_causes(error))
+            log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part="judge", reason=name_causes(error))
             return f"the judge failed: {error.message}"
 
-    async def _ask_twice(self, metric: str, sample: Sample) -> float | str:
+    async def _ask_twice(self, metric: str, sample: JudgedSample) -> float | str:
         task: Sequence[Message] = build_task(metric, sample)
         reply = await _ask(self._judge, task)
         score = read_score(metric, sample, reply)
@@ -308,14 +314,14 @@ class _Run:
         return _UNREADABLE if score is None else score
 
 
-async def _answer(agent: AnyAgent, question: str) -> tuple[str, Facts]:
+async def _answer(agent: AnyAgent, question: str) -> tuple[str, TurnResult]:
     """What the agent says without a past and without a listener; its thoughts are no part of it."""
-    async with agent.open(Ask(question, is_stream=False)) as turn:
+    async with agent.open(AgentQuestion(question, is_stream=False)) as turn:
         answer = "".join([piece async for piece in turn.pieces])
         return forget_reasoning(answer), turn.facts
 
 
-async def _ask(judge: Judge, messages: Sequence[Message]) -> str:
+async def _ask(judge: JudgeModel, messages: Sequence[Message]) -> str:
     """What the judge says, up to a length at which it is of no use any more."""
     deadline = Deadline(asyncio.get_running_loop().time() + judge.timeout_s)
     reply = ""

@@ -31,7 +31,7 @@ from lockgate.errors import ConfigError, TurnFailed, UpstreamError
 from lockgate.gate.values import Document, Message
 from lockgate.index.fusion import Query
 from lockgate.sessions.turns import Intent, name_topic
-from lockgate.telemetry import Event, agent_step, count_unreadable_label, limit_calls, log_event, name_causes
+from lockgate.telemetry import LogEvent, agent_step, count_unreadable_label, limit_calls, log_event, name_causes
 
 __all__ = ["Graphs", "Tools", "build_final_messages", "build_graph", "build_graphs", "build_prepare_graph"]
 
@@ -211,7 +211,7 @@ async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
     try:
         said = await tools.ask(build_rewrite_messages(question, tools.intents))
     except UpstreamError as error:
-        log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=REFORMULATE, reason=name_causes(error))
+        log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=REFORMULATE, reason=name_causes(error))
         return {"keywords": question}
     return {"keywords": read_keywords(said, question)}
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 MAX_QUERY_CHARS = 4_096
 MAX_KEPT_BATCHES = 4  # while none can be written; then the oldest labels go
@@ -60,7 +60,7 @@ class LabelExport:
             self._keep(batch)
             if not self._has_warned:
                 reason = f"labels cannot be written to {self._directory}: {error.strerror or type(error).__name__}"
-                log_event(Event.WARNING, logging.WARNING, reason=reason)
+                log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
             self._has_warned = True
         else:
             self._has_warned = False

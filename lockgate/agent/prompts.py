@@ -75,7 +75,7 @@ class Guess(NamedTuple):
     confidence: float
 
 
-class Reply(NamedTuple):
+class LabelReply(NamedTuple):
     """What a model said about a question; the label is None where it cannot be read."""
 
     label: str | None
@@ -109,7 +109,7 @@ def build_classify_messages(
     return Message(SYSTEM, f"{system}\n\n{hint}"), Message(USER, parts)
 
 
-def read_reply(text: str, labels: Collection[str]) -> Reply:
+def read_reply(text: str, labels: Collection[str]) -> LabelReply:
     """The model's reply: a JSON object with any text around it, or a label alone."""
     kept = forget_reasoning(text[:_MAX_REPLY_CHARS])
     last: dict[str, Any] | None = None
@@ -117,9 +117,9 @@ def read_reply(text: str, labels: Collection[str]) -> Reply:
         if "label" in found:
             last = found
     if last is None:
-        return Reply(_find_label(kept, labels))
+        return LabelReply(_find_label(kept, labels))
     said, topic = last["label"], last.get("topic")
-    return Reply(
+    return LabelReply(
         _match_label(said, labels) if isinstance(said, str) else None,
         _flatten(topic) if isinstance(topic, str) else "",
         _is_yes(last.get("use_editor")),

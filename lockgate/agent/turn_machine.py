@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from lockgate.errors import InvalidRequest
-from lockgate.sessions.turns import AbortedTurn, Said, Turn, forget_reasoning
+from lockgate.sessions.turns import AbortedTurn, RememberedAnswer, Turn, forget_reasoning
 
 REPEATED, ABORTED, FAILED = "repeated", "aborted", "failed"  # how a turn may end, besides the outcomes of its answer
 MAX_STORED_CHARS = 1_048_576  # of an answer; the client gets the rest, the session does not
@@ -20,7 +20,7 @@ _LEFT = "the client left"
 _USED_BEFORE = "this request id was used before, for another question"
 
 
-class State(Enum):
+class TurnPhase(Enum):
     """How far a turn has come."""
 
     LOADING = auto()
@@ -30,7 +30,7 @@ class State(Enum):
     OVER = auto()
 
 
-class Event(Enum):
+class TurnEvent(Enum):
     """What happens to a turn."""
 
     LOAD = auto()
@@ -45,18 +45,18 @@ class Event(Enum):
 
 
 TABLE: Final = {
-    (State.LOADING, Event.LOAD): State.READING,
-    (State.READING, Event.PREPARE): State.READING,  # a speculative policy does not wait for the input
-    (State.READING, Event.READ): State.ANSWERING,
-    (State.READING, Event.SAY): State.READING,  # the text in place of an answer, where the input is blocked
-    (State.READING, Event.WITHHOLD): State.OVER,
-    (State.ANSWERING, Event.PREPARE): State.ANSWERING,
-    (State.ANSWERING, Event.SAY): State.ANSWERING,
-    (State.ANSWERING, Event.WITHHOLD): State.OVER,  # the answer is blocked: nothing is left
-    (State.ANSWERING, Event.COMPLETE): State.OVER,  # NoteLabel; a repeated turn leaves nothing
-    (State.ANSWERING, Event.KEEP): State.STORING,  # Store
-    (State.STORING, Event.STORE): State.OVER,  # NoteLabel
-    **{(state, Event.BREAK_OFF): State.OVER for state in State},  # NoteAborted, unless it was over
+    (TurnPhase.LOADING, TurnEvent.LOAD): TurnPhase.READING,
+    (TurnPhase.READING, TurnEvent.PREPARE): TurnPhase.READING,  # a speculative policy does not wait for the input
+    (TurnPhase.READING, TurnEvent.READ): TurnPhase.ANSWERING,
+    (TurnPhase.READING, TurnEvent.SAY): TurnPhase.READING,  # the text in place of an answer, where the input is blocked
+    (TurnPhase.READING, TurnEvent.WITHHOLD): TurnPhase.OVER,
+    (TurnPhase.ANSWERING, TurnEvent.PREPARE): TurnPhase.ANSWERING,
+    (TurnPhase.ANSWERING, TurnEvent.SAY): TurnPhase.ANSWERING,
+    (TurnPhase.ANSWERING, TurnEvent.WITHHOLD): TurnPhase.OVER,  # the answer is blocked: nothing is left
+    (TurnPhase.ANSWERING, TurnEvent.COMPLETE): TurnPhase.OVER,  # NoteLabel; a repeated turn leaves nothing
+    (TurnPhase.ANSWERING, TurnEvent.KEEP): TurnPhase.STORING,  # Store
+    (TurnPhase.STORING, TurnEvent.STORE): TurnPhase.OVER,  # NoteLabel
+    **{(state, TurnEvent.BREAK_OFF): TurnPhase.OVER for state in TurnPhase},  # NoteAborted, unless it was over
 }
 
 
@@ -97,23 +97,23 @@ class TurnMachine:
     __slots__ = ("_has_session", "_question", "_repeated", "_request_id", "ending", "label", "said", "state")
 
     def __init__(self, request_id: str = "", *, has_session: bool, max_chars: int = MAX_STORED_CHARS) -> None:
-        self.state = State.LOADING
+        self.state = TurnPhase.LOADING
         self.ending = ""
         self._request_id = request_id
         self._has_session = has_session
-        self.said = Said(max_chars if has_session else 0)
+        self.said = RememberedAnswer(max_chars if has_session else 0)
         self._question = ""
         self.label = Label()  # of the question, once it has one
         self._repeated: Turn | None = None
 
     def load(self, repeated: Turn | None = None) -> None:
         """The session is known, and the turn that was stored under this request id."""
-        self._move(Event.LOAD)
+        self._move(TurnEvent.LOAD)
         self._repeated = repeated
 
     def prepare(self, question: str) -> Turn | None:
         """The question as it goes on; returns the turn that answers it, if it was asked before under this id."""
-        self._move(Event.PREPARE)
+        self._move(TurnEvent.PREPARE)
         repeated = self._repeated
         if repeated is not None and repeated.question != question:
             raise InvalidRequest(_USED_BEFORE, status=400)
@@ -124,18 +124,18 @@ class TurnMachine:
 
     def read(self) -> None:
         """The input has been read and goes on."""
-        self._move(Event.READ)
+        self._move(TurnEvent.READ)
 
     def say(self, piece: str) -> None:
         """The piece is given to the client."""
-        self._move(Event.SAY)
+        self._move(TurnEvent.SAY)
         self.said.add(piece)
 
     def finish(self, *, is_answered: bool) -> list[Effect]:
         """The client has got the last piece: of the answer, or of what stands in its place."""
         is_repeat = self._repeated is not None
         is_kept = is_answered and not is_repeat and self._has_session
-        self._move(Event.KEEP if is_kept else Event.COMPLETE if is_answered else Event.WITHHOLD)
+        self._move(TurnEvent.KEEP if is_kept else TurnEvent.COMPLETE if is_answered else TurnEvent.WITHHOLD)
         self.ending = REPEATED if is_repeat else ""
         if is_kept:
             return [Store(self._build_turn())]
@@ -143,7 +143,7 @@ class TurnMachine:
 
     def stored(self) -> list[Effect]:
         """The store has the turn."""
-        self._move(Event.STORE)
+        self._move(TurnEvent.STORE)
         return [NoteLabel(self._question, self.label)]
 
     def leave(self) -> list[Effect]:
@@ -156,13 +156,13 @@ class TurnMachine:
 
     def _break_off(self, ending: str, reason: str, *, is_noted: bool) -> list[Effect]:
         before = self.state
-        self._move(Event.BREAK_OFF)
-        if before is State.OVER:
+        self._move(TurnEvent.BREAK_OFF)
+        if before is TurnPhase.OVER:
             return []
         self.ending = ending
         if not (is_noted and self._has_session):
             return []
-        question = self._question if before in (State.ANSWERING, State.STORING) else ""
+        question = self._question if before in (TurnPhase.ANSWERING, TurnPhase.STORING) else ""
         turn = AbortedTurn(question, self.said.text, reason, self.label.label, self._request_id)
         return [NoteAborted(turn)]
 
@@ -171,7 +171,7 @@ class TurnMachine:
         answer = forget_reasoning(self.said.text)
         return Turn(self._question, answer, label, topic, layer, confidence, self._request_id)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: TurnEvent) -> None:
         following = TABLE.get((self.state, event))
         if following is None:
             raise RuntimeError(f"{event.name} cannot follow in {self.state.name}")

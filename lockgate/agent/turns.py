@@ -18,13 +18,13 @@ from lockgate.agent.answer import (
     ANSWERED,
     PACE,
     PROMPT_BLOCKED,
-    Ask,
-    Facts,
+    AgentQuestion,
     Gate,
     InputTexts,
     ModelCall,
     OpenTurn,
     Pace,
+    TurnResult,
     collect,
     fail_model,
     join_pieces,
@@ -53,24 +53,24 @@ from lockgate.guard.request import (
 from lockgate.guard.stream import Source
 from lockgate.index.fusion import Query
 from lockgate.interfaces import Embedder, Model, SessionStore
-from lockgate.rag.sources import DocumentReader, Library, find_documents
+from lockgate.rag.sources import DocumentReader, RetrievalScope, find_documents
 from lockgate.sessions.turns import (
     ASSISTANT,
     SYSTEM,
     USER,
     AbortedTurn,
     Intent,
-    Past,
-    Said,
+    RememberedAnswer,
+    SessionHistory,
     SessionKey,
     Turn,
     list_intents,
     recall,
     recall_sent,
 )
-from lockgate.store_tasks import see_through
-from lockgate.task_groups import Group, run_group
-from lockgate.telemetry import Event, agent_step, log_event, name_causes, observe_turn
+from lockgate.store_tasks import finish_despite_cancel
+from lockgate.task_groups import TaskGroup, run_group
+from lockgate.telemetry import LogEvent, agent_step, log_event, name_causes, observe_turn
 
 _NO_STORE = "the session store is not available"
 _OWN_TEXTS = 5  # of a turn before the messages that its client sent: the question, the editor's three, the account
@@ -117,7 +117,7 @@ class Agent:
     graphs: Graphs
     main: Model
     conversational: Model
-    library: Library
+    library: RetrievalScope
     memory: Memory
     guarding: Callable[[], Policy]
     gate: Gate
@@ -133,18 +133,18 @@ class Agent:
         return list_params(self.main) & list_params(self.conversational)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
+    async def open(self, ask: AgentQuestion) -> AsyncIterator[OpenTurn]:
         """A turn of a conversation; leaving the context ends it."""
-        turn = _Turn(self, ask)
+        turn = _RunningTurn(self, ask)
         async with aclosing(turn.run()) as pieces:
             yield OpenTurn(turn.facts, pieces)
 
 
-class _Turn:
+class _RunningTurn:
     """One turn of an agent at work."""
 
-    def __init__(self, agent: Agent, ask: Ask) -> None:
-        self.facts = Facts()
+    def __init__(self, agent: Agent, ask: AgentQuestion) -> None:
+        self.facts = TurnResult()
         self._agent = agent
         self._ask = ask
         self._clock = asyncio.get_running_loop().time
@@ -153,11 +153,11 @@ class _Turn:
         self._machine = TurnMachine(ask.request_id, has_session=ask.session is not None)
         self._question = ""
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
-        self._past = Past()
+        self._past = SessionHistory()
         self._intents: tuple[Intent, ...] = ()
         self._policy = NO_POLICY
         self._meter = Meter(is_on=False)
-        self._group: Group | None = None
+        self._group: TaskGroup | None = None
         self._vector: PendingVector | None = None
 
     async def run(self) -> AsyncGenerator[str, None]:
@@ -189,7 +189,7 @@ class _Turn:
     def _elapsed_ms(self) -> int:
         return int((self._clock() - self._started) * 1000)
 
-    async def _load(self, session: SessionKey) -> Past:
+    async def _load(self, session: SessionKey) -> SessionHistory:
         memory = self._agent.memory
         try:
             return await memory.store.load(session, max(memory.max_messages // 2, 1), self._ask.request_id)
@@ -287,7 +287,7 @@ class _Turn:
     async def _ask_main(self, messages: Sequence[Message]) -> str:
         """The main model's reply to an internal question."""
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
-        said = Said(_MAX_REPLY_CHARS)
+        said = RememberedAnswer(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
             async for burst in bursts:
                 for one in burst if isinstance(burst, list) else (burst,):
@@ -330,9 +330,9 @@ class _Turn:
         for effect in effects:
             if isinstance(effect, Store):
                 # Once the store has begun, a client that leaves changes nothing any more.
-                await self._carry_out(await see_through(self._store(effect.turn)))
+                await self._carry_out(await finish_despite_cancel(self._store(effect.turn)))
             elif isinstance(effect, NoteAborted):
-                await see_through(self._note_aborted(effect.turn))
+                await finish_despite_cancel(self._note_aborted(effect.turn))
             elif isinstance(effect, NoteLabel) and self._agent.note_label is not None:
                 label = effect.label
                 self._agent.note_label(effect.question, label.label, label.layer, label.confidence)
@@ -352,7 +352,7 @@ class _Turn:
                 await self._agent.memory.store.abort(self._ask.session, turn)
         except (UpstreamError, TimeoutError) as failure:
             reason = name_causes(failure) if isinstance(failure, UpstreamError) else "too slow"
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=reason)
+            log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=reason)
 
     def _observe(self) -> None:
         facts = self.facts
@@ -371,7 +371,7 @@ async def _read_stored(answer: str) -> Source:
 
 
 def _fail_store(error: UpstreamError) -> TurnFailed:
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=name_causes(error))
+    log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part="sessions", reason=name_causes(error))
     return TurnFailed(_NO_STORE)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lockgate.api.guardrails.format import DetectorMap, Masks
-from lockgate.api.receipts import NO_ACCOUNT, Account, describe_failure
+from lockgate.api.receipts import NO_ACCOUNT, AnswerAccount, describe_failure
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest
@@ -19,7 +19,7 @@ from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, Chosen, Rules, choose, prepare
+from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Rules, choose, prepare
 from lockgate.guard.model_source import WithPrompt, read_model, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
@@ -140,10 +140,12 @@ class Answering:
         is_metered = bool(found.name) or wants_receipt
         return await self.gateway.policies.resolve(surface, found, requested, headers, is_metered=is_metered)
 
-    async def choose(self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers) -> Chosen:
+    async def choose(
+        self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers
+    ) -> ChosenDetectors:
         """The detectors of a request."""
         if not requested:
-            return Chosen()
+            return ChosenDetectors()
         return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
     def lanes(
@@ -189,7 +191,7 @@ class Answering:
         meter = request.meter
         if meter.is_on:
             names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
-            writer.account = Account(meter.receipt, names)
+            writer.account = AnswerAccount(meter.receipt, names)
         request = request._replace(is_over=lambda: writer.is_blocked, is_cut=writer.is_cut, subjects=writer.subjects)
         blocked: InputBlocked | None = None
         async with open_guarded(request) as events:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from lockgate.api.json_places import (
     FREE,
     TEXT,
+    JsonPlace,
     Listing,
     Mapping,
     Nullable,
-    Place,
     Record,
     Scalar,
     Untagged,
@@ -39,7 +39,7 @@ class Fault:
 _FREE_CONTAINERS = {"[": Listing(FREE), "{": Mapping(FREE)}
 
 
-def find_fault(body: bytes, place: Place) -> Fault | None:
+def find_fault(body: bytes, place: JsonPlace) -> Fault | None:
     """The first fault that the reference would meet, or None."""
     walker = _Walker(body)
     try:
@@ -89,7 +89,7 @@ _DIGITS = re.compile(rb"[0-9]++")
 _HEX4 = re.compile(rb"[0-9a-fA-F]{4}")
 
 
-class _Run:
+class _ValueRun:
     """Matches the values that follow in a container, as long as they plainly belong there."""
 
     def __init__(self, value: bytes) -> None:
@@ -99,10 +99,10 @@ class _Run:
         self.members = re.compile(b"(?:" + _GAP + b"," + _GAP + _KEY + value + b")++")
 
 
-_ANYTHING, _STRINGS, _MAPS = _Run(_SIMPLE), _Run(_QUOTED), _Run(_FLAT_MAP)
+_ANYTHING, _STRINGS, _MAPS = _ValueRun(_SIMPLE), _ValueRun(_QUOTED), _ValueRun(_FLAT_MAP)
 
 
-def _run_of(item: Place) -> _Run | None:
+def _run_of(item: JsonPlace) -> _ValueRun | None:
     if item is FREE:
         return _ANYTHING
     if item is TEXT:
@@ -128,7 +128,7 @@ class _NoKey:
 _NO_KEY = _NoKey()
 
 
-class _Frame:
+class _Container:
     """One open container: its place, the segment that it adds to the path now, and the fields already met."""
 
     __slots__ = ("at", "count", "item", "place", "run", "seen")
@@ -142,7 +142,7 @@ class _Frame:
         self.seen: set[str] = set()
 
 
-class _Scanner:
+class _ScalarScanner:
     """Reads scalars at `pos` and raises the fault that the reference would report."""
 
     def __init__(self, body: bytes) -> None:
@@ -239,19 +239,19 @@ class _Scanner:
         return None if _HEX4.match(self.body, at) else _Stop("invalid escape", at + 4)
 
 
-class _Walker(_Scanner):
+class _Walker(_ScalarScanner):
     """Walks the document; `stack` holds the open containers, outermost first."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
-        self.stack: list[_Frame] = []
+        self.stack: list[_Container] = []
         self.clean = len(body)  # the number of bytes before the first that is not UTF-8
         try:
             body.decode()
         except UnicodeDecodeError as fault:
             self.clean = fault.start
 
-    def run(self, place: Place) -> None:
+    def run(self, place: JsonPlace) -> None:
         self._value(place)
         self._finish(0)
         if self.skip() >= 0:
@@ -277,7 +277,7 @@ class _Walker(_Scanner):
             else:
                 self._element(frame)
 
-    def _member(self, frame: _Frame) -> None:
+    def _member(self, frame: _Container) -> None:
         frame.at = _NO_KEY
         if not self._has_next(frame, "an object", "}"):
             frame.at = None
@@ -301,7 +301,7 @@ class _Walker(_Scanner):
         frame.at = key
         self._value(place)
 
-    def _element(self, frame: _Frame) -> None:
+    def _element(self, frame: _Container) -> None:
         frame.at = None
         if not self._has_next(frame, "a list", "]"):
             self.pos += 1
@@ -310,7 +310,7 @@ class _Walker(_Scanner):
         frame.at = frame.count - 1
         self._value(frame.item or FREE)
 
-    def _has_next(self, frame: _Frame, what: str, closing: str) -> bool:
+    def _has_next(self, frame: _Container, what: str, closing: str) -> bool:
         """Moves to the next key or element; False when the container closes here."""
         first = self.skip()
         if first < 0:
@@ -329,7 +329,7 @@ class _Walker(_Scanner):
         frame.count += 1
         return True
 
-    def _field(self, frame: _Frame, key: str) -> Place:
+    def _field(self, frame: _Container, key: str) -> JsonPlace:
         record = frame.place
         assert isinstance(record, Record)
         if key in frame.seen:
@@ -355,7 +355,7 @@ class _Walker(_Scanner):
             self.skip()
         return self.pos
 
-    def _value(self, place: Place) -> None:
+    def _value(self, place: JsonPlace) -> None:
         first = self.skip()
         if first < 0:
             raise _Stop("EOF while parsing a value", self.size)
@@ -382,7 +382,7 @@ class _Walker(_Scanner):
             return self.literal()
         raise _Stop("expected value", self.pos + 1)
 
-    def _open(self, bracket: str, place: Place) -> None:
+    def _open(self, bracket: str, place: JsonPlace) -> None:
         if place is FREE:
             place = _FREE_CONTAINERS[bracket]
         if place.opens != bracket or not isinstance(place, Listing | Mapping | Record):
@@ -391,7 +391,7 @@ class _Walker(_Scanner):
         if len(self.stack) >= MAX_DEPTH:
             raise _Stop("recursion limit exceeded", self.pos + 1)
         self.pos += 1
-        self.stack.append(_Frame(place))
+        self.stack.append(_Container(place))
 
     def _choice(self, place: Untagged) -> None:
         """Reads the value as any JSON first, as the reference does, and then tries the alternatives on it."""

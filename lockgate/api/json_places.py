@@ -15,7 +15,7 @@ from msgspec import inspect
 Scalar = str | bool | int | float | None
 
 
-class Place:
+class JsonPlace:
     """What may stand at one point of a document."""
 
     words: str
@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Simple(Place):
+class Simple(JsonPlace):
     """Scalars of some types."""
 
     words: str
@@ -42,7 +42,7 @@ TEXT = Simple("a string", (str,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Whole(Place):
+class Whole(JsonPlace):
     words: str
     low: int
     high: int
@@ -56,7 +56,7 @@ class Whole(Place):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Variant(Place):
+class Variant(JsonPlace):
     names: tuple[str, ...]
     words: str = "variant identifier"
 
@@ -65,40 +65,40 @@ class Variant(Place):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listing(Place):
-    item: Place
+class Listing(JsonPlace):
+    item: JsonPlace
     words: str = "a sequence"
     opens: str = "["
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mapping(Place):
-    item: Place
+class Mapping(JsonPlace):
+    item: JsonPlace
     words: str = "a map"
     opens: str = "{"
 
 
 @dataclass(slots=True, eq=False)
-class Record(Place):
+class Record(JsonPlace):
     """A struct; `fields` is in declaration order, and is filled last so that a struct may contain itself."""
 
     words: str
     denies_unknown: bool
-    fields: dict[str, Place] = field(default_factory=dict)
+    fields: dict[str, JsonPlace] = field(default_factory=dict)
     required: tuple[str, ...] = ()
     opens: str = "{"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nullable(Place):
-    inner: Place
+class Nullable(JsonPlace):
+    inner: JsonPlace
     words: str = "any value"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Untagged(Place):
+class Untagged(JsonPlace):
     name: str
-    options: tuple[Place, ...]
+    options: tuple[JsonPlace, ...]
     words: str = "any value"
 
 
@@ -147,7 +147,7 @@ def _escaped(text: str) -> str:
     return "".join(shown)
 
 
-_PLAIN: dict[type[inspect.Type], Place] = {
+_PLAIN: dict[type[inspect.Type], JsonPlace] = {
     inspect.AnyType: FREE,
     inspect.RawType: FREE,
     inspect.StrType: TEXT,
@@ -165,7 +165,7 @@ class PlaceReader:
         self.leaves_unread = False  # parts of a document that the decoder passes over without a look
         self.has_unbounded_integers = False
 
-    def read(self, kind: inspect.Type, name: str | None = None) -> Place:
+    def read(self, kind: inspect.Type, name: str | None = None) -> JsonPlace:
         """The place that `kind` describes; `name` overrides what a struct or union is called."""
         match kind:
             case inspect.Metadata():
@@ -201,10 +201,10 @@ class PlaceReader:
         record.required = tuple(field.encode_name for field in kind.fields if field.required)
         return record
 
-    def _union(self, kind: inspect.UnionType, name: str | None) -> Place:
+    def _union(self, kind: inspect.UnionType, name: str | None) -> JsonPlace:
         options = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
         if len(options) > 1:
-            place: Place = Untagged(name or "Value", tuple(self.read(option) for option in options))
+            place: JsonPlace = Untagged(name or "Value", tuple(self.read(option) for option in options))
         else:
             place = self.read(options[0], name)
         return Nullable(place) if len(options) < len(kind.types) else place

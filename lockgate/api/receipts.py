@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from lockgate.gate.receipts import ALGORITHM, FrameChain, Part, Receipt
+from lockgate.gate.receipts import ALGORITHM, FrameChain, Receipt, RequestPart
 
 VERSION: Final = 1
 METADATA_KEY: Final = "lockgate-receipt"  # where metadata carry one
@@ -80,7 +80,7 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
         "outcome": receipt.outcome.name.lower(),
         "covered": receipt.is_covered,
         "lanes": list(receipt.lanes),
-        "released": {part.value: receipt.released[part] for part in Part},
+        "released": {part.value: receipt.released[part] for part in RequestPart},
         "detectors": [
             {
                 "detector_id": one.detector_id,
@@ -102,7 +102,7 @@ def encode_receipt(receipt: Receipt) -> str:
     return json.dumps(build_receipt(receipt), separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
-class Account(NamedTuple):
+class AnswerAccount(NamedTuple):
     """What an answer reports at its end: the receipt, pseudonyms if asked for, findings that no event reports."""
 
     receipt: Receipt | None = None
@@ -122,7 +122,7 @@ class Account(NamedTuple):
         return told if self.pseudonyms is None else told | {"pseudonyms": dict(self.pseudonyms)}
 
 
-NO_ACCOUNT = Account()
+NO_ACCOUNT = AnswerAccount()
 
 
 def describe_failure(name: str, *, ends: bool) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from lockgate.backends.grpc import Method, Outgoing, Peer, open_channel
+from lockgate.backends.grpc import OutgoingCall, Peer, RemoteMethod, open_channel
 from lockgate.config.settings import ServiceSettings
 from lockgate.errors import UpstreamError
 from lockgate.gate.values import Generation, Health
@@ -19,9 +19,9 @@ from lockgate.protos import caikit_runtime_nlp_pb2 as requests_pb2
 from lockgate.telemetry import note_generation
 
 _SERVICE = "/caikit.runtime.Nlp.NlpService"
-_GENERATE = Method(f"{_SERVICE}/TextGenerationTaskPredict", answers_pb2.GeneratedTextResult)
-_STREAM = Method(f"{_SERVICE}/ServerStreamingTextGenerationTaskPredict", answers_pb2.GeneratedTextStreamResult)
-_TOKENIZE = Method(f"{_SERVICE}/TokenizationTaskPredict", answers_pb2.TokenizationResults)
+_GENERATE = RemoteMethod(f"{_SERVICE}/TextGenerationTaskPredict", answers_pb2.GeneratedTextResult)
+_STREAM = RemoteMethod(f"{_SERVICE}/ServerStreamingTextGenerationTaskPredict", answers_pb2.GeneratedTextStreamResult)
+_TOKENIZE = RemoteMethod(f"{_SERVICE}/TokenizationTaskPredict", answers_pb2.TokenizationResults)
 
 _RETRIED = range(502, 507)
 _FIRST_WAIT_S = 0.001
@@ -115,8 +115,8 @@ def _pick(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def _address(asked: Message, what: str, model: str, headers: Headers) -> Outgoing:
-    return Outgoing(asked, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
+def _address(asked: Message, what: str, model: str, headers: Headers) -> OutgoingCall:
+    return OutgoingCall(asked, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
 
 
 def _build_stream_message(answer: answers_pb2.GeneratedTextStreamResult) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from lockgate.backends.grpc import Method, Outgoing, Peer, open_channel, reading
+from lockgate.backends.grpc import OutgoingCall, Peer, RemoteMethod, open_channel, reading
 from lockgate.config.settings import ServiceSettings
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.values import Chunk, Frame, Health
@@ -21,8 +21,8 @@ from lockgate.protos.caikit_runtime_chunkers_pb2 import (
 )
 
 _SERVICE = "/caikit.runtime.Chunkers.ChunkersService"
-_CUT = Method(f"{_SERVICE}/ChunkerTokenizationTaskPredict", TokenizationResults)
-_STREAM = Method(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict", ChunkerTokenizationStreamResult)
+_CUT = RemoteMethod(f"{_SERVICE}/ChunkerTokenizationTaskPredict", TokenizationResults)
+_STREAM = RemoteMethod(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict", ChunkerTokenizationStreamResult)
 _REASON_TRIES = 100
 _REASON_PAUSE_S = 0.001
 
@@ -49,7 +49,7 @@ class ChunkerClient:
     async def cut(self, text: str) -> Sequence[Chunk]:
         """All chunks of a text that is complete."""
         request = ChunkerTokenizationTaskRequest(text=text)
-        answer = await self._peer.ask(_CUT, Outgoing(request, self._failing, own=self._own))
+        answer = await self._peer.ask(_CUT, OutgoingCall(request, self._failing, own=self._own))
         return [Chunk(token.start, token.end, token.text) for token in answer.results]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:

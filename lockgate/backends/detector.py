@@ -21,10 +21,10 @@ from lockgate.backends.detector_format import (
     read_results,
     read_shared_contents,
 )
-from lockgate.backends.http import Answer, HttpService, Outgoing, open_with_health, refuse
+from lockgate.backends.http import HttpResponse, HttpService, OutgoingRequest, open_with_health, refuse
 from lockgate.config.settings import DetectorSettings
 from lockgate.errors import BrokeProtocol, Unavailable, UpstreamError
-from lockgate.gate.sharing import Call, FairQueue, Share
+from lockgate.gate.fair_queue import BatchShare, FairQueue, QueuedCall
 from lockgate.gate.values import (
     TEXT_CHAT,
     TEXT_CONTENTS,
@@ -49,8 +49,8 @@ MAX_LANES = 256
 
 Findings = list[Detection]
 Part = list[Findings] | UpstreamError
-_Call = Call[str, Findings]
-_Share = Share[str, Findings]
+_Call = QueuedCall[str, Findings]
+_Share = BatchShare[str, Findings]
 
 
 class Asker(Protocol):
@@ -86,7 +86,7 @@ class SharedCalls:
         self.max_texts = max_texts
         self.max_wait_s = max_wait_s
         self.is_closed = False
-        self._lanes: dict[Hashable, _Lane] = {}
+        self._lanes: dict[Hashable, _BatchQueue] = {}
 
     async def find(self, words: Hashable, whose: Hashable, texts: list[str], asker: Asker) -> list[Findings]:
         """The findings of each text. `words` are all that is said besides the texts, `whose` stands for the stream."""
@@ -96,7 +96,7 @@ class SharedCalls:
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return await asker.find(texts)
-            lane = self._lanes[words] = _Lane(self, asker, lambda: self._lanes.pop(words, None))
+            lane = self._lanes[words] = _BatchQueue(self, asker, lambda: self._lanes.pop(words, None))
         return await lane.find(whose, texts)
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ class SharedCalls:
             await asyncio.wait(tasks)
 
 
-class _Lane:
+class _BatchQueue:
     """Calls that may share a request."""
 
     def __init__(self, shared: SharedCalls, asker: Asker, forget: Callable[[], object]) -> None:
@@ -269,9 +269,9 @@ class _RemoteRequest:
         self._params = dict(params)
         self._headers = client.http.headers(headers, client.fixed_headers)
 
-    async def _post(self, body: bytes) -> Answer:
+    async def _post(self, body: bytes) -> HttpResponse:
         client = self._client
-        return await client.http.post(Outgoing(client.url, self._headers, body, client.failure))
+        return await client.http.post(OutgoingRequest(client.url, self._headers, body, client.failure))
 
     async def _ask(self, body: bytes) -> bytes:
         answer = await self._post(body)

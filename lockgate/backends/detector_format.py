@@ -50,7 +50,7 @@ class GenerationRequest(msgspec.Struct):
     detector_params: dict[str, Any] = {}
 
 
-class ChatRequest(msgspec.Struct):
+class ChatDetectionRequest(msgspec.Struct):
     """Asks a `text_chat` detector. Messages and tools are kept as they are."""
 
     messages: Objects
@@ -58,7 +58,7 @@ class ChatRequest(msgspec.Struct):
     detector_params: dict[str, Any] = {}
 
 
-class ContextRequest(msgspec.Struct):
+class ContextDetectionRequest(msgspec.Struct):
     """Asks a `text_context_doc` detector."""
 
     content: str
@@ -138,7 +138,7 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
         case Conversation(messages, tools):
             # Further in than this stands free JSON, where null has a meaning: a tool's parameters are a schema.
             slim = [_without_nulls(one, 3) for one in messages], [_without_nulls(one, 2) for one in tools]
-            return _encode(ChatRequest(*slim, params))
+            return _encode(ChatDetectionRequest(*slim, params))
         case Generated(prompt, text):
             return _encode(GenerationRequest(prompt, text, params))
         case Claim(content, context_type, context):
@@ -204,14 +204,14 @@ def encode_refusal(code: int, message: str) -> bytes:
     return _encode(ErrorBody(code, message))
 
 
-def to_subject(request: GenerationRequest | ChatRequest | ContextRequest) -> Subject:
+def to_subject(request: GenerationRequest | ChatDetectionRequest | ContextDetectionRequest) -> Subject:
     """What a request asks about."""
     match request:
         case GenerationRequest():
             return Generated(request.prompt, request.generated_text)
-        case ChatRequest():
+        case ChatDetectionRequest():
             return Conversation(request.messages, request.tools)
-        case ContextRequest():
+        case ContextDetectionRequest():
             return Claim(request.content, request.context_type, request.context)
 
 

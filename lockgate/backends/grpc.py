@@ -29,7 +29,7 @@ from lockgate.errors import BrokeProtocol, ConfigError, Rejected, TimedOut, Unav
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers
 from lockgate.protos.grpc_health_pb2 import HealthCheckRequest
-from lockgate.telemetry import Call, Event, client_call, log_event, trace_headers
+from lockgate.telemetry import LogEvent, ServiceCall, client_call, log_event, trace_headers
 
 # --- TLS ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class _Relay:
                 far, out = await self._connect()
         except OSError as error:  # a failed handshake and a passed time limit are OSErrors too
             reason = str(error) or "no connection in time"
-            log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=self._place, reason=reason)
+            log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=self._place, reason=reason)
             return
         try:
             async with asyncio.TaskGroup() as group:
@@ -194,7 +194,7 @@ _HEALTH_REQUEST = HealthCheckRequest(service="")
 _HEALTHY = frozenset({grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND})
 
 
-class Method(NamedTuple, Generic[Answer]):
+class RemoteMethod(NamedTuple, Generic[Answer]):
     """A method of a service: its path, and what it answers."""
 
     path: str
@@ -274,7 +274,7 @@ def _may_pass(name: str, value: str) -> bool:
     return bool(_NAME.fullmatch(name) and _VALUE.fullmatch(value))
 
 
-class Outgoing(NamedTuple):
+class OutgoingCall(NamedTuple):
     """One request. `failing` begins the text of any error; `own` metadata replaces headers of the same name."""
 
     request: Message
@@ -296,7 +296,7 @@ class Peer:
         self._place = f"{service.hostname}:{service.port}"
         self._timeout_s = min(service.request_timeout, _YEAR_S)
 
-    async def ask(self, method: Method[Answer], outgoing: Outgoing) -> Answer:
+    async def ask(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> Answer:
         """One message for one message."""
         with self.calling(outgoing.failing):
             call: _AskBytes = self._channel.unary_unary(method.path)
@@ -304,7 +304,7 @@ class Peer:
             raw = await call(outgoing.request.SerializeToString(), timeout=self._timeout_s, metadata=metadata)
             return method.answer.FromString(raw)
 
-    async def stream(self, method: Method[Answer], outgoing: Outgoing) -> AsyncGenerator[Answer, None]:
+    async def stream(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> AsyncGenerator[Answer, None]:
         """Many messages for one message; closing it cancels the call. The time limit ends where the answer begins."""
         with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
@@ -333,7 +333,7 @@ class Peer:
             raise TimedOut(self._name, message, status=_OUR_ERRORS[grpc.StatusCode.DEADLINE_EXCEEDED][1]) from error
 
     @contextmanager
-    def calling(self, failing: str) -> Iterator[Call]:
+    def calling(self, failing: str) -> Iterator[ServiceCall]:
         """Counts a call and turns what grpc raises in it into our errors; the trace is asked for within."""
         with client_call(self._kind, self._name) as counted:
             try:

@@ -62,7 +62,7 @@ _TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str
 _PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a teapot", 422: "Unprocessable Entity"}
 
 
-class Outgoing(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """One request; `failure` is how the words of its failure begin."""
 
     url: URL
@@ -74,7 +74,7 @@ class Outgoing(NamedTuple):
         return f"Outgoing({self.url})"  # headers hold tokens, bodies hold user text
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A whole answer."""
 
     status: int
@@ -98,18 +98,18 @@ class HttpCaller:
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
 
-    async def post(self, outgoing: Outgoing) -> Answer:
+    async def post(self, outgoing: OutgoingRequest) -> HttpResponse:
         """The whole answer in time, of any status; raises UpstreamError when there is none."""
         with client_call(self._kind, self.name) as call:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send(outgoing)
                     call.status = response.status
-                    return Answer(response.status, await self._read_whole(response, outgoing.failure))
+                    return HttpResponse(response.status, await self._read_whole(response, outgoing.failure))
             except _FOREIGN as error:
                 raise self.translate(error, outgoing.failure) from None
 
-    async def open(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+    async def open(self, outgoing: OutgoingRequest) -> aiohttp.ClientResponse:
         """An answer that has begun in time, its body yet to be read; the caller closes it."""
         with client_call(self._kind, self.name) as call:
             try:
@@ -120,7 +120,7 @@ class HttpCaller:
             call.status = response.status
             return response
 
-    async def read(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+    async def read(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> bytes:
         """The whole body of an answer that was opened, in bounded time and size."""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -128,19 +128,19 @@ class HttpCaller:
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
-    async def read_packet(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> bytes:
+    async def read_packet(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> bytes:
         """What has come of the body since last time, waiting for it if need be; nothing at its end."""
         try:
             return await response.content.readany()
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
-    async def fetch(self, url: URL, headers: CIMultiDict[str]) -> Answer:
+    async def fetch(self, url: URL, headers: CIMultiDict[str]) -> HttpResponse:
         """What stands at an address, in the time of a probe; it is no call that telemetry counts."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 response = await self._pooled.get(url, headers=headers, allow_redirects=False)
-                return Answer(response.status, await self._read_whole(response, ""))
+                return HttpResponse(response.status, await self._read_whole(response, ""))
         except _FOREIGN as error:
             raise self.translate(error, "") from None
 
@@ -178,7 +178,7 @@ class HttpCaller:
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _send(self, outgoing: Outgoing) -> aiohttp.ClientResponse:
+    async def _send(self, outgoing: OutgoingRequest) -> aiohttp.ClientResponse:
         """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
         headers, trace = outgoing.headers, trace_headers()  # to ask for them is part of every call
         if self.joins_trace:

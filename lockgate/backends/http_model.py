@@ -17,7 +17,16 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.backends.endpoints import Scrubber
-from lockgate.backends.http import CHEAP_BYTES, EVENT_STREAM, Answer, HttpCaller, Outgoing, decode, let_end, refuse
+from lockgate.backends.http import (
+    CHEAP_BYTES,
+    EVENT_STREAM,
+    HttpCaller,
+    HttpResponse,
+    OutgoingRequest,
+    decode,
+    let_end,
+    refuse,
+)
 from lockgate.backends.replies import MAX_DETAIL_CHARS, is_number
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.sse import SseEvent, SseParser
@@ -34,7 +43,7 @@ _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
 Usage = dict[str, int]
 
 
-class WholeAnswer(NamedTuple):
+class ModelAnswer(NamedTuple):
     """What a model answers at once."""
 
     text: str
@@ -123,7 +132,7 @@ class HttpModel(ABC):
             headers = headers.copy()
             headers["Accept"] = self.stream_type
         try:
-            outgoing = Outgoing(self._url, headers, self._encode(messages, params), NETWORK_ERROR)
+            outgoing = OutgoingRequest(self._url, headers, self._encode(messages, params), NETWORK_ERROR)
         except ValueError:
             raise BrokeProtocol(self._caller.name, "Model request failed: the prompt is no valid text") from None
         note_generation(self.known_as, "chat")
@@ -134,7 +143,7 @@ class HttpModel(ABC):
         try:
             is_whole = response.content_type != self.stream_type and not self.always_streams
             if response.status != 200 or is_whole:
-                yield await self._read_whole(Answer(response.status, await self._caller.read(response, outgoing)))
+                yield await self._read_whole(HttpResponse(response.status, await self._caller.read(response, outgoing)))
                 return
             async with aclosing(self._read_stream(response, outgoing)) as bursts:
                 async for frames in bursts:
@@ -147,14 +156,14 @@ class HttpModel(ABC):
         """The body of a request; raises ValueError for what cannot be sent."""
 
     @abstractmethod
-    def _decode(self, body: bytes) -> WholeAnswer:
+    def _decode(self, body: bytes) -> ModelAnswer:
         """A whole answer; raises ValueError or RecursionError for what is none."""
 
     @abstractmethod
     def _find_detail(self, body: bytes) -> str:
         """What a refusal says, without tokens."""
 
-    async def _read_whole(self, answer: Answer) -> Frame:
+    async def _read_whole(self, answer: HttpResponse) -> Frame:
         if answer.status != 200:
             raise refuse_model(self._caller.name, answer.status, await decode(answer.body, self._find_detail))
         try:
@@ -164,7 +173,7 @@ class HttpModel(ABC):
         return Frame(0, told.text, fields=None if told.usage is None else _note(told.usage))
 
     async def _read_stream(
-        self, response: aiohttp.ClientResponse, outgoing: Outgoing
+        self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest
     ) -> AsyncGenerator[list[Frame], None]:
         reader, number, size, waiting = self.reader(), 0, 0, 0
         limit = self.max_stream_bytes or self._caller.max_bytes

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Scrubber, find_path, open_caller, own_headers
-from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse
-from lockgate.backends.http_model import HttpModel, WholeAnswer
+from lockgate.backends.http import HttpCaller, OutgoingRequest, decode, refuse
+from lockgate.backends.http_model import HttpModel, ModelAnswer
 from lockgate.backends.ollama_format import (
     TAKES,
-    ChatReader,
+    OllamaChatReader,
     encode_chat,
     encode_texts,
     has_model,
@@ -43,7 +43,7 @@ _NO_TOKENS = Scrubber()
 class OllamaModel(HttpModel):
     """A chat model."""
 
-    reader = ChatReader
+    reader = OllamaChatReader
     stream_type = NDJSON
     always_streams = True  # a whole answer is a stream of one line
     needs_end = True
@@ -70,7 +70,7 @@ class OllamaModel(HttpModel):
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         return encode_chat(self._model, messages, params)
 
-    def _decode(self, body: bytes) -> WholeAnswer:
+    def _decode(self, body: bytes) -> ModelAnswer:
         return read_answer(body)
 
     def _find_detail(self, body: bytes) -> str:
@@ -101,7 +101,7 @@ class OllamaEmbedder:
     async def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
         name = self._caller.name
         try:
-            outgoing = Outgoing(self._url, self._headers, encode_texts(self.model, texts), _ANSWER_FAILED)
+            outgoing = OutgoingRequest(self._url, self._headers, encode_texts(self.model, texts), _ANSWER_FAILED)
         except ValueError:
             raise BrokeProtocol(name, f"{_ANSWER_FAILED}what is asked is no valid text") from None
         answer = await self._caller.post(outgoing)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from lockgate.backends.http import refuse_dense
-from lockgate.backends.http_model import PieceReader, Usage, WholeAnswer, count_usage
+from lockgate.backends.http_model import ModelAnswer, PieceReader, Usage, count_usage
 from lockgate.errors import UnreadableBody
 from lockgate.gate.ndjson import LineSplitter
 from lockgate.gate.values import Message
@@ -26,19 +26,19 @@ TAKES = frozenset({*_OPTIONS, "response_format"})
 _MIN_LENGTH = 1e-30  # of a vector: what is shorter has no direction
 
 
-class _Words(msgspec.Struct, gc=False):
+class _OllamaError(msgspec.Struct, gc=False):
     message: str
 
 
-class _Said(msgspec.Struct, gc=False):
+class _StreamedMessage(msgspec.Struct, gc=False):
     content: str | None = None
 
 
-class _Line(msgspec.Struct, gc=False):
-    message: _Said | None = None
+class _StreamLine(msgspec.Struct, gc=False):
+    message: _StreamedMessage | None = None
     done: bool = False
     done_reason: Any = None
-    error: str | _Words | None = None
+    error: str | _OllamaError | None = None
     prompt_eval_count: int | float | None = None
     eval_count: int | float | None = None
 
@@ -51,15 +51,15 @@ class _Names(msgspec.Struct, gc=False):
     models: list[_Name]
 
 
-class _Vectors(msgspec.Struct, gc=False):
+class _EmbeddingReply(msgspec.Struct, gc=False):
     embeddings: list[list[float]]
 
 
 _CUT = "length"  # why an answer ended that was not allowed to go on
 _encode = msgspec.json.Encoder().encode
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_StreamLine).decode
 _decode_names = msgspec.json.Decoder(_Names).decode
-_decode_vectors = msgspec.json.Decoder(_Vectors).decode
+_decode_vectors = msgspec.json.Decoder(_EmbeddingReply).decode
 
 
 def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
@@ -81,12 +81,12 @@ def _find_format(wanted: Mapping[str, Any]) -> Any:
     return schema.get("schema") or "json" if isinstance(schema, dict) else None
 
 
-def read_answer(body: bytes) -> WholeAnswer:
+def read_answer(body: bytes) -> ModelAnswer:
     """A whole answer; raises ValueError or RecursionError for what is none."""
     line = _decode_line(body)
     if not line.done or line.message is None or line.error is not None:
         raise ValueError("there is no complete answer in it")
-    return WholeAnswer(line.message.content or "", _count(line))
+    return ModelAnswer(line.message.content or "", _count(line))
 
 
 def read_refusal(body: bytes) -> str:
@@ -97,7 +97,7 @@ def read_refusal(body: bytes) -> str:
         return ""
 
 
-class ChatReader(PieceReader):
+class OllamaChatReader(PieceReader):
     """A streamed answer: a line of JSON for each piece, the last one says `done`."""
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -172,7 +172,7 @@ def _normalise(vector: list[float]) -> list[float]:
     return [one / length for one in vector]
 
 
-def _count(line: _Line) -> Usage | None:
+def _count(line: _StreamLine) -> Usage | None:
     counts = (line.prompt_eval_count, line.eval_count)
     if counts == (None, None):
         return None
@@ -180,5 +180,5 @@ def _count(line: _Line) -> Usage | None:
     return count_usage({"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered})
 
 
-def _describe(error: str | _Words | None) -> str:
-    return error.message if isinstance(error, _Words) else error or ""
+def _describe(error: str | _OllamaError | None) -> str:
+    return error.message if isinstance(error, _OllamaError) else error or ""

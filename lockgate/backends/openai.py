@@ -18,10 +18,10 @@ from yarl import URL
 
 from lockgate.backends.http import (
     EVENT_STREAM,
-    Answer,
     HttpCaller,
+    HttpResponse,
     HttpService,
-    Outgoing,
+    OutgoingRequest,
     decode,
     let_end,
     open_with_health,
@@ -59,7 +59,7 @@ class _WrappedError(msgspec.Struct):
     error: ServerError
 
 
-class _Chunk(msgspec.Struct):
+class _StreamedChunk(msgspec.Struct):
     choices: list[msgspec.Raw]
     usage: Any = None
 
@@ -77,7 +77,7 @@ _decode = msgspec.json.Decoder().decode
 _decode_flat = msgspec.json.Decoder(_FlatError).decode
 _decode_wrapped = msgspec.json.Decoder(_WrappedError).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = msgspec.json.Decoder(_StreamedChunk).decode
 _decode_count = msgspec.json.Decoder(_TokenCount).decode
 
 
@@ -146,12 +146,12 @@ class CompletionClient(ABC):
             response.close()  # of a body that has come whole, the connection is back in the pool already
 
     @abstractmethod
-    def _address(self, request: Generation) -> Outgoing:
+    def _address(self, request: Generation) -> OutgoingRequest:
         """The request as it is sent."""
 
-    async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: Outgoing) -> UpstreamError:
+    async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> UpstreamError:
         """The error in an answer that is no stream of events; some servers send it as plain JSON with status 200."""
-        answer = Answer(response.status, await self._http.read(response, outgoing))
+        answer = HttpResponse(response.status, await self._http.read(response, outgoing))
         if answer.status != 200:
             return self._refusal(answer, outgoing)
         error = find_error(answer.body)
@@ -159,7 +159,7 @@ class CompletionClient(ABC):
             return BrokeProtocol(NAME, f"{outgoing.failure}the answer is JSON, not a stream of events")
         return refuse(NAME, error.message, error.code)
 
-    def _refusal(self, answer: Answer, outgoing: Outgoing) -> UpstreamError:
+    def _refusal(self, answer: HttpResponse, outgoing: OutgoingRequest) -> UpstreamError:
         error = find_error(answer.body)
         return refuse(NAME, outgoing.failure + (UNKNOWN_ERROR if error is None else error.message), answer.status)
 
@@ -186,7 +186,7 @@ class OpenAIClient(CompletionClient):
         """How many tokens the text has."""
         body = _encode({"model": model, "prompt": text})
         failure = f"tokenize request failed for `{model}`: "
-        outgoing = Outgoing(self._tokenize_url, self._service.headers(headers, _NO_HEADERS), body, failure)
+        outgoing = OutgoingRequest(self._tokenize_url, self._service.headers(headers, _NO_HEADERS), body, failure)
         answer = await self._http.post(outgoing)
         if answer.status != 200:
             raise self._refusal(answer, outgoing)
@@ -209,10 +209,12 @@ class OpenAIClient(CompletionClient):
         """How the server is now; never raises."""
         return await self._health.probe(headers)
 
-    def _address(self, request: Generation) -> Outgoing:
+    def _address(self, request: Generation) -> OutgoingRequest:
         url, what = self._endpoints[request.kind]
         headers = self._service.headers(request.headers, _NO_HEADERS)
-        return Outgoing(url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: ")
+        return OutgoingRequest(
+            url, headers, _encode(dict(request.body)), f"{what} request failed for `{request.model}`: "
+        )
 
 
 class OpenAIChat(CompletionClient):
@@ -239,12 +241,12 @@ class OpenAIChat(CompletionClient):
         """Not every server counts."""
         return 0
 
-    def _address(self, request: Generation) -> Outgoing:
+    def _address(self, request: Generation) -> OutgoingRequest:
         headers = self._headers.copy()
         if request.body.get("stream"):
             headers["Accept"] = EVENT_STREAM
         body = _encode({**request.body, "model": self._model})
-        return Outgoing(self._url, headers, body, NETWORK_ERROR)
+        return OutgoingRequest(self._url, headers, body, NETWORK_ERROR)
 
 
 class ChunkReader:

@@ -15,7 +15,7 @@ from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, STREAM_WINDOW_BYTES, Endpoint, Scrubber, open_caller, own_headers
 from lockgate.backends.http import HttpCaller, count_values
-from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, WholeAnswer, count_usage
+from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, ModelAnswer, count_usage
 from lockgate.backends.openai import NAME, OpenAIChat, find_error
 from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, read_detail
 from lockgate.config.agent_settings import OpenAIModelSettings
@@ -36,27 +36,27 @@ MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event sa
 _WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
 
 
-class _Completion(msgspec.Struct):
+class _ModelCompletion(msgspec.Struct):
     """A completion, or a chunk of one; what else it has is not looked at."""
 
     choices: list[Any]
     usage: Any = None
 
 
-class _Words(msgspec.Struct):
+class _ErrorMessage(msgspec.Struct):
     message: str
 
 
-class _Refusal(msgspec.Struct):
-    error: _Words | str
+class _ErrorReply(msgspec.Struct):
+    error: _ErrorMessage | str
 
 
 _encode_json = msgspec.json.Encoder().encode
-_decode_completion = msgspec.json.Decoder(_Completion).decode
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+_decode_completion = msgspec.json.Decoder(_ModelCompletion).decode
+_decode_refusal = msgspec.json.Decoder(_ErrorReply).decode
 
 
-class _ChatReader(AnswerReader):
+class _CompletionReader(AnswerReader):
     """The pieces of the first choice of a streamed completion; some servers never say that the stream is done."""
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
@@ -83,7 +83,7 @@ class OpenAIModel(HttpModel):
     `known_as` is the model's name for telemetry; without it all such models are one.
     """
 
-    reader = _ChatReader
+    reader = _CompletionReader
 
     def __init__(
         self, caller: HttpCaller, base: URL, headers: CIMultiDict[str], endpoint: Endpoint, known_as: str = NAME
@@ -106,13 +106,13 @@ class OpenAIModel(HttpModel):
             body["stream_options"] = {"include_usage": True}
         return _encode_json(body)
 
-    def _decode(self, body: bytes) -> WholeAnswer:
+    def _decode(self, body: bytes) -> ModelAnswer:
         message = _read_completion(body)
         choice = None if message is None else _find_choice(message)
         text = None if choice is None else _find_text(choice, "message")
         if message is None or text is None:
             raise ValueError("there is no text in it")
-        return WholeAnswer(text, count_usage(message.usage))
+        return ModelAnswer(text, count_usage(message.usage))
 
     def _find_detail(self, body: bytes) -> str:
         words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
@@ -141,7 +141,7 @@ async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnO
         yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
 
 
-def _read_completion(text: bytes | str) -> _Completion | None:
+def _read_completion(text: bytes | str) -> _ModelCompletion | None:
     """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
     if len(text) > MAX_VALUES and count_values(text) > MAX_VALUES:
         return None
@@ -155,7 +155,7 @@ def _find_path(base: URL, path: str) -> URL:
     return base.with_path(f"{base.raw_path.rstrip('/') or DEFAULT_BASE}{path}", encoded=True)
 
 
-def _find_choice(message: _Completion) -> dict[str, Any] | None:
+def _find_choice(message: _ModelCompletion) -> dict[str, Any] | None:
     """The first choice, which is not always the first in the list."""
     for choice in message.choices:
         if isinstance(choice, dict) and choice.get("index", 0) == 0:

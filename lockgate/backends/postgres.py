@@ -38,7 +38,7 @@ _WORDS = {
 }
 
 
-class _Library(NamedTuple):
+class _Asyncpg(NamedTuple):
     """asyncpg, and which exceptions are its."""
 
     module: Any
@@ -48,7 +48,7 @@ class _Library(NamedTuple):
 class PostgresPool:
     """Connections to one database. `name` is how errors call it; rows are mappings and sequences at once."""
 
-    def __init__(self, library: _Library, pool: Any, options: dict[str, Any], name: str) -> None:
+    def __init__(self, library: _Asyncpg, pool: Any, options: dict[str, Any], name: str) -> None:
         self._library = library
         self._pool = pool
         self._options = options
@@ -145,14 +145,14 @@ async def open_postgres(
             pool.terminate()
 
 
-def _load_library() -> _Library:
+def _load_library() -> _Asyncpg:
     try:
         import asyncpg
     except ImportError:
         words = "PostgreSQL needs a package that is not installed: pip install 'lockgate[postgres]'"
         raise ConfigError(words, source="postgres") from None
     ours = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    return _Library(asyncpg, (*ours, OSError))  # TimeoutError is an OSError
+    return _Asyncpg(asyncpg, (*ours, OSError))  # TimeoutError is an OSError
 
 
 def _check_address(dsn: str, name: str) -> None:

@@ -21,12 +21,12 @@ _MAX_DIGITS = 18  # of an integer that is read as one
 Scrub = Callable[[str], str]
 
 
-class _Refusal(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     detail: msgspec.Raw
 
 
 _decode = msgspec.json.Decoder().decode
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+_decode_refusal = msgspec.json.Decoder(_ErrorDetail).decode
 
 
 def decode_any(body: bytes | str) -> object:

@@ -15,8 +15,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate.backends.endpoints import NO_DETAIL, Endpoint, Scrubber
-from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse, refuse_dense
-from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, Usage, WholeAnswer, count_usage
+from lockgate.backends.http import HttpCaller, OutgoingRequest, decode, refuse, refuse_dense
+from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, ModelAnswer, Usage, count_usage
 from lockgate.backends.replies import decode_any, is_number, mend, read_detail
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.sse import SseEvent
@@ -43,12 +43,12 @@ class _References(msgspec.Struct, gc=False):
     documents: list[_Item] | None = None
 
 
-class _Reply(msgspec.Struct, gc=False):
+class _SpaceReply(msgspec.Struct, gc=False):
     references: _References | None = None
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_reply = msgspec.json.Decoder(_Reply).decode
+_decode_reply = msgspec.json.Decoder(_SpaceReply).decode
 _NO_TITLES = _Titles()
 
 
@@ -90,12 +90,12 @@ def read_documents(body: bytes, source: str) -> list[Document]:
     return documents
 
 
-def read_answer(body: bytes) -> WholeAnswer:
+def read_answer(body: bytes) -> ModelAnswer:
     """A model's whole answer; raises ValueError or RecursionError for what is none."""
     reply = decode_any(body)
     if not isinstance(reply, dict) or (text := find_summary(reply)) is None:
         raise ValueError("there is no text in it")
-    return WholeAnswer(mend(text), find_usage(reply))
+    return ModelAnswer(mend(text), find_usage(reply))
 
 
 def find_summary(reply: Mapping[str, Any]) -> str | None:
@@ -244,7 +244,7 @@ class SpaceSource:
             body = encode_query(question, limit, self.threshold, self.endpoint.transaction_token)
         except ValueError:
             raise BrokeProtocol(self.caller.name, "the question is no valid text") from None
-        answer = await self.caller.post(Outgoing(self.url, self.headers, body, ""))
+        answer = await self.caller.post(OutgoingRequest(self.url, self.headers, body, ""))
         if answer.status != 200:
             detail = await decode(answer.body, self._find_detail)
             words = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
@@ -271,7 +271,7 @@ class SpaceModel(HttpModel):
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         return encode_messages(messages, params, self._transaction_token)
 
-    def _decode(self, body: bytes) -> WholeAnswer:
+    def _decode(self, body: bytes) -> ModelAnswer:
         return read_answer(body)
 
     def _find_detail(self, body: bytes) -> str:

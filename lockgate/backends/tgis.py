@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from lockgate.backends.grpc import Method, Outgoing, Peer, open_channel
+from lockgate.backends.grpc import OutgoingCall, Peer, RemoteMethod, open_channel
 from lockgate.config.settings import ServiceSettings
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.values import Generation, Health
@@ -16,9 +16,9 @@ from lockgate.protos import fmaas_pb2 as fmaas
 from lockgate.telemetry import note_generation
 
 _SERVICE = "/fmaas.GenerationService"
-_GENERATE = Method(f"{_SERVICE}/Generate", fmaas.BatchedGenerationResponse)
-_STREAM = Method(f"{_SERVICE}/GenerateStream", fmaas.GenerationResponse)
-_TOKENIZE = Method(f"{_SERVICE}/Tokenize", fmaas.BatchedTokenizeResponse)
+_GENERATE = RemoteMethod(f"{_SERVICE}/Generate", fmaas.BatchedGenerationResponse)
+_STREAM = RemoteMethod(f"{_SERVICE}/GenerateStream", fmaas.GenerationResponse)
+_TOKENIZE = RemoteMethod(f"{_SERVICE}/Tokenize", fmaas.BatchedTokenizeResponse)
 _MODEL_INFO = f"{_SERVICE}/ModelInfo"
 
 _SAMPLING = ("temperature", "top_k", "top_p", "typical_p", "seed")
@@ -52,7 +52,7 @@ class TgisClient:
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        answer = await self._peer.ask(_GENERATE, Outgoing(asked, failing, request.headers))
+        answer = await self._peer.ask(_GENERATE, OutgoingCall(asked, failing, request.headers))
         return _build_message(_first(answer.responses, failing))
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
@@ -64,7 +64,7 @@ class TgisClient:
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        async with aclosing(self._peer.stream(_STREAM, Outgoing(asked, failing, request.headers))) as answers:
+        async with aclosing(self._peer.stream(_STREAM, OutgoingCall(asked, failing, request.headers))) as answers:
             async for answer in answers:
                 yield [{**_build_message(answer), "start_index": 0}]
 
@@ -72,7 +72,7 @@ class TgisClient:
         """How many tokens the text has."""
         asked = fmaas.BatchedTokenizeRequest(model_id=model, requests=[fmaas.TokenizeRequest(text=text)])
         failing = f"tokenize request failed for `{model}`"
-        answer = await self._peer.ask(_TOKENIZE, Outgoing(asked, failing, headers))
+        answer = await self._peer.ask(_TOKENIZE, OutgoingCall(asked, failing, headers))
         return _first(answer.responses, failing).token_count
 
     async def probe(self, headers: Headers) -> Health:

@@ -12,7 +12,7 @@ from lockgate.cli.text import count_of
 Finding = Mapping[str, Any]  # as events tell it
 
 
-class Released(NamedTuple):
+class ReleasedPiece(NamedTuple):
     """What a piece stands for: characters of the model's text, and that text where it is known."""
 
     start: int
@@ -21,7 +21,7 @@ class Released(NamedTuple):
     is_blocked: bool = False
 
 
-class _Group(NamedTuple):
+class _FindingGroup(NamedTuple):
     """Findings that overlap, cut to the piece; those that go on beyond it are not named yet."""
 
     start: int
@@ -34,7 +34,7 @@ def name_finding(found: Finding) -> str:
     return f"{found.get('detector_id') or '?'}: {found.get('detection') or found.get('detection_type') or '?'}"
 
 
-def place_marks(text: str, released: Released, findings: Iterable[Finding]) -> list[Mark]:
+def place_marks(text: str, released: ReleasedPiece, findings: Iterable[Finding]) -> list[Mark]:
     """The marks of a piece, in order; none overlaps another. Where places are not known, one mark spans them all."""
     groups = _merge(released, findings)
     if not groups:
@@ -53,8 +53,8 @@ def place_marks(text: str, released: Released, findings: Iterable[Finding]) -> l
     return [Mark(start, max(len(text) - behind, start), _join([group.words for group in groups]))]
 
 
-def _merge(released: Released, findings: Iterable[Finding]) -> list[_Group]:
-    groups: list[_Group] = []
+def _merge(released: ReleasedPiece, findings: Iterable[Finding]) -> list[_FindingGroup]:
+    groups: list[_FindingGroup] = []
     for found in sorted(findings, key=lambda one: (one["start"], one["end"])):
         start, end = max(found["start"], released.start), min(found["end"], released.end)
         words: tuple[str, ...] = (name_finding(found),) if found["end"] <= released.end else ()
@@ -64,11 +64,11 @@ def _merge(released: Released, findings: Iterable[Finding]) -> list[_Group]:
         if groups and start < groups[-1].end:
             last = groups.pop()
             start, end, words = last.start, max(last.end, end), tuple(dict.fromkeys(last.words + words))
-        groups.append(_Group(start, end, words))
+        groups.append(_FindingGroup(start, end, words))
     return groups
 
 
-def _follow(text: str, released: Released, groups: Sequence[_Group]) -> list[Mark]:
+def _follow(text: str, released: ReleasedPiece, groups: Sequence[_FindingGroup]) -> list[Mark]:
     """The marks, found by the text between them, which is as it was; nothing where it cannot be found."""
     if released.original is None:
         return []
@@ -96,7 +96,7 @@ _PLACES = {"input": "in the question", "output": "in the answer", "grounding": "
 Event = Mapping[str, Any]
 
 
-class End(Enum):
+class AnswerEnd(Enum):
     """How an answer ended, if it did."""
 
     ANSWERED = "answered"
@@ -104,17 +104,17 @@ class End(Enum):
     FAILED = "failed"
 
 
-def find_end(name: str, event: Any) -> End | None:
+def find_end(name: str, event: Any) -> AnswerEnd | None:
     """How the answer has ended, if this is its last event."""
     if name == "error":
-        return End.FAILED
+        return AnswerEnd.FAILED
     if name != "done":
         return None
     outcome = event.get("outcome") if isinstance(event, dict) else None
-    return End.BLOCKED if outcome in _OUTCOMES else End.ANSWERED
+    return AnswerEnd.BLOCKED if outcome in _OUTCOMES else AnswerEnd.ANSWERED
 
 
-class Story:
+class AnswerTranscript:
     """One answer. `end` is None until its last event."""
 
     def __init__(self, view: View, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +128,7 @@ class Story:
         self._shown: set[tuple[Any, ...]] = set()
         self._first_token_ms: float | None = None
         self._first_release_ms: float | None = None
-        self.end: End | None = None
+        self.end: AnswerEnd | None = None
 
     def tell(self, name: str, event: Event) -> None:
         """One event."""
@@ -172,7 +172,7 @@ class Story:
         skipped, length = start - self._released, end - start
         original = self._held[skipped : skipped + length]
         findings = [*self._open, *event.get("detections", ())]
-        released = Released(start, end, original if len(original) == length else None, self._is_blocked)
+        released = ReleasedPiece(start, end, original if len(original) == length else None, self._is_blocked)
         self._shown |= {_identify(one) for one in findings}
         self._open = [one for one in findings if one["end"] > end]
         self._held = "" if self._is_blocked else self._held[skipped + length :]
@@ -181,7 +181,7 @@ class Story:
 
     def _finish(self, event: Event) -> None:
         self._view.close()
-        if self.end is End.BLOCKED:
+        if self.end is AnswerEnd.BLOCKED:
             self._view.note("blocked", _OUTCOMES[event["outcome"]], is_grave=True)
         self._list_findings(event.get("detections", {}))
         is_asked = event.get("outcome") != "prompt_blocked"

@@ -19,7 +19,7 @@ _TAB = "    "
 _WITHOUT_WIDTH = ("Mn", "Me")
 
 
-class Run(NamedTuple):
+class StyledText(NamedTuple):
     """Characters that look alike; `style` is what switches the terminal to it, or nothing."""
 
     text: str
@@ -33,7 +33,7 @@ class Size(NamedTuple):
     rows: int
 
 
-_NOTHING = Run("")
+_NOTHING = StyledText("")
 Cell = tuple[str, str]  # one character and its style
 Row = list[Cell]
 
@@ -48,10 +48,10 @@ class LiveText:
     def __init__(self, write: Callable[[str], object], measure: Callable[[], Size]) -> None:
         self._write = write
         self._measure = measure
-        self._unfinished: list[Run] = []  # what is settled in the row that is not full
+        self._unfinished: list[StyledText] = []  # what is settled in the row that is not full
         self._drawn: list[int] = []  # columns of each row from that one on, as they stand on the screen
 
-    def show(self, settled: Iterable[Run] = (), tail: Run = _NOTHING) -> None:
+    def show(self, settled: Iterable[StyledText] = (), tail: StyledText = _NOTHING) -> None:
         """More text that is settled, and the whole tail as it is now."""
         size = self._measure()
         width = max(size.columns - 1, _NARROWEST)
@@ -59,12 +59,12 @@ class LiveText:
         own = lay_out(whole, width)
         fitting = size.columns * size.rows  # no screen shows more of the tail
         if len(tail.text) > fitting:
-            tail = Run(tail.text[:fitting] + _MORE, tail.style)
+            tail = StyledText(tail.text[:fitting] + _MORE, tail.style)
         rows = lay_out([*whole, tail], width)
         last = len(own) - 1
         rows = _clip(rows, last + max(size.rows - 1, 1), tail.style, width)
         self._write(self._erase(size.columns) + "\n".join([_paint(row, width) for row in rows]))
-        self._unfinished = [Run(character, style) for character, style in own[last]]
+        self._unfinished = [StyledText(character, style) for character, style in own[last]]
         self._drawn = [_sum_columns(_cut(row, width)) for row in rows[last:]]
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ class LiveText:
         return (f"\033[{above}A" if above > 0 else "") + _ERASE_BELOW
 
 
-def lay_out(runs: Iterable[Run], width: int) -> list[Row]:
+def lay_out(runs: Iterable[StyledText], width: int) -> list[Row]:
     """The rows of a text. More text behind it changes none but the last of them.
 
     A row breaks behind spaces and beside wide characters, which scripts without spaces have, else where it is full.
@@ -234,7 +234,7 @@ class TerminalView:
         self._is_framed = False
         indent = len(_name("")) if self._measure().columns >= _WIDE_COLUMNS else 0
         width = max(self._measure().columns - indent - 1, _NARROWEST)
-        rows = lay_out([Run(flatten(words), "" if is_grave else DIM)], width)
+        rows = lay_out([StyledText(flatten(words), "" if is_grave else DIM)], width)
         lines = [_paint(row, width) for row in rows]
         self._write(f"{RED if is_grave else DIM}{_name(name)}{OFF}" + f"\n{' ' * indent}".join(lines) + "\n")
 
@@ -253,11 +253,11 @@ class TerminalView:
             self._text.end()
             self._write("\n")
 
-    def _show(self, runs: Iterable[Run], held: str) -> None:
+    def _show(self, runs: Iterable[StyledText], held: str) -> None:
         if not self._is_answering:
             self._is_answering = True
             self._write("" if self._is_framed else "\n")
-        self._text.show(runs, Run(printable(held), DIM))
+        self._text.show(runs, StyledText(printable(held), DIM))
 
     def _write(self, text: str) -> None:
         if text:
@@ -279,14 +279,14 @@ def _name(name: str) -> str:
     return f"{name:<9}"
 
 
-def _colour(piece: Piece) -> list[Run]:
+def _colour(piece: Piece) -> list[StyledText]:
     text, position = printable(piece.text), 0
     runs = []
     for mark in piece.marks:
-        runs += [Run(text[position : mark.start]), Run(text[mark.start : mark.end], RED)]
-        runs.append(Run(f"[{printable(mark.words)}]" if mark.words else "", YELLOW))
+        runs += [StyledText(text[position : mark.start]), StyledText(text[mark.start : mark.end], RED)]
+        runs.append(StyledText(f"[{printable(mark.words)}]" if mark.words else "", YELLOW))
         position = mark.end
-    return [*runs, Run(text[position:])]
+    return [*runs, StyledText(text[position:])]
 
 
 class Waiting:

@@ -17,8 +17,8 @@ from lockgate.config.refs import HERE, check_url
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
-    from lockgate.cli.answer_story import End
-    from lockgate.cli.ask_place import Offer, Place
+    from lockgate.cli.answer_story import AnswerEnd
+    from lockgate.cli.ask_place import ServerAddress, ServerOffer
     from lockgate.config.settings import Settings
 
 _KEY, _TOKEN = "LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"
@@ -72,7 +72,10 @@ def _load(options: argparse.Namespace) -> "Settings":
 
 
 async def _run(
-    options: argparse.Namespace, question: str, detectors: dict[str, Any], opening: "AbstractAsyncContextManager[Place]"
+    options: argparse.Namespace,
+    question: str,
+    detectors: dict[str, Any],
+    opening: "AbstractAsyncContextManager[ServerAddress]",
 ) -> int:
     """The exit code. Other signals that end a command do it as Ctrl-C does: nothing is left running."""
     task = asyncio.current_task()
@@ -96,7 +99,7 @@ async def _run(
 
 
 def _build_request(
-    options: argparse.Namespace, question: str, detectors: dict[str, Any], offer: "Offer"
+    options: argparse.Namespace, question: str, detectors: dict[str, Any], offer: "ServerOffer"
 ) -> dict[str, Any]:
     """What the page would send."""
     model = options.model or next(iter(offer.models), None)
@@ -118,11 +121,11 @@ def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise InvalidRequest(f"there is no {kind} `{name}`; there are: {', '.join(known)}")
 
 
-async def _show(place: "Place", body: dict[str, Any], _: argparse.Namespace) -> int:
-    from lockgate.cli.answer_story import Story
+async def _show(place: "ServerAddress", body: dict[str, Any], _: argparse.Namespace) -> int:
+    from lockgate.cli.answer_story import AnswerTranscript
     from lockgate.cli.answer_view import open_view
 
-    story = Story(open_view())
+    story = AnswerTranscript(open_view())
     try:
         async with aclosing(place.ask(body)) as events:
             async for name, event in events:
@@ -137,7 +140,7 @@ async def _show(place: "Place", body: dict[str, Any], _: argparse.Namespace) -> 
     return _choose_exit(story.end)
 
 
-async def _print_events(place: "Place", body: dict[str, Any], options: argparse.Namespace) -> int:
+async def _print_events(place: "ServerAddress", body: dict[str, Any], options: argparse.Namespace) -> int:
     from lockgate.cli.answer_story import find_end
 
     end = None
@@ -149,12 +152,12 @@ async def _print_events(place: "Place", body: dict[str, Any], options: argparse.
     return _choose_exit(end)
 
 
-def _choose_exit(end: "End | None") -> int:
-    from lockgate.cli.answer_story import End
+def _choose_exit(end: "AnswerEnd | None") -> int:
+    from lockgate.cli.answer_story import AnswerEnd
 
     if end is None:
         raise BrokeProtocol("server", "the answer has no end: the connection was closed before")
-    return {End.ANSWERED: EXIT_OK, End.BLOCKED: EXIT_FOUND, End.FAILED: EXIT_FAILED}[end]
+    return {AnswerEnd.ANSWERED: EXIT_OK, AnswerEnd.BLOCKED: EXIT_FOUND, AnswerEnd.FAILED: EXIT_FAILED}[end]
 
 
 # What is asked.

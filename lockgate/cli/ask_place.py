@@ -23,8 +23,8 @@ from lockgate.config.settings import Settings
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Unavailable
 from lockgate.gate.sse import SseParser
 from lockgate.gateway import open_gateway
-from lockgate.server.listening import BACKLOG
-from lockgate.server.serving import PortServer, build_api_app
+from lockgate.server.acceptors import BACKLOG
+from lockgate.server.ports import PortServer, build_api_app
 
 _SERVICE = "server"
 _HERE = "http://127.0.0.1"
@@ -37,7 +37,7 @@ _NO_WORDS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` i
 _LOADING = "Loading the model and the detectors …"
 
 
-class Offer(NamedTuple):
+class ServerOffer(NamedTuple):
     """What a server says about itself; a server without a playground says nothing."""
 
     models: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Offer(NamedTuple):
     token: str = ""
 
 
-class Place:
+class ServerAddress:
     """A server that can be asked. `token` opens its trace, `key` says who asks; both may be empty."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, key: str = "", token: str = "") -> None:
@@ -55,7 +55,7 @@ class Place:
         self._key = {_KEY: key} if key else {}
         self._token = token
 
-    async def look(self) -> Offer:
+    async def look(self) -> ServerOffer:
         """What the server says about itself; its token, if it gives one, opens the trace from now on."""
         limit = aiohttp.ClientTimeout(total=_LOOK_S, sock_connect=_CONNECT_S)
         with _reaching(self._url):
@@ -83,14 +83,14 @@ class Place:
 
 
 @asynccontextmanager
-async def open_there(url: str, key: str, token: str) -> AsyncIterator[Place]:
+async def open_there(url: str, key: str, token: str) -> AsyncIterator[ServerAddress]:
     """A server that runs already."""
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
-        yield Place(session, url.rstrip("/"), key=key, token=token)
+        yield ServerAddress(session, url.rstrip("/"), key=key, token=token)
 
 
 @asynccontextmanager
-async def open_here(settings: Settings) -> AsyncIterator[Place]:
+async def open_here(settings: Settings) -> AsyncIterator[ServerAddress]:
     """A server of our own for as long as this lasts, at a socket in a folder that only we can enter."""
     token = secrets.token_urlsafe(32)
     server = replace(settings.server, playground=True, trace=True)
@@ -100,7 +100,7 @@ async def open_here(settings: Settings) -> AsyncIterator[Place]:
         async with _serve(settings, path):
             connector = aiohttp.UnixConnector(path)
             async with aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector) as session:
-                yield Place(session, _HERE, token=token)
+                yield ServerAddress(session, _HERE, token=token)
 
 
 @asynccontextmanager
@@ -156,10 +156,10 @@ async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _read_about(status: int, body: bytes) -> Offer:
+def _read_about(status: int, body: bytes) -> ServerOffer:
     """What the server says about itself: nothing when it has no playground. Raises if it refuses the caller."""
     if status == 404:
-        return Offer()
+        return ServerOffer()
     if status == 401:
         raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
     if status != 200:
@@ -167,7 +167,7 @@ def _read_about(status: int, body: bytes) -> Offer:
     about = _read_json(body)
     try:
         models, sources = [one["id"] for one in about["models"]], [one["id"] for one in about["sources"]]
-        return Offer(models, sources, [one["name"] for one in about["policies"]], about["trace"] or "")
+        return ServerOffer(models, sources, [one["name"] for one in about["policies"]], about["trace"] or "")
     except (KeyError, TypeError) as error:
         raise BrokeProtocol(_SERVICE, f"{ABOUT_PATH} does not tell what it should") from error
 

@@ -12,7 +12,7 @@ from lockgate.cli.text import complain, replace_file
 from lockgate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lockgate.agent.label_training import Example, Trained
+    from lockgate.agent.label_trainer import LabelExample, TrainingResult
     from lockgate.agent.prompts import Guess
     from lockgate.config.settings import Settings
     from lockgate.interfaces import Embedder
@@ -23,7 +23,7 @@ MAIN_LANGUAGE = "en"
 def run_train(options: argparse.Namespace) -> int:
     """Carries out `classifier train`."""
     from lockgate.agent.classifier import MODEL_NAME, write_model
-    from lockgate.agent.label_training import EXAMPLES, MIN_PRECISION, read_examples
+    from lockgate.agent.label_trainer import EXAMPLES, MIN_PRECISION, read_examples
 
     settings = options.load(options)
     examples = read_examples(options.labels or EXAMPLES)
@@ -44,16 +44,16 @@ def run_train(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _train(settings: "Settings", examples: "Sequence[Example]", seed: int) -> "Trained":
+async def _train(settings: "Settings", examples: "Sequence[LabelExample]", seed: int) -> "TrainingResult":
     import numpy as np
 
-    from lockgate.agent.label_training import Vectors, train
+    from lockgate.agent.label_trainer import ExampleVectors, train
 
     complain(f"embedding {len(examples)} questions")
     async with _open_embedder(settings) as embedder:
         rows = np.array(await embedder.embed([example.query for example in examples]))
     complain("training")
-    return await asyncio.to_thread(train, Vectors(examples, rows), seed)
+    return await asyncio.to_thread(train, ExampleVectors(examples, rows), seed)
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def _open_embedder(settings: "Settings") -> AsyncIterator["Embedder"]:
         yield embedder
 
 
-def _print_figures(trained: "Trained") -> None:
+def _print_figures(trained: "TrainingResult") -> None:
     model = trained.model
     print(f"{model.examples} questions, one in five held out; guesses with a confidence of at least 0.85\n")
     print(f"{'LANGUAGE':<10}{'HELD OUT':>9}{'PRECISION':>11}{'COVERAGE':>10}  USED")

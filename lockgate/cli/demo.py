@@ -47,7 +47,7 @@ _MODEL_WEIGHTS = "smollm2"
 _MAX_THREADS = 4  # of the embedder, while documents are added
 
 
-class Shelf(NamedTuple):
+class DemoSource(NamedTuple):
     """What is in the index files."""
 
     documents: int
@@ -74,7 +74,7 @@ def list_unheard() -> list[str]:
     return sorted(name for name in names if name not in _HEARD and os.environ[name])
 
 
-def prepare_demo(settings: "Settings", documents: Path = DOCUMENTS) -> Shelf:
+def prepare_demo(settings: "Settings", documents: Path = DOCUMENTS) -> DemoSource:
     """Add new and changed documents to the index files, remove the others; raises ConfigError if files are missing."""
     check_weights(settings)
     return asyncio.run(_fill(settings, find_folders(documents)))
@@ -161,22 +161,22 @@ def _ask_for_name(url: str, token: str | None) -> str:
         raise ConfigError(words, source="--model", key=url) from error
 
 
-async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> Shelf:
-    from lockgate.cli.index_documents import Filler, Tally, find_files
+async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> DemoSource:
+    from lockgate.cli.index_documents import IndexCounts, IndexWriter, find_files
     from lockgate.opened_agents import open_index_of, open_own_embedder
 
-    shelf = Shelf(0, 0)
+    shelf = DemoSource(0, 0)
     async with open_own_embedder(settings, min(os.cpu_count() or 1, _MAX_THREADS)) as embedder:
         for name, folder in folders.items():
-            tally, files = Tally(), find_files([folder])
+            tally, files = IndexCounts(), find_files([folder])
             wanted = {str(one.path.resolve()) for one in files}
             async with open_index_of(settings, settings.sources[name], embedder, is_quiet=True) as index:
                 known = [one.document.source for one in await index.list_documents()]
                 gone = [source for source in known if source not in wanted]
                 removed = await index.remove_documents(gone) if gone else 0
-                await Filler(index, embedder, tally).fill(files)
+                await IndexWriter(index, embedder, tally).fill(files)
             changed = tally.added + tally.replaced
-            shelf = Shelf(shelf.documents + changed + tally.unchanged, shelf.changed + changed + removed)
+            shelf = DemoSource(shelf.documents + changed + tally.unchanged, shelf.changed + changed + removed)
     return shelf
 
 
@@ -202,7 +202,7 @@ def run_demo(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def build_welcome(settings: "Settings", shelf: Shelf, address: str) -> str:
+def build_welcome(settings: "Settings", shelf: DemoSource, address: str) -> str:
     """The text that is printed once everything listens."""
     is_library = settings.server.samples == SAMPLES
     question = _QUESTION if is_library else "…"

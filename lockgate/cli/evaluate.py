@@ -11,7 +11,7 @@ from lockgate.cli import EXIT_OK
 from lockgate.cli.text import align, flatten
 
 if TYPE_CHECKING:
-    from lockgate.agent.evaluate import Evaluation, FailedQuestion, Progress, QuestionDetail
+    from lockgate.agent.evaluate import Evaluation, EvaluationProgress, FailedQuestion, QuestionDetail
     from lockgate.config.settings import Settings
 
 _ANSWER_CHARS = 60
@@ -59,7 +59,7 @@ def _tell_parts(settings: "Settings", wanted: str | None) -> str:
     return f"agent `{agent.id}` uses {models}, the judge is `{settings.evaluation.judge}`"
 
 
-def _tell(progress: "Progress") -> None:
+def _tell(progress: "EvaluationProgress") -> None:
     last = progress.last
     words = f"[{progress.done}/{progress.total}] {flatten(last.id)}: {_tell_outcome(last)}"
     print(words, file=sys.stderr, flush=True)

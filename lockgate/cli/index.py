@@ -17,7 +17,7 @@ from lockgate.cli.text import complain, count_of, explain_failure
 from lockgate.errors import ConfigError, Unavailable, UpstreamError
 
 if TYPE_CHECKING:
-    from lockgate.cli.index_documents import Tally
+    from lockgate.cli.index_documents import IndexCounts
     from lockgate.config.agent_settings import SourceSettings
     from lockgate.config.settings import Settings
 
@@ -42,7 +42,7 @@ def run_remove(options: argparse.Namespace) -> int:
 
 
 async def _add(options: argparse.Namespace, settings: "Settings") -> int:
-    from lockgate.cli.index_documents import Filler, Skipped, Tally, find_files
+    from lockgate.cli.index_documents import IndexCounts, IndexWriter, Skipped, find_files
     from lockgate.opened_agents import open_embedder, open_index_of
 
     target = _choose(settings, options.source)
@@ -53,12 +53,12 @@ async def _add(options: argparse.Namespace, settings: "Settings") -> int:
             embedder = await stack.enter_async_context(open_embedder(settings, threads))
             if embedder is None:
                 return complain(_NO_WEIGHTS)
-        tally, skipped = Tally(), Skipped()
+        tally, skipped = IndexCounts(), Skipped()
         with _telling(target, settings, tally):
             async with open_index_of(settings, target.source, embedder, is_quiet=True) as index:
                 try:
                     files = find_files(options.paths, options.glob, skipped)
-                    await Filler(index, embedder, tally).fill(files)
+                    await IndexWriter(index, embedder, tally).fill(files)
                 finally:
                     _sum_up(tally, target.label)
         for line in skipped.describe(options.glob):
@@ -66,7 +66,7 @@ async def _add(options: argparse.Namespace, settings: "Settings") -> int:
     return EXIT_FAILED if tally.failed else EXIT_OK
 
 
-def _sum_up(tally: "Tally", label: str) -> None:
+def _sum_up(tally: "IndexCounts", label: str) -> None:
     """One line, also when it was stopped: what is in is in."""
     counts = {
         "added": tally.added,
@@ -84,7 +84,7 @@ def _sum_up(tally: "Tally", label: str) -> None:
 
 
 @contextlib.contextmanager
-def _telling(target: "_Target", settings: "Settings", tally: "Tally | None" = None) -> Iterator[None]:
+def _telling(target: "_IndexTarget", settings: "Settings", tally: "IndexCounts | None" = None) -> Iterator[None]:
     """A failure of the index or of the embedder in words for operators: which one, why, what to do."""
     ollama = settings.embeddings.ollama
     try:
@@ -136,7 +136,7 @@ async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
     return EXIT_FAILED if missing else EXIT_OK
 
 
-class _Target(NamedTuple):
+class _IndexTarget(NamedTuple):
     """The index that is meant, and how people call it."""
 
     label: str
@@ -144,7 +144,7 @@ class _Target(NamedTuple):
     file: Path | None = None
 
 
-def _choose(settings: "Settings", wanted: str | None) -> _Target:
+def _choose(settings: "Settings", wanted: str | None) -> _IndexTarget:
     """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
     from lockgate.config.agent_settings import INDEX, SourceSettings
     from lockgate.opened_agents import find_index_file, is_index
@@ -161,6 +161,6 @@ def _choose(settings: "Settings", wanted: str | None) -> _Target:
     name = wanted or next(iter(indexes), None)
     source = SourceSettings(INDEX, embedded=INDEX) if name is None else indexes[name]
     if source.postgres is not None:
-        return _Target(f"{source.id} (table {source.postgres.table})", source)
+        return _IndexTarget(f"{source.id} (table {source.postgres.table})", source)
     file = find_index_file(settings, source)
-    return _Target(str(file), source, file)
+    return _IndexTarget(str(file), source, file)

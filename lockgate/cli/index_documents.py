@@ -25,7 +25,7 @@ _SHOW_EVERY_S = 0.2
 _KINDS_SHOWN = 6
 
 
-class Candidate(NamedTuple):
+class FileCandidate(NamedTuple):
     """A file that may be added: where it lies, and how readers will know it."""
 
     path: Path
@@ -56,7 +56,7 @@ class Skipped:
 
 
 @dataclass(slots=True)
-class Tally:
+class IndexCounts:
     """What has been done so far."""
 
     added: int = 0
@@ -81,17 +81,17 @@ class Tally:
         return f"{count_of(self.passages, 'passage')} in {taken_s:.1f} s ({speed})"
 
 
-class Filler:
+class IndexWriter:
     """Adds files one after another."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder | None, tally: Tally) -> None:
+    def __init__(self, index: PassageIndex, embedder: Embedder | None, tally: IndexCounts) -> None:
         self._index = index
         self._embedder = embedder
         self._tally = tally
-        self._progress = _Progress(tally)
+        self._progress = _IndexProgress(tally)
         self._before: frozenset[str] = frozenset()
 
-    async def fill(self, files: Sequence[Candidate]) -> None:
+    async def fill(self, files: Sequence[FileCandidate]) -> None:
         """Add all files; one that cannot be read is reported, and the others go on."""
         self._before = frozenset(entry.document.source for entry in await self._index.list_documents())
         self._progress.begin(len(files))
@@ -108,7 +108,7 @@ class Filler:
         self._progress.end()
         self._tally.is_done = True
 
-    async def _add(self, file: Candidate) -> None:
+    async def _add(self, file: FileCandidate) -> None:
         raw = await asyncio.to_thread(_load, file.path)
         source = str(file.path.resolve())
         digest = f"{READING_VERSION}:{hashlib.sha256(raw).hexdigest()}"
@@ -124,7 +124,7 @@ class Filler:
         else:
             self._tally.added += 1
 
-    async def _leave_out(self, file: Candidate, error: NoText) -> None:
+    async def _leave_out(self, file: FileCandidate, error: NoText) -> None:
         """A file that says nothing: no failure, but what it said before is not true any more."""
         self._tally.empty += 1
         source = str(file.path.resolve())
@@ -156,12 +156,14 @@ def _cut(name: str, raw: bytes) -> tuple[str, list[Passage]]:
     return document.title, split_passages(document.sections, document.title)
 
 
-def find_files(paths: Sequence[Path], pattern: str | None = None, skipped: Skipped | None = None) -> list[Candidate]:
+def find_files(
+    paths: Sequence[Path], pattern: str | None = None, skipped: Skipped | None = None
+) -> list[FileCandidate]:
     """The files at and below the paths, each once, in a steady order. A file that is named itself always counts."""
-    found: dict[Path, Candidate] = {}
+    found: dict[Path, FileCandidate] = {}
     for path in paths:
         walk = _Walk(path.resolve(), pattern, skipped or Skipped())
-        below = walk.find() if path.is_dir() else [Candidate(path, path.name)]
+        below = walk.find() if path.is_dir() else [FileCandidate(path, path.name)]
         for one in below:
             found.setdefault(one.path.resolve(), one)
     return list(found.values())
@@ -177,7 +179,7 @@ class _Walk:
         self._pattern = pattern
         self._skipped = skipped
 
-    def find(self) -> Iterator[Candidate]:
+    def find(self) -> Iterator[FileCandidate]:
         """What can be read."""
         entered: set[tuple[int, int]] = set()
         for place, folders, names in os.walk(self._base, followlinks=True):
@@ -191,7 +193,7 @@ class _Walk:
             for name in sorted(names):
                 path = Path(place, name)
                 if not name.startswith(".") and self._counts(path):
-                    yield Candidate(path, (self._base.name / path.relative_to(self._base)).as_posix())
+                    yield FileCandidate(path, (self._base.name / path.relative_to(self._base)).as_posix())
 
     def _counts(self, path: Path) -> bool:
         if path.suffix.lower() not in SUFFIXES:
@@ -214,10 +216,10 @@ def is_at_or_below(source: str, path: Path) -> bool:
     return Path(source).is_relative_to(path.resolve())
 
 
-class _Progress:
+class _IndexProgress:
     """On a terminal one line that moves, else a line now and then; on standard error."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: IndexCounts) -> None:
         self._tally = tally
         self._is_terminal = sys.stderr.isatty()
         self._total = 0

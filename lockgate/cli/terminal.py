@@ -95,7 +95,7 @@ async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Fra
         return
     try:
         with await asyncio.to_thread(_open_input, file) as source:
-            async for frame in _read_pieces(source, _Progress(file)):
+            async for frame in _read_pieces(source, _ReadingProgress(file)):
                 yield frame
     except OSError as error:
         raise ConfigError(str(error.strerror), source=str(file or "standard input")) from error
@@ -106,7 +106,7 @@ def _open_input(file: Path | None) -> BinaryIO:
     return open(file, "rb") if file else os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
 
 
-async def _read_pieces(source: BinaryIO, progress: "_Progress") -> AsyncGenerator[Frame, None]:
+async def _read_pieces(source: BinaryIO, progress: "_ReadingProgress") -> AsyncGenerator[Frame, None]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     number = 0
     while piece := await asyncio.to_thread(source.read, _PIECE_BYTES):
@@ -119,7 +119,7 @@ async def _read_pieces(source: BinaryIO, progress: "_Progress") -> AsyncGenerato
     progress.end()
 
 
-class _Progress:
+class _ReadingProgress:
     """How far a long file has been read, on standard error."""
 
     def __init__(self, file: Path | None) -> None:

@@ -186,7 +186,7 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
     return policy
 
 
-class _Entry(NamedTuple):
+class _DetectorEntry(NamedTuple):
     """A detector in a section: what it is given, and what the policy says of it alone."""
 
     params: Mapping[str, Any]
@@ -203,7 +203,7 @@ def _as_action(section: str, word: str | None) -> Action | DocumentAction | None
 
 
 def _collect(
-    entries: Mapping[str, Mapping[str, _Entry]], take: Callable[[str, _Entry], Any]
+    entries: Mapping[str, Mapping[str, _DetectorEntry]], take: Callable[[str, _DetectorEntry], Any]
 ) -> Mapping[str, Mapping[str, Any]]:
     """What is said of some detectors alone, by section."""
     found = {
@@ -213,7 +213,7 @@ def _collect(
     return MappingProxyType({section: own for section, own in found.items() if own})
 
 
-def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detectors) -> Mapping[str, _Entry]:
+def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detectors) -> Mapping[str, _DetectorEntry]:
     """The parameters by detector; a faulty detector stays in, so that nothing that follows takes it for absent."""
     section = path[-1]
     raw: Mapping[str, Any] = getattr(keys, section)
@@ -229,7 +229,7 @@ def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detecto
     return {key: _read_entry(draft, value, (*path, key)) for key, value in raw.items()}
 
 
-def _read_entry(draft: Draft, value: object, path: Path) -> _Entry:
+def _read_entry(draft: Draft, value: object, path: Path) -> _DetectorEntry:
     params = dict(draft.take_map(value, path))
     if "threshold" in params:
         threshold = read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
@@ -242,7 +242,7 @@ def _read_entry(draft: Draft, value: object, path: Path) -> _Entry:
         if key in params
     }
     said = {key: word for key, word in own.items() if word is not UNREAD}
-    return _Entry(MappingProxyType(params), said.get(_ON_FINDING), said.get(_ON_FAILURE))
+    return _DetectorEntry(MappingProxyType(params), said.get(_ON_FINDING), said.get(_ON_FAILURE))
 
 
 def _read_words(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ class Setting(NamedTuple):
     variables: tuple[str, ...]
 
 
-class Target(NamedTuple):
+class SettingPath(NamedTuple):
     """Where a dotted path leads: the keys as the file spells them, and what may stand there."""
 
     path: Path
@@ -90,12 +90,12 @@ def _show_default(cls: type, key: str, entry: Option) -> str:
     return str(default).lower() if isinstance(default, bool) else words.get(default, str(default))
 
 
-def find_setting(names: list[str], tree: Mapping[str, Any]) -> Target | None:
+def find_setting(names: list[str], tree: Mapping[str, Any]) -> SettingPath | None:
     """The setting that the names lead to, in any case; ids as the tree spells them, else lower-cased."""
     return _find_in(Settings, names, tree, ())
 
 
-def _find_in(cls: type, names: list[str], tree: object, path: Path) -> Target | None:
+def _find_in(cls: type, names: list[str], tree: object, path: Path) -> SettingPath | None:
     key = names[0].lower()
     entry = options_of(cls).get(key)
     if entry is None:
@@ -104,9 +104,9 @@ def _find_in(cls: type, names: list[str], tree: object, path: Path) -> Target | 
     return _find_below(entry.kind, names[1:], inner, (*path, key))
 
 
-def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> Target | None:
+def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> SettingPath | None:
     if not names:
-        return Target(path, kind)
+        return SettingPath(path, kind)
     if isinstance(kind, Section):
         return _find_in(kind.fields_of, names, tree, path)
     if isinstance(kind, SectionMap):
@@ -119,7 +119,7 @@ def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> Ta
         key, names = _match_id(names, tree)
         tree = tree.get(key) if isinstance(tree, Mapping) else None
         path = (*path, key)
-    return Target(path, Kind("any", lambda value: value))
+    return SettingPath(path, Kind("any", lambda value: value))
 
 
 def _match_id(names: list[str], tree: object) -> tuple[str, list[str]]:

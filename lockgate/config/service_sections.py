@@ -31,7 +31,7 @@ _ANSWERING_KEYS = ("aggregator", "models", "sources")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 
 
-class _Part(NamedTuple):
+class _ServiceKind(NamedTuple):
     """What the entries of a section are: their settings, the default port of a service, and the check of its host."""
 
     settings: type
@@ -40,10 +40,10 @@ class _Part(NamedTuple):
 
 
 _PARTS = {
-    "generation": _Part(GenerationSettings, 8033, Check.GENERATION_HOST),
-    "openai": _Part(OpenAISettings, 8080, Check.OPENAI_HOST),
-    "detectors": _Part(DetectorSettings, 8080, Check.DETECTOR_HOST),
-    "chunkers": _Part(ChunkerSettings, 8085, Check.CHUNKER_HOST),
+    "generation": _ServiceKind(GenerationSettings, 8033, Check.GENERATION_HOST),
+    "openai": _ServiceKind(OpenAISettings, 8080, Check.OPENAI_HOST),
+    "detectors": _ServiceKind(DetectorSettings, 8080, Check.DETECTOR_HOST),
+    "chunkers": _ServiceKind(ChunkerSettings, 8085, Check.CHUNKER_HOST),
 }
 
 
@@ -82,7 +82,7 @@ def is_hostname(text: str) -> bool:
 
 def read_service_sections(draft: Draft) -> dict[str, Any]:
     """The sections as fields of Settings."""
-    reader = _Reader(draft)
+    reader = _SectionReader(draft)
     return {
         "tls": reader.tls,
         "generation": reader.read_single("generation"),
@@ -92,7 +92,7 @@ def read_service_sections(draft: Draft) -> dict[str, Any]:
     }
 
 
-class _Reader:
+class _SectionReader:
     """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
 
     def __init__(self, draft: Draft) -> None:

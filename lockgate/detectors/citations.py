@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockgate.detectors.scanning import Scan, ScanReading, at_most
+from lockgate.detectors.scans import Scan, ScanReading, at_most
 from lockgate.gate.prompt import MAX_MARK_CHARS, Citation, Sources
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers

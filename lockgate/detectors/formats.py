@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 import yaml
 
-from lockgate.detectors.scanning import Scan, ScanningDetector, first_surrogate
+from lockgate.detectors.scans import Scan, ScanningDetector, first_surrogate
 from lockgate.gate.values import Detection
 from lockgate.params import Params
 
@@ -33,12 +33,12 @@ _JSON_STRUCTURE = re.compile(_JSON_STRING + r"|([\[{])|([\]}])")
 _JSON_CONSTANT = re.compile(_JSON_STRING + r"|(NaN|-?Infinity)")
 
 
-class _Refused(Exception):
+class _NotPlainFormat(Exception):
     """A constant that Python's reader knows and JSON does not, or a declaration that we do not read."""
 
 
 def _refuse_constant(name: str) -> None:
-    raise _Refused(name)
+    raise _NotPlainFormat(name)
 
 
 def _ignore_number(_digits: str) -> int:
@@ -57,7 +57,7 @@ def check_json(text: str) -> FormatFault | None:
         _READ_JSON.decode(text)
     except json.JSONDecodeError as error:
         return FormatFault(error.pos, error.msg)
-    except _Refused as error:
+    except _NotPlainFormat as error:
         place = next((match.start() for match in _JSON_CONSTANT.finditer(text) if match[1]), 0)
         return FormatFault(place, f"{error} is not a JSON value")
     except RecursionError:
@@ -89,14 +89,14 @@ def check_xml(text: str) -> FormatFault | None:
         parser.Parse(text, True)
     except expat.ExpatError as error:
         return FormatFault(_char_offset(text, parser.ErrorByteIndex), expat.ErrorString(error.code))
-    except _Refused:
+    except _NotPlainFormat:
         offset = _char_offset(text, parser.CurrentByteIndex)
         return FormatFault(max(0, text.rfind("<!", 0, offset + 2)), "document type declarations are not allowed")
     return None
 
 
 def _refuse_doctype(*_declaration: object) -> None:
-    raise _Refused
+    raise _NotPlainFormat
 
 
 def _char_offset(text: str, byte_offset: int) -> int:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lockgate.detectors.scanning import Scan, ScanningDetector, find_gap
+from lockgate.detectors.scans import Scan, ScanningDetector, find_gap
 from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
 from lockgate.params import Params, shown
@@ -35,7 +35,7 @@ _VARIETIES = {"als": "de", "arz": "ar", "azb": "az", "bar": "de", "ckb": "ku", "
 Predict = Callable[[str], tuple[str, float]]
 
 
-class Wanted(NamedTuple):
+class LanguageRule(NamedTuple):
     """Which languages may be there: those listed, or all but those."""
 
     codes: frozenset[str]
@@ -62,7 +62,7 @@ class LanguageScan(Scan):
 
     weight = 2
 
-    def __init__(self, guess: Predict, wanted: Wanted) -> None:
+    def __init__(self, guess: Predict, wanted: LanguageRule) -> None:
         self._guess = guess
         self._wanted = wanted
 
@@ -102,7 +102,7 @@ def read_prose(text: str) -> str:
     return prose.lower() if capitals > _MOSTLY * len(letters) else prose  # the model has seen few shouted texts
 
 
-def _read_wanted(params: Params, codes: frozenset[str]) -> Wanted | None:
+def _read_wanted(params: Params, codes: frozenset[str]) -> LanguageRule | None:
     """The list that was given; None where none was."""
     given = [name for name in KNOWN if params.value(name) is not None]
     if len(given) > 1:
@@ -116,7 +116,7 @@ def _read_wanted(params: Params, codes: frozenset[str]) -> Wanted | None:
     for value in values:
         if not isinstance(value, str) or value not in codes:
             raise params.fault(name, f"`{name}` has {shown(value)}, expected ISO 639-1 codes such as `en` or `de`")
-    return Wanted(frozenset(values), name == "allow")
+    return LanguageRule(frozenset(values), name == "allow")
 
 
 def load_language_model() -> LanguageModel:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import re2
 
-from lockgate.detectors.scanning import LOOKBEHIND_CHARS, Scan, ScanningDetector, at_most, encode_utf8
+from lockgate.detectors.scans import LOOKBEHIND_CHARS, Scan, ScanningDetector, at_most, encode_utf8
 from lockgate.gate.values import Detection
 from lockgate.params import Params, shown
 

@@ -8,7 +8,7 @@ import msgspec
 
 from lockgate.data_files import Table, fill_parts, fill_pattern
 from lockgate.detectors.letters import Letters
-from lockgate.detectors.scanning import PatternTable
+from lockgate.detectors.scans import PatternTable
 
 _UNSEEN = frozenset({"Mn", "Cf", "Cc", "Cs"})
 _LOOKALIKES = str.maketrans("авекмнорстухіјѕԁαβεικνορτυχ", "abekmhopctyxijsdabeiknoptux")
@@ -23,7 +23,7 @@ def _spell(letter: str) -> str:
     return "".join(" " if part.isspace() else part if part.isascii() else "?" for part in plain)
 
 
-class PlainText:
+class TextNormaliser:
     """Turns text into its plain form; keeps what it has learned of letters."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class RuleTable:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
         self._table = PatternTable(rule.pattern for rule in self._rules)
-        self._plain = PlainText()
+        self._plain = TextNormaliser()
 
     def meet(self, text: str) -> Sequence[Rule]:
         """The rules that the text meets, the surest first."""

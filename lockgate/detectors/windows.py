@@ -2,7 +2,7 @@
 """Detectors whose model runs here and reads a text in overlapping windows, which begin and end at words.
 
 One thread serves all streams. Calls that come while the model runs share the next run, fair between streams
-(lockgate.gate.sharing). A run that fails is repeated for each caller alone.
+(lockgate.gate.fair_queue). A run that fails is repeated for each caller alone.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from lockgate.detectors.scanning import at_most
+from lockgate.detectors.scans import at_most
 from lockgate.errors import LockgateError, Unavailable
-from lockgate.gate.sharing import Call, FairQueue, Share
+from lockgate.gate.fair_queue import BatchShare, FairQueue, QueuedCall
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 from lockgate.params import Params
@@ -43,7 +43,7 @@ class ModelPool(Generic[Item, Result]):
         self._window = max(1, min(max_waiting, max(max_items, max_waiting // 16)))
         self._queue: FairQueue[Item, Result] = FairQueue(max_waiting)
         self._asked = asyncio.Event()
-        self._callers: dict[Call[Item, Result], asyncio.Future[LockgateError | None]] = {}
+        self._callers: dict[QueuedCall[Item, Result], asyncio.Future[LockgateError | None]] = {}
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, f"lockgate-{name}", _step_back)
 
@@ -94,7 +94,7 @@ class ModelPool(Generic[Item, Result]):
             before = self._queue.waiting
             await asyncio.sleep(0)
 
-    async def _share(self, batch: list[Share[Item, Result]]) -> None:
+    async def _share(self, batch: list[BatchShare[Item, Result]]) -> None:
         try:
             results = await self._run_in_thread([item for share in batch for item in share.items])
         except LockgateError as error:
@@ -128,7 +128,7 @@ class ModelPool(Generic[Item, Result]):
             raise Unavailable(self._name, f"{self._name} failed: {len(items)} texts, {count} results")
         return results
 
-    def _end(self, call: Call[Item, Result], error: LockgateError | None = None) -> None:
+    def _end(self, call: QueuedCall[Item, Result], error: LockgateError | None = None) -> None:
         if error is not None:
             self._queue.leave(call)
         end = self._callers.get(call)
@@ -199,7 +199,7 @@ class _Word(NamedTuple):
     tokens: Sequence[int]
 
 
-class Cutter(NamedTuple):
+class TokenCutter(NamedTuple):
     """How a model's texts are cut: `tokenize` turns a word into its tokens, however many."""
 
     tokenize: Callable[[str], Sequence[int]]
@@ -255,7 +255,7 @@ def _is_quick(excerpts: Sequence[Excerpt]) -> bool:
 class WindowReading(Generic[Result]):
     """One request's reading: a shared model reads windows, and `tell` makes a finding of each result."""
 
-    def __init__(self, cutter: Cutter, pool: ModelPool[Window, Result], tell: Tell[Result]) -> None:
+    def __init__(self, cutter: TokenCutter, pool: ModelPool[Window, Result], tell: Tell[Result]) -> None:
         self._cutter = cutter
         self._pool = pool
         self._tell = tell
@@ -295,7 +295,7 @@ class WindowDetector(Generic[Result]):
 
     def __init__(
         self,
-        cutter: Cutter,
+        cutter: TokenCutter,
         pool: ModelPool[Window, Result],
         known: Sequence[str],
         prepare: Callable[[Params], Tell[Result]],

@@ -49,7 +49,7 @@ class ArgumentsReader:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._scanner = _Scanner()
+        self._scanner = _JsonScanner()
         self._covers = _Covers()
         self._runs: deque[_Run] = deque()
         self._queued = 0  # raw characters that wait in the runs
@@ -168,14 +168,14 @@ class ArgumentsDecoder:
     __slots__ = ("_scanner",)
 
     def __init__(self) -> None:
-        self._scanner = _Scanner()
+        self._scanner = _JsonScanner()
 
     def feed(self, raw: str) -> str:
         """The plain text that these raw characters make certain."""
         return "".join([plain for _, plain, _ in self._scanner.scan(raw)])
 
 
-class _Scanner:
+class _JsonScanner:
     """Tells strings, structure and atoms apart, and decodes escapes, for any cut of the text."""
 
     __slots__ = ("begun", "is_finished", "is_in_string")

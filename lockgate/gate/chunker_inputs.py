@@ -9,7 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 
-class _Run(NamedTuple):
+class _MessageRun(NamedTuple):
     """A message with text, or all messages without any that came at the same point."""
 
     first: int
@@ -24,7 +24,7 @@ class InputLog:
     __slots__ = ("_is_finished", "_latest", "_runs", "placed", "received")
 
     def __init__(self) -> None:
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[_MessageRun] = deque()
         self._latest = 0
         self._is_finished = False
         self.received = 0
@@ -41,7 +41,7 @@ class InputLog:
             raise RuntimeError("a message came after the end")
         start, self._latest = self.received, number
         self.received += length
-        run = _Run(number, number, start, self.received)
+        run = _MessageRun(number, number, start, self.received)
         if not length and self._runs and self._runs[-1].start == start:
             run = self._runs.pop()._replace(last=number)
         self._runs.append(run)
@@ -66,5 +66,5 @@ class InputLog:
         return first, last
 
 
-def _is_before(run: _Run, start: int) -> bool:
+def _is_before(run: _MessageRun, start: int) -> bool:
     return run.end < start or (run.end == start and run.start < start)

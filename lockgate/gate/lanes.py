@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lockgate.errors import BrokeProtocol, HeldTooMuch
-from lockgate.gate.batching import Ask, ChunkAligner, ChunkerInput, DetectionBatcher, Progress, Reader
+from lockgate.gate.batcher import (
+    ChunkAligner,
+    ChunkerInput,
+    DetectionBatcher,
+    DetectorProgress,
+    DetectorRequest,
+    DetectorSpec,
+)
 from lockgate.gate.release import Release, ReleaseGate, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame, Span
 
@@ -20,13 +27,13 @@ _TRIM_CHARS = 512
 _MAX_FRAMES = 65_536  # that a chunker has not placed
 
 
-class Opened(NamedTuple):
+class OpenedLane(NamedTuple):
     """A choice appeared for the first time: its chunkers are to be started."""
 
     choice: int
 
 
-Outcome = Ask | Opened | Release
+Outcome = DetectorRequest | OpenedLane | Release
 
 
 MAX_CHOICES = 128  # of one answer
@@ -41,7 +48,7 @@ class LanePlan(NamedTuple):
     pieces of a whole text a chunker is given at once.
     """
 
-    readers: tuple[Reader, ...]
+    readers: tuple[DetectorSpec, ...]
     strategy: Strategy = Strategy.FRONTIER
     max_open: int = 4
     soft_held_chars: int = 65_536
@@ -153,7 +160,7 @@ class Lane:
         upto = self.aligners[chunker].pass_over()
         return self._advance([], self.batcher.pass_over(chunker, upto))
 
-    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
+    def answer(self, ask: DetectorRequest, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """A detector answered."""
         outcomes: list[Outcome]
         outcomes, progress = self.batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
@@ -177,7 +184,7 @@ class Lane:
             for name in self._gate.lowest()
         )
 
-    def _advance(self, outcomes: list[Outcome], progress: Iterable[Progress]) -> list[Outcome]:
+    def _advance(self, outcomes: list[Outcome], progress: Iterable[DetectorProgress]) -> list[Outcome]:
         for detector, upto, detections in progress:
             outcomes += self._gate.clear(detector, upto, detections)
         if self._claims:
@@ -247,7 +254,7 @@ class Lanes:
         if len(self.by_choice) >= self._plan.max_choices:
             raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
         lane = self.by_choice[frame.choice] = Lane(self._plan, frame.choice)
-        return [Opened(frame.choice), *lane.receive(frame)]
+        return [OpenedLane(frame.choice), *lane.receive(frame)]
 
     def end(self) -> list[Outcome]:
         """The source has ended well."""

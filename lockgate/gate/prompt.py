@@ -79,7 +79,7 @@ _PATH = re.compile(r"[^\s/]+/[^\s/]+")  # inside a mark there is no bracket, ins
 _WHITE = re.compile(r"\s")
 
 
-class Grounds(NamedTuple):
+class AnswerGrounds(NamedTuple):
     """What an answer is to rest on. `has_sources`: documents were asked for, though there may be none."""
 
     question: str

@@ -26,7 +26,7 @@ _START: Final = sha256(b"lockgate receipt 1").digest()
 _LANE_BYTES, _TEXT_BYTES = 4, 8  # how wide the lengths are written
 
 
-class Part(StrEnum):
+class RequestPart(StrEnum):
     """What is read of a request."""
 
     PROMPT = "prompt"
@@ -54,11 +54,11 @@ _OUTCOMES = {
 } | {outcome.name.lower(): outcome for outcome in Outcome}
 
 
-class Read(NamedTuple):
+class DetectorRead(NamedTuple):
     """What one detector did: the characters that it read of each part, and whether it covered what was released."""
 
     detector_id: str
-    chars: dict[Part, int]
+    chars: dict[RequestPart, int]
     chunks: int
     findings: int
     seconds: float
@@ -67,11 +67,11 @@ class Read(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Account:
+class _DetectorFigures:
     """The running figures of one detector."""
 
-    chars: dict[Part, int] = field(default_factory=dict)
-    solid: dict[Part, int] = field(default_factory=dict)
+    chars: dict[RequestPart, int] = field(default_factory=dict)
+    solid: dict[RequestPart, int] = field(default_factory=dict)
     chunks: int = 0
     findings: int = 0
     seconds: float = 0.0
@@ -113,17 +113,17 @@ class Receipt:
         self.lanes = tuple(lanes)  # what is read of an answer that has several texts
         self.outcome = Outcome.RELEASED
         self.chain = FrameChain()
-        self.released = dict.fromkeys(Part, 0)
-        self._accounts: dict[str, _Account] = {}
-        self._solid = dict.fromkeys(Part, 0)
+        self.released = dict.fromkeys(RequestPart, 0)
+        self._accounts: dict[str, _DetectorFigures] = {}
+        self._solid = dict.fromkeys(RequestPart, 0)
 
-    def expect(self, detector_id: str, part: Part) -> None:
+    def expect(self, detector_id: str, part: RequestPart) -> None:
         """The detector is to read this part."""
-        account = self._accounts.setdefault(detector_id, _Account())
+        account = self._accounts.setdefault(detector_id, _DetectorFigures())
         account.chars.setdefault(part, 0)
         account.solid.setdefault(part, 0)
 
-    def note_read(self, detector_id: str, part: Part, texts: Iterable[str], seconds: float) -> None:
+    def note_read(self, detector_id: str, part: RequestPart, texts: Iterable[str], seconds: float) -> None:
         """The detector has read these chunks of the part."""
         account = self._accounts[detector_id]
         account.seconds += seconds
@@ -134,7 +134,7 @@ class Receipt:
 
     def note_failure(self, detector_id: str, *, ends: bool = False) -> None:
         """The detector failed. `ends`: that ends the request, or would if this were not shadow."""
-        self._accounts.setdefault(detector_id, _Account()).has_failed = True
+        self._accounts.setdefault(detector_id, _DetectorFigures()).has_failed = True
         if ends:
             self.note_action(Outcome.FAILED)
 
@@ -144,30 +144,32 @@ class Receipt:
         if account is not None:
             account.findings += 1
 
-    def note_action(self, action: Outcome | Action | DocumentAction | str, part: Part = Part.ANSWER) -> None:
+    def note_action(
+        self, action: Outcome | Action | DocumentAction | str, part: RequestPart = RequestPart.ANSWER
+    ) -> None:
         """This was done, or in shadow would have been; the strictest counts. A document is hidden at most."""
         word = action if isinstance(action, str) else action.name.lower()
         outcome = _OUTCOMES.get(word)
         if outcome is None:
             raise RuntimeError(f"`{word}` is no action")
-        if part is Part.DOCUMENTS and outcome is not Outcome.FAILED:
+        if part is RequestPart.DOCUMENTS and outcome is not Outcome.FAILED:
             outcome = min(outcome, Outcome.MASKED)
         self.outcome = max(self.outcome, outcome)
 
-    def note_released(self, part: Part, text: str) -> None:
+    def note_released(self, part: RequestPart, text: str) -> None:
         """The text goes on: to a source or the model, or to the client."""
         self.released[part] += len(text)
         self._solid[part] += _count_solid(text)
 
-    def take_back(self, part: Part) -> None:
+    def take_back(self, part: RequestPart) -> None:
         """Nothing of the part has left after all: resets its counts of released text."""
         self.released[part] = self._solid[part] = 0
 
-    def note_dropped(self, part: Part, chars: int) -> None:
+    def note_dropped(self, part: RequestPart, chars: int) -> None:
         """So many released characters of the part have not left after all: the answer ended before their turn came."""
         self.released[part] -= chars
 
-    def note_withheld(self, part: Part, text: str) -> None:
+    def note_withheld(self, part: RequestPart, text: str) -> None:
         """The text was read and does not go on: that it was read stands for nothing that did."""
         self._solid[part] += _count_solid(text)
 
@@ -176,14 +178,14 @@ class Receipt:
         """Whether every detector has read all that it was to read of what was released."""
         return all(map(self._covers, self._accounts.values()))
 
-    def settle(self) -> list[Read]:
+    def settle(self) -> list[DetectorRead]:
         """What every detector did, in the order in which they were expected."""
         return [
-            Read(name, its.chars, its.chunks, its.findings, its.seconds, self._covers(its), its.has_failed)
+            DetectorRead(name, its.chars, its.chunks, its.findings, its.seconds, self._covers(its), its.has_failed)
             for name, its in self._accounts.items()
         ]
 
-    def _covers(self, account: _Account) -> bool:
+    def _covers(self, account: _DetectorFigures) -> bool:
         return not account.has_failed and all(count >= self._solid[part] for part, count in account.solid.items())
 
 

@@ -104,7 +104,7 @@ class ActiveReview:
         return self if self.guard.shares_readings else replace(self, review=_accept(self.guard, self.params, headers))
 
 
-class Chosen(NamedTuple):
+class ChosenDetectors(NamedTuple):
     """The detectors of a request: those that read contents, and reviewers."""
 
     contents: tuple[ActiveGuard, ...] = ()
@@ -121,7 +121,7 @@ def choose(
     requested: Mapping[str, Mapping[str, Any]],
     rules: Rules,
     headers: Headers = (),
-) -> Chosen:
+) -> ChosenDetectors:
     """The detectors that a request asks for, in its order. Each is checked before any reads a parameter."""
     if rules.checks_threshold:
         check_thresholds(requested)
@@ -139,7 +139,7 @@ def choose(
             contents.append(ActiveGuard(guard, accepted, threshold, holds, params=params))
         else:
             reviews.append(ActiveReview(guard, accepted, threshold, params=params))
-    return Chosen(tuple(contents), tuple(reviews))
+    return ChosenDetectors(tuple(contents), tuple(reviews))
 
 
 class ReadAsReview(NamedTuple):
@@ -175,9 +175,9 @@ def last_text(subject: Subject) -> str:
     return subject.text if isinstance(subject, Generated) else subject.content
 
 
-def excuse(chosen: Chosen, passes: Callable[[str], bool]) -> Chosen:
+def excuse(chosen: ChosenDetectors, passes: Callable[[str], bool]) -> ChosenDetectors:
     """The same detectors, and of each whether its failure lets text pass."""
-    return Chosen(
+    return ChosenDetectors(
         tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.contents]),
         tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.reviews]),
     )

@@ -13,7 +13,7 @@ from lockgate.gate.values import Frame, Generation
 from lockgate.gate.verdicts import Mask
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Backend, Headers
-from lockgate.telemetry import Event, describe_exception, limit_calls, log_event
+from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event
 
 T = TypeVar("T")
 TIMED_OUT = "Model request timed out"
@@ -95,5 +95,5 @@ async def read_model(
     except Exception as error:
         if deadline is _NO_DEADLINE:
             raise
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
+        log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
         raise UpstreamError("model", _BROKEN) from error

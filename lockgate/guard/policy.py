@@ -15,13 +15,13 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
-from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
 from lockgate.interfaces import Chunker, Headers, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
-from lockgate.telemetry import Event, count_detections, log_event, name_causes
+from lockgate.telemetry import LogEvent, count_detections, log_event, name_causes
 
 _DOCS = "docs"
 _ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
@@ -58,11 +58,11 @@ class Meter:
         self._own = own  # detectors that the policy names: the caller is not to blame for what they refuse
         self._found_in_answer: dict[str, int] = {}
 
-    def watch(self, guards: Sequence[ActiveGuard], part: Part) -> tuple[ActiveGuard, ...]:
+    def watch(self, guards: Sequence[ActiveGuard], part: RequestPart) -> tuple[ActiveGuard, ...]:
         """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
         if not self.is_on:
             return tuple(guards)
-        seen = self._found_in_answer if part is Part.ANSWER else {}
+        seen = self._found_in_answer if part is RequestPart.ANSWER else {}
         watched = []
         for one in guards:
             entry = self._open_entry(one, part)
@@ -71,13 +71,13 @@ class Meter:
             watched.append(replace(one, reading=reading, holds=holds, excuse=entry.excuse))
         return tuple(watched)
 
-    def watch_reviews(self, reviews: Sequence[ActiveReview], part: Part) -> tuple[ActiveReview, ...]:
+    def watch_reviews(self, reviews: Sequence[ActiveReview], part: RequestPart) -> tuple[ActiveReview, ...]:
         """The same for reviewers."""
         if not self.is_on:
             return tuple(reviews)
         return tuple([replace(one, review=_MeteredReview(self._open_entry(one, part), one.review)) for one in reviews])
 
-    def note_findings(self, found: Sequence[Detection], measures: Measures, part: Part) -> None:
+    def note_findings(self, found: Sequence[Detection], measures: Measures, part: RequestPart) -> None:
         """What was found is counted, on the receipt and in the metrics; and what it calls for."""
         count_detections(found)
         for one in found if self.is_on else ():
@@ -90,16 +90,16 @@ class Meter:
 
     def withdraw_answer(self) -> None:
         """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
-        self.receipt.take_back(Part.ANSWER)
+        self.receipt.take_back(RequestPart.ANSWER)
         for name, count in self._found_in_answer.items():
             for _ in range(count):
                 self.receipt.note_finding(name)
 
-    def _open_entry(self, one: ActiveGuard | ActiveReview, part: Part) -> "_Entry":
+    def _open_entry(self, one: ActiveGuard | ActiveReview, part: RequestPart) -> "_DetectorAccount":
         name = one.guard.id
         self.receipt.expect(name, part)
         excuse = self._excuse(one) if one.passes or self._is_shadow else None
-        return _Entry(name, part, self.receipt, name in self._own, excuse)
+        return _DetectorAccount(name, part, self.receipt, name in self._own, excuse)
 
     def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
         """Takes a failure; whether the text goes on all the same."""
@@ -110,7 +110,7 @@ class Meter:
             name, ends = one.guard.id, not one.passes
             if name not in self.excused:
                 reason = name_causes(error) if isinstance(error, UpstreamError) else type(error).__name__
-                log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
+                log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
             self.excused[name] = self.excused.get(name, False) or ends
             self.receipt.note_failure(name, ends=ends)
             return True
@@ -194,16 +194,16 @@ class Policy:
         measures = (self.for_input, self.for_documents, self.for_output)
         own = frozenset(name for one in measures for name in one.own or ())
         meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own)
-        parts: tuple[tuple[Part, Sequence[ActiveGuard | ActiveReview]], ...] = (
-            (Part.PROMPT, self.input),
-            (Part.DOCUMENTS, self.documents),
-            (Part.ANSWER, (*self.output, *self.reviews, *self.grounding)),
+        parts: tuple[tuple[RequestPart, Sequence[ActiveGuard | ActiveReview]], ...] = (
+            (RequestPart.PROMPT, self.input),
+            (RequestPart.DOCUMENTS, self.documents),
+            (RequestPart.ANSWER, (*self.output, *self.reviews, *self.grounding)),
         )
         for part, readers in parts:
             for one in readers:
                 meter.receipt.expect(one.guard.id, part)
         for name in self.unused:
-            meter.receipt.expect(name, Part.ANSWER)
+            meter.receipt.expect(name, RequestPart.ANSWER)
         return meter
 
 
@@ -246,11 +246,11 @@ def _ground(
     return ActiveGuard(guard, _Grounding(own.id, one.review, documents, max_open), one.threshold, holds, one.passes)
 
 
-class _Entry(NamedTuple):
+class _DetectorAccount(NamedTuple):
     """The place of one detector in the account of a request."""
 
     detector_id: str
-    part: Part
+    part: RequestPart
     receipt: Receipt
     is_own: bool  # the policy names the detector: what it refuses is a failure
     excuse: Excuse | None
@@ -268,7 +268,7 @@ class _Entry(NamedTuple):
 
 
 class _MeteredReading(NamedTuple):
-    entry: _Entry
+    entry: _DetectorAccount
     reading: Reading
     threshold: float
     seen: dict[str, int]  # findings, by detector
@@ -292,7 +292,7 @@ class _MeteredReading(NamedTuple):
 
 
 class _MeteredReview(NamedTuple):
-    entry: _Entry
+    entry: _DetectorAccount
     inner: Review
 
     async def review(self, subject: Subject) -> Sequence[Detection]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
@@ -29,12 +29,12 @@ from lockgate.guard.detectors import ActiveGuard, ActiveReview, review_all
 from lockgate.guard.policy import Chunking, Meter, Policy, ground, tell_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
-from lockgate.telemetry import Event, log_event, name_causes, observe_policy
+from lockgate.telemetry import LogEvent, log_event, name_causes, observe_policy
 
 T = TypeVar("T")
 
 
-class Ahead(IntEnum):
+class Lookahead(IntEnum):
     """How far a request goes on while its input is still being read."""
 
     NOTHING = 0
@@ -124,7 +124,7 @@ class GuardedRequest(NamedTuple):
     prepare: Prepare
     lanes: Callable[[Sequence[ActiveGuard]], LanePlan]
     chunking: Chunking | None = None
-    ahead: Ahead = Ahead.NOTHING
+    ahead: Lookahead = Lookahead.NOTHING
     can_mask: bool = True
     count_tokens: Callable[[], Awaitable[int]] | None = None
     is_over: Callable[[], bool] | None = None
@@ -157,7 +157,7 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
 
 def fail_check(error: UpstreamError) -> CheckFailed:
     """The error for a detector or chunker that failed. It is logged; its own words are not sent."""
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+    log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
     kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
     return CheckFailed(error.service, status=kept)
 
@@ -236,12 +236,12 @@ class _GuardedRun:
         """Everything that happens, in order."""
         reads = bool(self._policy.input)
         may_go_on = reads and not self._policy.masks_input
-        ahead = Ahead.MODEL if self._policy.is_early else self._request.ahead if may_go_on else Ahead.NOTHING
-        if ahead is Ahead.NOTHING and reads and not await self._read_input():
+        ahead = Lookahead.MODEL if self._policy.is_early else self._request.ahead if may_go_on else Lookahead.NOTHING
+        if ahead is Lookahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
         for one in self._request.input.slices if self._meter.is_on else ():
-            self._meter.receipt.note_released(Part.PROMPT, one.text)
+            self._meter.receipt.note_released(RequestPart.PROMPT, one.text)
         reading = Speculation(self._read_input) if ahead else None
         async with nullcontext() if reading is None else reading.open():
             async with aclosing(self._answer(reading, ahead)) as events:
@@ -251,7 +251,7 @@ class _GuardedRun:
                 self._meter.withdraw_answer()
                 yield await self._refuse()
 
-    async def _answer(self, reading: Speculation | None, ahead: Ahead) -> AsyncGenerator[Any, None]:
+    async def _answer(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
         """From the input to the last review; ends early where the input turns out to be blocked.
 
         `reading` of the input goes on beside it, unless it has been read.
@@ -267,7 +267,7 @@ class _GuardedRun:
                     yield step
         if prepared is None:
             return
-        if reading is not None and ahead is Ahead.PREPARE:
+        if reading is not None and ahead is Lookahead.PREPARE:
             if not await reading.has_passed():
                 return
             yield InputRead(self._input)
@@ -300,7 +300,7 @@ class _GuardedRun:
                 return
             yield InputRead(self._input)
         if self._policy.reviews:
-            reviews = self._meter.watch_reviews(self._policy.reviews, Part.ANSWER)
+            reviews = self._meter.watch_reviews(self._policy.reviews, RequestPart.ANSWER)
             for choice, subject in request.subjects():
                 reviewed = await self._review(reviews, choice, subject)
                 if not self._policy.is_shadow:
@@ -313,12 +313,12 @@ class _GuardedRun:
         policy, request = self._policy, self._request
         found = await detect_slices(
             request.input.slices,
-            self._meter.watch(policy.input, Part.PROMPT),
+            self._meter.watch(policy.input, RequestPart.PROMPT),
             policy.max_open,
             max_cuts=policy.max_cuts,
             trusts_chunks=policy.trusts_chunks,
         )
-        self._meter.note_findings(found, policy.for_input, Part.PROMPT)
+        self._meter.note_findings(found, policy.for_input, RequestPart.PROMPT)
         text = request.input.text
         if not found or policy.for_input.is_shadow:
             self._input = CheckedInput(text, raw=found)
@@ -350,27 +350,27 @@ class _GuardedRun:
         texts = [one.text for one in prepared.documents] or [prepared.lack]
         if policy.grounding and chunking is not None and any(texts):
             readers += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
-        return self._meter.watch(readers, Part.ANSWER) if readers else ()
+        return self._meter.watch(readers, RequestPart.ANSWER) if readers else ()
 
     def _judge(self, release: Release) -> Released:
         """The release as it may leave. There is one judge for each text of the answer."""
         policy, meter = self._policy, self._meter
         if release.detections:
-            meter.note_findings(release.detections, policy.for_output, Part.ANSWER)
+            meter.note_findings(release.detections, policy.for_output, RequestPart.ANSWER)
         if not meter.is_on:
             return Released(release)
         judge = self._judges.get(release.choice)
         if judge is None:
             judge = self._judges[release.choice] = Judge(policy.for_output, meter.names)
         verdict = judge.judge(release.start, release.text, release.detections)
-        meter.receipt.note_released(Part.ANSWER, release.text[: verdict.kept])
+        meter.receipt.note_released(RequestPart.ANSWER, release.text[: verdict.kept])
         return Released(release, verdict)
 
     async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:
         """What was found in a choice; of text that the client does not see, by the policy's own detectors alone."""
         policy = self._policy
         found = await review_all(reviews, subject, policy.max_open)
-        self._meter.note_findings(found, policy.for_output, Part.ANSWER)
+        self._meter.note_findings(found, policy.for_output, RequestPart.ANSWER)
         if policy.hides:
             found = [hide(one) for one in found if policy.for_output.trusts(one.detector_id)]
         return Reviewed(choice, found)

@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeVarTuple
 
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
-from lockgate.gate.batching import Ask, Reader
+from lockgate.gate.batcher import DetectorRequest, DetectorSpec
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
@@ -38,11 +38,11 @@ _SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose sour
 _TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
 
 
-def list_readers(guards: Sequence[ActiveGuard]) -> tuple[Reader, ...]:
+def list_readers(guards: Sequence[ActiveGuard]) -> tuple[DetectorSpec, ...]:
     """The guards as the lanes of a stream see them."""
     return tuple(
         [
-            Reader(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
+            DetectorSpec(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
             for one in guards
         ]
     )
@@ -121,7 +121,7 @@ class _GuardedStream:
             active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
         }
         self._in_place = {} if plan.is_whole else {active.guard.chunker_id: active.guard.in_place for active in guards}
-        self._asks: dict[str, deque[tuple[Ask, float]]] = {name: deque() for name in self._readings}
+        self._asks: dict[str, deque[tuple[DetectorRequest, float]]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -131,7 +131,7 @@ class _GuardedStream:
         self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.readers if not one.holds}
         self._busy_chunkers = 0
         self._has_streamed = False
-        self._cutters: list[_Cutter] = []
+        self._cutters: list[_InPlaceChunking] = []
         self._is_behind = False  # a chunker waits until detectors have caught up
         # Of a whole text each detector is asked once: only many detectors have to take turns.
         is_many = plan.is_whole and len(plan.readers) > plan.max_open
@@ -285,7 +285,7 @@ class _GuardedStream:
         if has_ended:
             self._cutters = [cutter for cutter in self._cutters if not cutter.is_done]
 
-    async def _feed_in_place(self, cutter: "_Cutter") -> None:
+    async def _feed_in_place(self, cutter: "_InPlaceChunking") -> None:
         lane, name, machine = cutter.lane, cutter.name, cutter.machine
         if lane.batcher.has_backlog(name):
             self._is_behind = True
@@ -345,7 +345,7 @@ class _GuardedStream:
             if isinstance(outcome, Release):
                 self._outbox.append(outcome)
                 self._reader_wakes.set()
-            elif isinstance(outcome, Ask):
+            elif isinstance(outcome, DetectorRequest):
                 self._asks[outcome.detector].append((outcome, perf_counter()))
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1
@@ -355,7 +355,7 @@ class _GuardedStream:
                 for name in self._chunkers:
                     chunker = self._in_place.get(name)
                     if chunker is not None:
-                        self._cutters.append(_Cutter(lane, name, chunker.build_machine()))
+                        self._cutters.append(_InPlaceChunking(lane, name, chunker.build_machine()))
                     else:
                         self._has_streamed = True
                         self._busy_chunkers += 1
@@ -403,7 +403,7 @@ class _GuardedStream:
 
 
 @dataclass(slots=True)
-class _Cutter:
+class _InPlaceChunking:
     """A chunker that never waits, at work on one lane."""
 
     lane: Lane

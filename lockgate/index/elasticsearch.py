@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from lockgate.backends.endpoints import find_path, open_caller, own_headers
-from lockgate.backends.http import HttpCaller, Outgoing, decode, refuse, refuse_dense
+from lockgate.backends.http import HttpCaller, OutgoingRequest, decode, refuse, refuse_dense
 from lockgate.config.agent_settings import ElasticsearchSettings
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.values import Document, Health
@@ -30,7 +30,7 @@ _SOURCE = {"excludes": [VECTOR_FIELD]}  # large, and not read here
 _ERROR_NAME = re.compile(r"[a-z_]{1,64}")
 
 
-class Hit(NamedTuple):
+class ElasticsearchHit(NamedTuple):
     """One document as a search found it. Keys are in the order of ids; an id is unique in its index."""
 
     key: str
@@ -50,7 +50,7 @@ class _Source(msgspec.Struct, gc=False):
     title: Any = None
 
 
-class _Found(msgspec.Struct, gc=False):
+class _SearchHit(msgspec.Struct, gc=False):
     id: str = msgspec.field(name="_id")
     index: str = msgspec.field(name="_index", default="")
     score: float | None = msgspec.field(name="_score", default=None)
@@ -61,7 +61,7 @@ class _Hits(msgspec.Struct, gc=False):
     hits: list[msgspec.Raw]
 
 
-class _Reply(msgspec.Struct, gc=False):
+class _SearchReply(msgspec.Struct, gc=False):
     hits: _Hits
 
 
@@ -69,7 +69,7 @@ class _Version(msgspec.Struct, gc=False):
     distribution: str = ""
 
 
-class _Greeting(msgspec.Struct, gc=False):
+class _ServerInfo(msgspec.Struct, gc=False):
     version: _Version
     tagline: str = ""
 
@@ -78,16 +78,16 @@ class _Error(msgspec.Struct, gc=False):
     type: str
 
 
-class _Refusal(msgspec.Struct, gc=False):
+class _ErrorBody(msgspec.Struct, gc=False):
     error: _Error
 
 
 _encode = msgspec.json.Encoder().encode
 _NO_SOURCE = _Source()
-_decode_found = msgspec.json.Decoder(_Found).decode
-_decode_reply = msgspec.json.Decoder(_Reply).decode
-_decode_greeting = msgspec.json.Decoder(_Greeting).decode
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+_decode_found = msgspec.json.Decoder(_SearchHit).decode
+_decode_reply = msgspec.json.Decoder(_SearchReply).decode
+_decode_greeting = msgspec.json.Decoder(_ServerInfo).decode
+_decode_refusal = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
@@ -102,7 +102,7 @@ def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
     return _encode(body)
 
 
-def read_hits(body: bytes) -> list[Hit]:
+def read_hits(body: bytes) -> list[ElasticsearchHit]:
     """The hits that can be read, best first; raises ValueError or RecursionError for another reply."""
     refuse_dense(body)
     found = [_read_hit(one) for one in _decode_reply(body).hits.hits[:LEG_LIMIT]]
@@ -130,14 +130,14 @@ def read_error(body: bytes) -> str:
     return name if _ERROR_NAME.fullmatch(name) else ""
 
 
-def _read_hit(raw: msgspec.Raw) -> Hit | None:
+def _read_hit(raw: msgspec.Raw) -> ElasticsearchHit | None:
     try:
         found = _decode_found(raw)
     except msgspec.ValidationError:
         return None
     source = found.source or _NO_SOURCE
     text = _read_text(source.content) or _read_text(source.text)
-    return Hit(f"{found.id}\0{found.index}", _read_text(source.title), text, found.score or 0.0)
+    return ElasticsearchHit(f"{found.id}\0{found.index}", _read_text(source.title), text, found.score or 0.0)
 
 
 def _read_text(value: object) -> str:
@@ -181,7 +181,7 @@ class ElasticsearchSource(DoubleSearch):
         """Whether the server is there; never raises."""
         return await self._caller.probe_at(self._greeting_url, self._headers, _WELL_BELOW)
 
-    def _fuse(self, words: Sequence[Hit], near: Sequence[Hit], limit: int) -> list[Document]:
+    def _fuse(self, words: Sequence[ElasticsearchHit], near: Sequence[ElasticsearchHit], limit: int) -> list[Document]:
         """The best of all hits that have a text. Ranks are those of the searches, documents without a text included."""
         hits = {hit.key: hit for leg in (words, near) for hit in leg}
         similarity = {hit.key: {"similarity": hit.cosine} for hit in near}
@@ -190,7 +190,7 @@ class ElasticsearchSource(DoubleSearch):
         name = self._caller.name
         return [Document(hit.title, hit.text, score, similarity.get(hit.key), name) for hit, score in ranked[:limit]]
 
-    async def _search_words(self, words: str) -> list[Hit]:
+    async def _search_words(self, words: str) -> list[ElasticsearchHit]:
         try:
             query = {"multi_match": {"query": words, "fields": TEXT_FIELDS}}
             body = _encode({"query": query, "size": LEG_LIMIT, "_source": _SOURCE})
@@ -198,13 +198,13 @@ class ElasticsearchSource(DoubleSearch):
             raise BrokeProtocol(self._caller.name, f"{_FAILED}the question is no valid text") from None
         return await self._search(body)
 
-    async def _search_meaning(self, query: Query, embedder: Embedder) -> list[Hit]:
+    async def _search_meaning(self, query: Query, embedder: Embedder) -> list[ElasticsearchHit]:
         is_opensearch = await self._ask_kind()
         vector = await find_vector(query, embedder)
         return await self._search(encode_vector(vector, is_opensearch=is_opensearch))
 
-    async def _search(self, body: bytes) -> list[Hit]:
-        answer = await self._caller.post(Outgoing(self._search_url, self._headers, body, _FAILED))
+    async def _search(self, body: bytes) -> list[ElasticsearchHit]:
+        answer = await self._caller.post(OutgoingRequest(self._search_url, self._headers, body, _FAILED))
         if answer.status != 200:
             words = f"{_FAILED}HTTP {answer.status} {read_error(answer.body)}"
             raise refuse(self._caller.name, words.rstrip(), answer.status)

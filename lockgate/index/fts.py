@@ -26,12 +26,12 @@ from lockgate.index.hybrid_search import (
     find_vector,
     name_model,
 )
-from lockgate.index.index_file import Edition, IndexFile, StoredVectors, open_index_file
+from lockgate.index.index_file import IndexFile, IndexVersion, StoredVectors, open_index_file
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.index.search_words import find_search_words
 from lockgate.interfaces import Embedder, Headers
 from lockgate.store_tasks import look
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ class Nearness(NamedTuple):
 class _Rows(NamedTuple):
     """A state of the table. `seen` is the highest number of a document that was read."""
 
-    edition: Edition
+    edition: IndexVersion
     keys: "Keys"
     documents: "Keys"
     matrix: "Numbers"
@@ -138,7 +138,7 @@ def _no_rows(file: str, length: int) -> _Rows:
     import numpy as np
 
     none = np.zeros(0, np.int64)
-    return _Rows(Edition(file, -1), none, none, np.zeros((0, length), np.float32), 0)
+    return _Rows(IndexVersion(file, -1), none, none, np.zeros((0, length), np.float32), 0)
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]]) -> list[bytes]:
@@ -180,7 +180,7 @@ class FtsDataSource(DoubleSearch):
         """Say in the log what is missing."""
         super().tell_state()
         if not self._files.exists():
-            log_event(Event.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
+            log_event(LogEvent.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
 
     async def knows(self, document: IndexedDocument) -> bool:
         """Whether the document is here as it is, with vectors of its model if it has one."""

@@ -13,7 +13,7 @@ from lockgate.gate.values import Document
 from lockgate.index.fusion import Query
 from lockgate.index.hits import MEANING, WORDS, FoundByWords, Hit, build_document, leave_out_chance, rank_hits
 from lockgate.interfaces import Embedder, NamedEmbedder
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.telemetry import LogEvent, log_event, name_causes
 
 LEG_TIMEOUT_S = 10.0
 NO_EMBEDDER = "there is no embedder: run `lockgate setup`"
@@ -129,7 +129,7 @@ class DoubleSearch(ABC):
     def _tell(self, leg: str, reason: str) -> None:
         if self._told.get(leg) != reason:
             self._told[leg] = reason
-            log_event(Event.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
+            log_event(LogEvent.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
 
 
 def name_model(embedder: Embedder | None) -> str:

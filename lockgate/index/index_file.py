@@ -30,7 +30,7 @@ ORDER BY found.distance, found.key
 _NEXT_EDITION = "UPDATE edition SET number = number + 1, passages = (SELECT count(*) FROM passages)"
 
 
-class Edition(NamedTuple):
+class IndexVersion(NamedTuple):
     """Which file, how often it was written to, and how many passages it has."""
 
     file: str
@@ -86,9 +86,9 @@ class IndexFile:
             GROUP BY documents.id ORDER BY source"""
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in self._connection.execute(sql)]
 
-    def read_edition(self) -> Edition:
+    def read_edition(self) -> IndexVersion:
         """What tells one state of the index from all others."""
-        return Edition(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
+        return IndexVersion(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
 
     def list_models(self) -> dict[int, str]:
         """Who made the vectors of each document."""

@@ -15,7 +15,7 @@ _ENDS = (
 )
 
 
-class Section(NamedTuple):
+class DocumentSection(NamedTuple):
     """What stands below one heading: blocks (paragraphs, lists, tables, code) that are best kept whole."""
 
     heading: str
@@ -51,7 +51,9 @@ class DocumentEntry(NamedTuple):
     added_at_s: float
 
 
-def split_passages(sections: Sequence[Section], title: str = "", max_chars: int = MAX_PASSAGE_CHARS) -> list[Passage]:
+def split_passages(
+    sections: Sequence[DocumentSection], title: str = "", max_chars: int = MAX_PASSAGE_CHARS
+) -> list[Passage]:
     """The passages of a document in order, none longer than `max_chars`; together they hold every word of it."""
     passages: list[Passage] = []
     for section in sections:

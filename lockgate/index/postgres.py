@@ -64,7 +64,7 @@ _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
 _WRITE_LOCK = 0x6C6B6978  # one at a time writes
 
 
-class _State(NamedTuple):
+class _DatabaseState(NamedTuple):
     """Which of our things the database has."""
 
     has_tables: bool
@@ -81,7 +81,7 @@ class PostgresIndex(DoubleSearch):
         self._table = table
         self._sql = build_statements(table)
         self._model = name_model(embedder)
-        self._known: _State | None = None  # asked again until it has everything
+        self._known: _DatabaseState | None = None  # asked again until it has everything
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
         """The best passages of both searches; raises UpstreamError if none came to its end."""
@@ -161,20 +161,20 @@ class PostgresIndex(DoubleSearch):
         rows = await self._pool.fetch(self._sql.look_up, vector, self._model, length, list(keys))
         return {row["id"]: row["cosine"] for row in rows}
 
-    async def _look(self) -> _State:
+    async def _look(self) -> _DatabaseState:
         """What the database has, asked until it has everything."""
         if self._known is None or not all(self._known):
             async with self._pool.borrow() as connection:
                 self._known = await self._read_state(connection)
         return self._known
 
-    async def _read_state(self, connection: Any) -> _State:
-        state = _State(*await connection.fetchrow(self._sql.look, self._table, f"{self._table}_documents"))
+    async def _read_state(self, connection: Any) -> _DatabaseState:
+        state = _DatabaseState(*await connection.fetchrow(self._sql.look, self._table, f"{self._table}_documents"))
         if state.has_tables and not state.has_documents:
             raise Unavailable(self._pool.name, f"the table `{self._table}` is not an index of ours")
         return state
 
-    async def _set_up(self) -> _State:
+    async def _set_up(self) -> _DatabaseState:
         """The tables, once; and the column of vectors as soon as the extension is there."""
         state = await self._look()
         if all(state):

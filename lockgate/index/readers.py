@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lockgate.data_files import read_table, split_words
 from lockgate.errors import ConfigError
-from lockgate.index.passages import Section, join_title, split_blocks
+from lockgate.index.passages import DocumentSection, join_title, split_blocks
 
 if TYPE_CHECKING:
     from pypdf import PdfReader
@@ -40,7 +40,7 @@ class ReadDocument(NamedTuple):
     """What a file says."""
 
     title: str
-    sections: Sequence[Section]
+    sections: Sequence[DocumentSection]
 
 
 def read_document(name: str, raw: bytes) -> ReadDocument:
@@ -88,7 +88,7 @@ class SectionCollector:
         self._above: dict[int, str] = {}
         self._is_bare = False  # nothing stands below the last heading yet
         self._blocks: list[str] = []
-        self._sections: list[Section] = []
+        self._sections: list[DocumentSection] = []
         self.title = ""
 
     def open(self, level: int, heading: str) -> None:
@@ -105,7 +105,7 @@ class SectionCollector:
         if block.strip():
             self._blocks.append(block.strip("\n"))
 
-    def finish(self) -> list[Section]:
+    def finish(self) -> list[DocumentSection]:
         """All sections."""
         self._close(0)
         return self._sections
@@ -115,7 +115,7 @@ class SectionCollector:
         if self._is_bare and not self._blocks and level <= max(self._above):
             self.add(self._above[max(self._above)])
         if self._blocks:
-            self._sections.append(Section(self._name_section(), tuple(self._blocks)))
+            self._sections.append(DocumentSection(self._name_section(), tuple(self._blocks)))
         self._blocks, self._is_bare = [], False
 
     def _name_section(self) -> str:
@@ -130,7 +130,7 @@ class SectionCollector:
 
 
 def _read_plain(raw: bytes) -> ReadDocument:
-    return ReadDocument("", [Section("", split_blocks(decode_text(raw)))])
+    return ReadDocument("", [DocumentSection("", split_blocks(decode_text(raw)))])
 
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -298,7 +298,7 @@ class _HtmlReader(HTMLParser):
 # --- PDF --------------------------------------------------------------------------------------------------------
 
 
-class _Refused(ValueError):
+class _UnreadableFile(ValueError):
     """Words of ours; the library raises ValueError too."""
 
 
@@ -310,11 +310,13 @@ def _read_pdf(raw: bytes) -> ReadDocument:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # we report in one line what it cannot read
     try:
         title, pages = _read_pages(pypdf.PdfReader(io.BytesIO(raw)))
-    except _Refused:
+    except _UnreadableFile:
         raise
     except Exception as error:  # a damaged file makes it raise nearly anything
         raise ValueError("it is damaged or no PDF") from error
-    sections = [Section(f"page {number}", split_blocks(clean_text(text))) for number, text in enumerate(pages, 1)]
+    sections = [
+        DocumentSection(f"page {number}", split_blocks(clean_text(text))) for number, text in enumerate(pages, 1)
+    ]
     return ReadDocument(clean_text(title), sections)
 
 
@@ -323,7 +325,7 @@ def _read_pages(reader: "PdfReader") -> tuple[str, Sequence[str]]:
     if reader.is_encrypted:
         _unlock(reader)
     if len(reader.pages) > MAX_PAGES:
-        raise _Refused(f"it has more than {MAX_PAGES} pages")
+        raise _UnreadableFile(f"it has more than {MAX_PAGES} pages")
     metadata = reader.metadata
     title = metadata.title if metadata is not None else None
     return title or "", [page.extract_text() for page in reader.pages]
@@ -334,9 +336,9 @@ def _unlock(reader: "PdfReader") -> None:
     try:
         is_open = bool(reader.decrypt(""))
     except Exception as error:  # also where a cipher is missing
-        raise _Refused("it is encrypted") from error
+        raise _UnreadableFile("it is encrypted") from error
     if not is_open:
-        raise _Refused("it is encrypted")
+        raise _UnreadableFile("it is encrypted")
 
 
 _READERS: dict[str, Callable[[bytes], ReadDocument]] = {

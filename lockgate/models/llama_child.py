@@ -33,11 +33,11 @@ class Stopped(Exception):
     """The parent wants no more."""
 
 
-class Refused(Exception):
+class EngineRefusal(Exception):
     """llama.cpp cannot answer this, and says why."""
 
 
-class Orders:
+class EngineCommands:
     """What the parent says, read in a thread of its own: a stop is heard while text is made."""
 
     def __init__(self, lines: IO[bytes]) -> None:
@@ -57,7 +57,7 @@ class Orders:
         os._exit(0)
 
 
-class Beat:
+class Heartbeat:
     """Tells now and then that work goes on, though nothing is said yet: a long prompt takes its time."""
 
     def __init__(self, tell: Callable[[Said], None], number: int) -> None:
@@ -135,7 +135,7 @@ class Engine:
                 self._server.handle_metrics()  # is answered between two batches
             raise Stopped
         if refusal:
-            raise Refused(refusal)
+            raise EngineRefusal(refusal)
 
 
 def load_engine(plan: Mapping[str, Any]) -> Engine:
@@ -174,7 +174,7 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     return engine
 
 
-def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
+def serve(engine: Engine, orders: EngineCommands, tell: Callable[[Said], None]) -> None:
     """Answers question after question; ends with the process."""
     while True:
         ask = orders.asks.get()
@@ -183,9 +183,9 @@ def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
         def take(text: str, number: int = number) -> None:
             tell({"id": number, "text": text})
 
-        beat = Beat(tell, number)
+        beat = Heartbeat(tell, number)
 
-        def is_stopped(number: int = number, beat: Beat = beat) -> bool:
+        def is_stopped(number: int = number, beat: Heartbeat = beat) -> bool:
             beat.give()
             return orders.stopped >= number
 
@@ -193,7 +193,7 @@ def serve(engine: Engine, orders: Orders, tell: Callable[[Said], None]) -> None:
             end = engine.answer(ask, take, is_stopped)
         except Stopped:
             end = {"end": "stopped"}
-        except Refused as refusal:
+        except EngineRefusal as refusal:
             end = {"refused": str(refusal)}
         tell({"id": number, **end})
 
@@ -212,7 +212,7 @@ def main() -> int:
     first = lines.readline()
     if not first:
         return 0
-    orders = Orders(lines)
+    orders = EngineCommands(lines)
     threading.Thread(target=orders.listen, daemon=True).start()
     try:
         engine = load_engine(json.loads(first))

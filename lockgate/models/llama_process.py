@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from lockgate.errors import Rejected, Unavailable, UpstreamError
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 NAME = "llamacpp"
 PROGRAM = "lockgate.models.llama_child"
@@ -32,7 +32,7 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"
 _PASSIVE = {"OMP_WAIT_POLICY": "passive"}  # threads that wait for each other sleep: others need the processors too
 
 
-class End(NamedTuple):
+class GenerationEnd(NamedTuple):
     """How an answer ended. `is_cut`: it was not allowed to go on."""
 
     usage: Mapping[str, int] | None
@@ -51,7 +51,7 @@ class _Job:
         self.number = 0  # until it is under way
         self.is_left = False  # the caller has left
         self.moved = asyncio.Event()
-        self.end: End | None = None
+        self.end: GenerationEnd | None = None
         self.error: UpstreamError | None = None
         self._said: list[str] = []
 
@@ -59,7 +59,7 @@ class _Job:
         self._said.append(text)
         self.moved.set()
 
-    def finish(self, end: End) -> None:
+    def finish(self, end: GenerationEnd) -> None:
         self.end = end
         self.moved.set()
 
@@ -135,7 +135,7 @@ class _Child:
         self.kill()
 
 
-class Keeper:
+class LlamaProcess:
     """Answers questions with the help of a child, one at a time; made by `open_keeper`."""
 
     def __init__(self, plan: Mapping[str, Any], max_waiting: int) -> None:
@@ -159,7 +159,7 @@ class Keeper:
         """Whether a question would be answered at once, or after others."""
         return self._child is not None and self._child.is_ready
 
-    async def ask(self, ask: Mapping[str, Any]) -> AsyncGenerator[list[str] | End, None]:
+    async def ask(self, ask: Mapping[str, Any]) -> AsyncGenerator[list[str] | GenerationEnd, None]:
         """The pieces of the answer, those that came at once together, and its end. Raises UpstreamError."""
         job = self._admit(ask)
         try:
@@ -196,7 +196,7 @@ class Keeper:
                 await self._hear_child(child)
             if child.is_timed_out:
                 if self._job is not None and not self._job.is_left:
-                    log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=f"silent for {SILENCE_S:g} s")
+                    log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=f"silent for {SILENCE_S:g} s")
                 self._drop_child()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
@@ -259,7 +259,7 @@ class Keeper:
         if "refused" in event:
             job.fail(Rejected(NAME, _explain(event["refused"], self._plan["context_tokens"])))
         else:
-            job.finish(End(event.get("usage"), event["end"] == "length"))
+            job.finish(GenerationEnd(event.get("usage"), event["end"] == "length"))
         self._failures = 0
         self._job = None
         if self._child is not None:
@@ -279,7 +279,7 @@ class Keeper:
         if not self.loaded.done():
             self.loaded.set_exception(LoadFailed(fault))
         else:
-            log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=fault)
+            log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=fault)
         if is_ready and self._failures == 1:
             return 0.0
         self._refuse(NOT_RUNNING)
@@ -297,9 +297,9 @@ class Keeper:
 
 
 @asynccontextmanager
-async def open_keeper(plan: Mapping[str, Any], max_waiting: int) -> AsyncIterator[Keeper]:
+async def open_keeper(plan: Mapping[str, Any], max_waiting: int) -> AsyncIterator[LlamaProcess]:
     """A keeper whose child has loaded the model, and which leaves no process behind. Raises LoadFailed."""
-    keeper = Keeper(plan, max_waiting)
+    keeper = LlamaProcess(plan, max_waiting)
     task = asyncio.create_task(keeper.work())
     try:
         await keeper.loaded

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockgate.errors import ConfigError
-from lockgate.gate.prompt import Grounds, make_sendable
+from lockgate.gate.prompt import AnswerGrounds, make_sendable
 from lockgate.gate.values import Frame, Health, Message
 from lockgate.interfaces import Headers, PartContext, with_context
 from lockgate.models.gguf import check_gguf
-from lockgate.models.llama_process import NAME, NOT_RUNNING, End, Keeper, LoadFailed, open_keeper
+from lockgate.models.llama_process import NAME, NOT_RUNNING, GenerationEnd, LlamaProcess, LoadFailed, open_keeper
 from lockgate.models.short_prompt import OPENING, build_citing_grammar, build_short_prompt
 from lockgate.models.weights import SMOLLM2, find_weights
 from lockgate.params import Params, shown
@@ -46,7 +46,7 @@ class LlamaModel:
 
     note = "runs here, in llama.cpp"
 
-    def __init__(self, keeper: Keeper, settings: LlamaSettings) -> None:
+    def __init__(self, keeper: LlamaProcess, settings: LlamaSettings) -> None:
         self._keeper = keeper
         self._settings = settings
         self.known_as = settings.path.stem
@@ -84,7 +84,7 @@ class LlamaModel:
         is_stream, said, number = bool(params.get("stream")), "", 0
         async with aclosing(self._keeper.ask({**ask, "options": chosen})) as events:
             async for event in events:
-                if isinstance(event, End):
+                if isinstance(event, GenerationEnd):
                     fields: dict[str, Any] = {"usage": dict(event.usage)} if event.usage is not None else {}
                     if event.is_cut:
                         fields["is_cut"] = True
@@ -102,14 +102,16 @@ class ShortLlamaModel(LlamaModel):
 
     note = "runs here, in llama.cpp; small, and mistaken at times"
 
-    def __init__(self, keeper: Keeper, settings: LlamaSettings) -> None:
+    def __init__(self, keeper: LlamaProcess, settings: LlamaSettings) -> None:
         super().__init__(keeper, settings)
         if settings.cites:
             self.note += (
                 "; a grammar holds an answer from documents to the words of one passage and ends it with its source"
             )
 
-    async def answer(self, grounds: Grounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
+    async def answer(
+        self, grounds: AnswerGrounds, params: Mapping[str, Any]
+    ) -> AsyncGenerator[Frame | list[Frame], None]:
         """The answer to a question that is to rest on documents; else as `generate`."""
         prompt = build_short_prompt(grounds)
         ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}

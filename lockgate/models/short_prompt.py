@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lockgate.data_files import Table, fill_pattern, join_lines, read_table
-from lockgate.gate.prompt import Grounds, flatten_name, make_sendable
+from lockgate.gate.prompt import AnswerGrounds, flatten_name, make_sendable
 from lockgate.gate.values import Document, Message
 from lockgate.index.search_words import find_search_words
 
@@ -55,21 +55,21 @@ _WHO = re.compile(r"^who\b", re.IGNORECASE)
 _PERSON = re.compile(r"[A-Z][\w'’-]+ [A-Z][\w'’-]+")
 
 
-class Line(NamedTuple):
+class SourceSentence(NamedTuple):
     """A sentence without its full stop, and the path of the source that it is from."""
 
     path: str
     text: str
 
 
-class _Candidate(NamedTuple):
+class _SentenceCandidate(NamedTuple):
     document: Document
     place: int
     text: str
     words: frozenset[str]
 
 
-def choose_lines(question: str, documents: Sequence[Document]) -> list[Line]:
+def choose_lines(question: str, documents: Sequence[Document]) -> list[SourceSentence]:
     """The sentences that are most likely to hold the answer, the best first; none if nothing fits."""
     known = [one for one in documents[:MAX_DOCUMENTS] if one.text]
     candidates = [one for document in known for one in _cut(document)]
@@ -83,7 +83,7 @@ def choose_lines(question: str, documents: Sequence[Document]) -> list[Line]:
     worths = [(_worth(one, question, weights) + (one.document.score - best) * _SCORE_WORTH, one) for one in candidates]
     worths.sort(key=lambda pair: -pair[0])
     return [
-        Line(flatten_name(one.document.source).strip(), one.text)
+        SourceSentence(flatten_name(one.document.source).strip(), one.text)
         for worth, one in worths[:MAX_LINES]
         if worth >= worths[0][0] - MARGIN
     ]
@@ -94,7 +94,7 @@ def flatten(text: str) -> str:
     return " ".join(make_sendable(text).translate(_BRACKETS).split())
 
 
-def _cut(document: Document) -> Iterator[_Candidate]:
+def _cut(document: Document) -> Iterator[_SentenceCandidate]:
     sentences = _SENTENCES.split(document.text[:MAX_DOCUMENT_CHARS])
     for place, sentence in enumerate(sentences):
         words = flatten(sentence).rstrip(".!?:; ").split()[:MAX_LINE_WORDS]
@@ -102,10 +102,10 @@ def _cut(document: Document) -> Iterator[_Candidate]:
             words.pop()
         if words:
             text = " ".join(words)
-            yield _Candidate(document, place, text, _stems(text))
+            yield _SentenceCandidate(document, place, text, _stems(text))
 
 
-def _weigh(asked: frozenset[str], candidates: Sequence[_Candidate]) -> dict[str, float]:
+def _weigh(asked: frozenset[str], candidates: Sequence[_SentenceCandidate]) -> dict[str, float]:
     """What each word of the question is worth: the more, the fewer sentences have it."""
     counts = {word: sum(word in one.words for one in candidates) for word in asked}
     return {word: math.log(1 + len(candidates) / max(count, 0.5)) for word, count in counts.items()}
@@ -118,7 +118,7 @@ def _share(weights: Mapping[str, float], documents: Sequence[Document]) -> float
     return max(sum(weight for word, weight in weights.items() if word in text) for text in texts) / whole
 
 
-def _worth(one: _Candidate, question: str, weights: Mapping[str, float]) -> float:
+def _worth(one: _SentenceCandidate, question: str, weights: Mapping[str, float]) -> float:
     title = _stems(one.document.title)
     worth = -_PLACE_WORTH * one.place
     for word, weight in weights.items():
@@ -155,21 +155,21 @@ class ShortPrompt(NamedTuple):
     """The messages, and the sentences that they show, the best last."""
 
     messages: tuple[Message, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[SourceSentence, ...]
 
 
-def cite(line: Line) -> str:
+def cite(line: SourceSentence) -> str:
     """A sentence as the prompt shows it, and as the model is to say it."""
     return f"{line.text}{_mark(line.path)}"
 
 
-def build_short_prompt(grounds: Grounds) -> ShortPrompt:
+def build_short_prompt(grounds: AnswerGrounds) -> ShortPrompt:
     """The opening and one more turn: the best sentences and the question."""
     lines = tuple(reversed(choose_lines(grounds.question, grounds.documents)))  # what stands last is copied best
     return ShortPrompt((*OPENING, _ask(lines, flatten(grounds.question)[:MAX_QUESTION_CHARS])), lines)
 
 
-def build_citing_grammar(lines: Sequence[Line]) -> str:
+def build_citing_grammar(lines: Sequence[SourceSentence]) -> str:
     """A grammar (GBNF): what one of the lines says, with its path at the end; without lines, the refusal.
 
     A sentence begins as its line does, keeps the order of its words, may leave some out, though no name, figure,
@@ -184,7 +184,7 @@ def build_citing_grammar(lines: Sequence[Line]) -> str:
     return "\n".join(rules)
 
 
-def _build_line(name: str, line: Line) -> Iterator[str]:
+def _build_line(name: str, line: SourceSentence) -> Iterator[str]:
     """Rule x0 is the first word; each other says the word with its number, or leaves it to the next rule."""
     words = line.text.split()
     mark = _quote(_mark(line.path))
@@ -213,7 +213,7 @@ def _quote_any(*forms: str) -> str:
     return quoted[0] if len(quoted) == 1 else f"({' | '.join(quoted)})"
 
 
-def _ask(lines: Iterable[Line], question: str) -> Message:
+def _ask(lines: Iterable[SourceSentence], question: str) -> Message:
     passages = "\n".join(map(cite, lines)) or _NOTHING
     return Message("user", f"Passages:\n{passages}\n\nQuestion: {question}\nAnswer with a sentence from the passages.")
 
@@ -227,15 +227,15 @@ def _quote(text: str) -> str:
     return '"' + "".join(one if one in _PLAIN else f"\\U{ord(one):08X}" for one in text) + '"'
 
 
-_EXAMPLE = Line("ferry", "On Monday the ferry leaves at seven in the morning")
+_EXAMPLE = SourceSentence("ferry", "On Monday the ferry leaves at seven in the morning")
 OPENING: Final = (
     Message("system", _FILE.system.format(refusal=REFUSAL)),
     _ask((), "Who is the mayor of the town?"),
     Message("assistant", REFUSAL),
     _ask(
         (
-            Line("harbour", "The harbour was built in 1820 by Anton Reuss"),
-            Line("ferry", "A ticket for the ferry costs 6 euros"),
+            SourceSentence("harbour", "The harbour was built in 1820 by Anton Reuss"),
+            SourceSentence("ferry", "A ticket for the ferry costs 6 euros"),
             _EXAMPLE,
         ),
         "When does the ferry leave on Mondays?",

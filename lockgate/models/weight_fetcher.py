@@ -52,7 +52,7 @@ _ALLOWED: dict[tuple[str, str], type] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+class _WeightReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _ALLOWED[module, name]
@@ -73,7 +73,7 @@ def take_words(source: IO[bytes]) -> bytes:
 
 def _read(source: IO[bytes]) -> tuple[dict[str, int], int]:
     try:
-        shell = _Reader(source).load()
+        shell = _WeightReader(source).load()
     except ValueError:
         raise
     except Exception as error:  # a torn pickle raises nearly anything

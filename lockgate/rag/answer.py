@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.prompt import Citation, CitationScanner, Grounds, build_prompt, tell_lack
+from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, tell_lack
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import TIMED_OUT, Deadline, read_model
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.guard.request import (
-    Ahead,
     CheckedInput,
     GuardedRequest,
     Input,
     InputBlocked,
     InputRead,
+    Lookahead,
     ModelStarted,
     Prepared,
     Released,
@@ -38,7 +38,7 @@ from lockgate.interfaces import GroundedModel, Model
 from lockgate.rag.sources import MAX_LOGGED_CHARS, DocumentReader, NamedSource, Retrieval, Status, merge_documents
 from lockgate.rag.trace import Trace
 from lockgate.task_groups import run_group
-from lockgate.telemetry import Event, log_event, name_causes
+from lockgate.telemetry import LogEvent, log_event, name_causes
 
 _ABANDONED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
@@ -82,7 +82,7 @@ Step = RetrievalStarted | SourceEnded | RetrievalEnded | GenerationStarted | Tok
 
 
 @dataclass(slots=True, eq=False)
-class Outcome:
+class AnswerResult:
     """What is known of a request when it is over. Retrievals stand in the order of the request."""
 
     retrievals: list[Retrieval] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Limits(NamedTuple):
     total_s: float = 180.0
 
 
-class Question(NamedTuple):
+class GroundedQuestion(NamedTuple):
     """What is asked, of whom, within which limits."""
 
     prompt: str
@@ -132,10 +132,10 @@ class Question(NamedTuple):
 Tell = Callable[[Step], Awaitable[None]]
 
 
-async def answer(question: Question, tell: Tell) -> Outcome:
+async def answer(question: GroundedQuestion, tell: Tell) -> AnswerResult:
     """Carry out a request. Raises GenerationFailed when the model gives no answer, after what it said before."""
-    run = _Run(question, tell)
-    log_event(Event.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
+    run = _AnswerRun(question, tell)
+    log_event(LogEvent.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
     status = "error"
     try:
         async with asyncio.timeout_at(run.deadline + _GRACE_S) as limit:
@@ -148,7 +148,7 @@ async def answer(question: Question, tell: Tell) -> Outcome:
     finally:
         run.outcome.total_ms = run.elapsed_ms(run.started)
         log_event(
-            Event.CHAT_REQUEST_COMPLETED,
+            LogEvent.CHAT_REQUEST_COMPLETED,
             documents_count=len(run.outcome.documents),
             status=status,
             latency_ms=run.outcome.total_ms,
@@ -156,14 +156,14 @@ async def answer(question: Question, tell: Tell) -> Outcome:
     return run.outcome
 
 
-class _Run:
+class _AnswerRun:
     """One request at work."""
 
-    def __init__(self, question: Question, tell: Tell) -> None:
+    def __init__(self, question: GroundedQuestion, tell: Tell) -> None:
         self._clock = asyncio.get_running_loop().time
         self.started = self._began = self._clock()
         self.deadline = self.started + question.limits.total_s
-        self.outcome = outcome = Outcome()
+        self.outcome = outcome = AnswerResult()
         self._question = question
         self._policy = question.guarding
         self._tell = tell
@@ -189,7 +189,7 @@ class _Run:
             self._prepare,
             question.plan,
             question.chunking,
-            Ahead.PREPARE if question.sources else Ahead.NOTHING,
+            Lookahead.PREPARE if question.sources else Lookahead.NOTHING,
             is_over=lambda: self.outcome.is_answer_blocked,
             watch=None if question.trace is None else question.trace.watch,
         )
@@ -229,7 +229,7 @@ class _Run:
         elif isinstance(event, ModelStarted):
             self._began = self._clock()
             await self._tell(GenerationStarted())
-            log_event(Event.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
+            log_event(LogEvent.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         else:
             await self._tell(event)
 
@@ -239,7 +239,7 @@ class _Run:
         """Ask all sources at once; what they end with, and the prompt that is made of it."""
         question, outcome = self._question, self.outcome
         began = self._clock()
-        log_event(Event.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
+        log_event(LogEvent.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
         reader = DocumentReader(self._policy, self._meter)
         async with run_group() as group:
             until = min(began + question.limits.retrieval_s, self.deadline)
@@ -254,13 +254,13 @@ class _Run:
         outcome.retrieval_ms = self.elapsed_ms(began)
         count = sum([one.retrieved for one in outcome.ended])
         log_event(
-            Event.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
+            LogEvent.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
         )
         yield RetrievalEnded(count, outcome.retrieval_ms)
         self._collect()
         outcome.documents = merge_documents(outcome.retrievals)
         reader.note_used(outcome.documents)
-        grounds = Grounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
+        grounds = AnswerGrounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
         if self._policy.grounding:
             outcome.grounding = [one.guard.id for one in self._policy.grounding]
         lack = tell_lack(has_sources=bool(question.sources))
@@ -286,7 +286,7 @@ class _Run:
 
     # The model.
 
-    async def _ask_model(self, grounds: Grounds) -> Source:
+    async def _ask_model(self, grounds: AnswerGrounds) -> Source:
         question = self._question
         deadline = Deadline(min(self._clock() + question.limits.generation_s, self.deadline))
         try:
@@ -301,7 +301,7 @@ class _Run:
         except LockgateError as error:
             latency_ms = self.elapsed_ms(self._began)
             log_event(
-                Event.MODEL_QUERY_FAILED,
+                LogEvent.MODEL_QUERY_FAILED,
                 logging.WARNING,
                 model=question.model_path[:MAX_LOGGED_CHARS],
                 latency_ms=latency_ms,
@@ -312,7 +312,7 @@ class _Run:
                 raise
             cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
             raise GenerationFailed(cause, question.model_path, latency_ms) from error
-        log_event(Event.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._began), status="success")
+        log_event(LogEvent.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._began), status="success")
 
     # The answer.
 
@@ -331,7 +331,7 @@ class _Run:
                 return
 
 
-def _generate(question: Question, grounds: Grounds) -> Source:
+def _generate(question: GroundedQuestion, grounds: AnswerGrounds) -> Source:
     """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
     model, params = question.model(), question.params
     if not grounds.system_prompt and isinstance(model, GroundedModel):

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lockgate.errors import TimedOut, UpstreamError
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
 from lockgate.guard.policy import Meter, Policy
@@ -24,7 +24,7 @@ from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
 from lockgate.interfaces import DataSource, HybridSource
 from lockgate.task_groups import run_together
-from lockgate.telemetry import Event, describe_exception, limit_calls, log_event, name_causes
+from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Request timed out"
 MAX_CHARS = 32 * 1024 * 1024  # of all documents of a question: ten sources within their own limits can be too much
@@ -43,7 +43,7 @@ class NamedSource(NamedTuple):
     source: DataSource
 
 
-class Library(NamedTuple):
+class RetrievalScope(NamedTuple):
     """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
 
     sources: Sequence[NamedSource] = ()
@@ -94,7 +94,7 @@ class DocumentReader:
     def __init__(self, policy: Policy, meter: Meter) -> None:
         self._policy = policy
         self._meter = meter
-        self._guards = meter.watch(policy.documents, Part.DOCUMENTS)
+        self._guards = meter.watch(policy.documents, RequestPart.DOCUMENTS)
         self._permits = asyncio.Semaphore(policy.max_open)  # for the documents of all sources
         self._left = MAX_CHARS
         self.inspected: list[Inspected] = []  # by all sources, in the order in which they answered
@@ -117,7 +117,7 @@ class DocumentReader:
         """These documents go on to the model."""
         for document in documents if self._meter.is_on else ():
             _, read = self._originals.get(id(document), (document, _read_text(document)))
-            self._meter.receipt.note_released(Part.DOCUMENTS, read)
+            self._meter.receipt.note_released(RequestPart.DOCUMENTS, read)
 
     async def _inspect(self, retrieval: Retrieval) -> Retrieval:
         """The retrieval with only those documents that may be used, as they may be used."""
@@ -143,13 +143,13 @@ class DocumentReader:
         if not found:
             return document, None
         meter, measures = self._meter, self._policy.for_documents
-        meter.note_findings(found, measures, Part.DOCUMENTS)
+        meter.note_findings(found, measures, RequestPart.DOCUMENTS)
         if measures.is_shadow:
             return document, None
         verdict = judge_whole(whole, found, measures, meter.names)
         inspected = _describe(document, found, verdict)
         if verdict.is_blocked:
-            meter.receipt.note_withheld(Part.DOCUMENTS, whole)
+            meter.receipt.note_withheld(RequestPart.DOCUMENTS, whole)
             return None, inspected
         if not verdict.masks:
             return document, inspected
@@ -190,7 +190,7 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
     loop = asyncio.get_running_loop()
     started = loop.time()
     source = path[:MAX_LOGGED_CHARS]
-    log_event(Event.DATA_SOURCE_QUERY_STARTED, source=source)
+    log_event(LogEvent.DATA_SOURCE_QUERY_STARTED, source=source)
     retrieval, reason = Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), "no time left"
     if until > started:  # else it is not even asked
         limit_calls(until)
@@ -208,7 +208,7 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
     limit_calls(None)  # what follows in this task is not the source's
     is_well = retrieval.status is Status.SUCCESS
     log_event(
-        Event.DATA_SOURCE_QUERY_COMPLETED if is_well else Event.DATA_SOURCE_QUERY_FAILED,
+        LogEvent.DATA_SOURCE_QUERY_COMPLETED if is_well else LogEvent.DATA_SOURCE_QUERY_FAILED,
         logging.INFO if is_well else logging.WARNING,
         source=source,
         documents_count=retrieval.retrieved,
@@ -219,7 +219,9 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
     return retrieval
 
 
-async def find_documents(wanted: Query, library: Library, reader: DocumentReader, until: float) -> tuple[Document, ...]:
+async def find_documents(
+    wanted: Query, library: RetrievalScope, reader: DocumentReader, until: float
+) -> tuple[Document, ...]:
     """The best documents first, only those that may be used, until that time of the loop's clock."""
     if not library.sources:
         return ()

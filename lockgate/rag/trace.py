@@ -18,14 +18,14 @@ from lockgate.rag.sources import Retrieval
 RELEASED, MASKED, BLOCKED = "released", "masked", "blocked"
 
 
-class Came(NamedTuple):
+class SourceNote(NamedTuple):
     """A source has answered, and its documents have been read."""
 
     at_ms: float
     retrieval: Retrieval
 
 
-class Held(NamedTuple):
+class HeldNote(NamedTuple):
     """Text came from the model."""
 
     at_ms: float
@@ -33,7 +33,7 @@ class Held(NamedTuple):
     text: str
 
 
-class Read(NamedTuple):
+class FrontierNote(NamedTuple):
     """How far each detector has read, and how many characters wait."""
 
     at_ms: float
@@ -41,7 +41,7 @@ class Read(NamedTuple):
     held_chars: int
 
 
-class Left(NamedTuple):
+class ReleaseNote(NamedTuple):
     """Text was let through, or not; `held_ms` is how long its first character had waited.
 
     `kept` is how much of it leaves, from its start, masks in place.
@@ -56,7 +56,7 @@ class Left(NamedTuple):
     detections: tuple[Detection, ...]
 
 
-Note = Came | Held | Read | Left
+Note = SourceNote | HeldNote | FrontierNote | ReleaseNote
 
 
 class Trace:
@@ -72,12 +72,12 @@ class Trace:
         self._coming: list[str] = []  # text that is in no note yet
         self._coming_ms = 0.0
         self._frontiers: dict[str, int] = {}
-        self._moved: Read | None = None  # the same for frontiers
+        self._moved: FrontierNote | None = None  # the same for frontiers
         self._moved_at = 0  # and how much had come then
 
     def come(self, retrieval: Retrieval) -> None:
         """A source has ended."""
-        self._add(Came(self._now_ms(), retrieval))
+        self._add(SourceNote(self._now_ms(), retrieval))
 
     def receive(self, burst: Frame | list[Frame]) -> None:
         """Frames came from the model."""
@@ -98,7 +98,7 @@ class Trace:
         frontiers = lane.frontiers()
         if frontiers != self._frontiers:
             self._frontiers = frontiers
-            self._moved = Read(self._now_ms(), frontiers, lane.held_chars)
+            self._moved = FrontierNote(self._now_ms(), frontiers, lane.held_chars)
             self._moved_at = self._received
             self._on_note()
 
@@ -117,7 +117,7 @@ class Trace:
                 break
             self._arrivals.popleft()
         if release.text or release.detections:
-            self._add(Left(now, release.start, release.end, now - since, outcome, kept, release.detections))
+            self._add(ReleaseNote(now, release.start, release.end, now - since, outcome, kept, release.detections))
 
     def take(self) -> list[Note]:
         """The notes not taken yet, in order."""
@@ -135,12 +135,12 @@ class Trace:
         if self._coming:
             text = "".join(self._coming)
             self._coming = []
-            self._notes.append(Held(self._coming_ms, self._received - len(text), text))
+            self._notes.append(HeldNote(self._coming_ms, self._received - len(text), text))
         if self._moved is not None:
             at_ms, frontiers, held_chars = self._moved
             held_chars += self._received - self._moved_at
             since = self._notes[-1].at_ms if self._notes else 0.0
-            self._notes.append(Read(max(at_ms, since), frontiers, held_chars))
+            self._notes.append(FrontierNote(max(at_ms, since), frontiers, held_chars))
             self._moved = None
 
     def _now_ms(self) -> float:

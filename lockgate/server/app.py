@@ -31,7 +31,7 @@ _JSON = (b"content-type", b"application/json")
 _LAST_WORDS_S = 1.0  # how long a client may take to accept an error
 
 
-class _Route(NamedTuple):
+class _ServedPath(NamedTuple):
     """A path and its handlers, none where it is not served. `label` and `span` name it in metrics and traces."""
 
     endpoint: ApiEndpoint
@@ -102,19 +102,19 @@ class App:
         if not route.is_light:
             observe_request(observed, code=reply.error_code, caller=request.caller, has_left=request.has_left)
 
-    def _find_template(self, path: str) -> _Route:
+    def _find_template(self, path: str) -> _ServedPath:
         """The route of a path that ends in a variable, or one that nothing answers."""
         route, under = self._build_route(path), split_policy(path)
         template = route.endpoint.path if route.endpoint.is_template else ""
         return self._routes.get(put_under(under[0], template) if under else template) or route
 
-    def _build_route(self, path: str, methods: Mapping[str, Handler] | None = None) -> _Route:
+    def _build_route(self, path: str, methods: Mapping[str, Handler] | None = None) -> _ServedPath:
         """The route of a path, or of all that it is a template of. One under a policy's name has no span."""
         endpoint = find_endpoint(path)
         methods = methods or {}
         is_light = endpoint.is_open and (bool(methods) or endpoint.scope is Scope.PROBE)
         label = endpoint.path if "{" in path else path
-        return _Route(
+        return _ServedPath(
             endpoint,
             methods={**methods, "HEAD": methods["GET"]} if "GET" in methods else methods,
             cors=find_cors(path),
@@ -127,7 +127,7 @@ class App:
             is_correlated=endpoint.is_correlated,
         )
 
-    async def _refuse(self, exchange: Exchange, route: _Route) -> None:
+    async def _refuse(self, exchange: Exchange, route: _ServedPath) -> None:
         """There is no such path, or it has no such method."""
         if route.methods:
             allowed = ",".join(route.methods).encode()
@@ -144,7 +144,7 @@ class App:
         name, own = (split_policy(path) if self._has_policies else None) or ("", "")
         return name if own in self._routes and name != "v1" else None
 
-    async def _attend(self, handler: Handler, exchange: Exchange, route: _Route) -> None:
+    async def _attend(self, handler: Handler, exchange: Exchange, route: _ServedPath) -> None:
         request, reply = exchange
         task = asyncio.current_task()
         assert task is not None
@@ -169,7 +169,7 @@ class App:
         while task.cancelling():
             task.uncancel()
 
-    async def _admit(self, handler: Handler, exchange: Exchange, route: _Route) -> None:
+    async def _admit(self, handler: Handler, exchange: Exchange, route: _ServedPath) -> None:
         """Call the handler with the overall limit of time; what asyncio.timeout does, for a third of its price."""
         request = exchange.request
         share = self._callers.admit(request, takes_bearer=route.endpoint.scope is Scope.BEARER)

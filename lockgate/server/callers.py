@@ -39,7 +39,7 @@ class RateWindow:
         return min(granted[0] + self._span_s - now, self._span_s)
 
 
-class Share:
+class CallerShare:
     """What one caller has open, and how much it may have; a request enters it while it is open."""
 
     __slots__ = ("_max_open", "_rate", "name", "open")
@@ -74,13 +74,13 @@ class Callers:
     def __init__(self, settings: Iterable[CallerSettings] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._digests: list[tuple[bytes, str]] = []
-        self._shares: dict[str, Share] = {}
-        self._everybody = Share(ANONYMOUS)  # where no caller is configured
+        self._shares: dict[str, CallerShare] = {}
+        self._everybody = CallerShare(ANONYMOUS)  # where no caller is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
-            self._shares[one.name] = Share(one.name, one.max_streams, one.requests_per_minute)
+            self._shares[one.name] = CallerShare(one.name, one.max_streams, one.requests_per_minute)
 
-    def admit(self, request: HttpRequest, *, takes_bearer: bool) -> Share:
+    def admit(self, request: HttpRequest, *, takes_bearer: bool) -> CallerShare:
         """The share of the request's caller, noted on the request; raises Unauthorized or TooManyRequests."""
         if not self._shares:
             request.caller = request.connection.certificate_name or ANONYMOUS
@@ -104,9 +104,9 @@ class Callers:
             return certificate_name
         raise Unauthorized("this key is not known" if key else "a key is required: send it as X-Lockgate-Key")
 
-    def admit_name(self, name: str) -> Share:
+    def admit_name(self, name: str) -> CallerShare:
         """The place of one more request of a caller that is known; raises TooManyRequests."""
-        share = self._shares.get(name) or Share(name)
+        share = self._shares.get(name) or CallerShare(name)
         share.check(self._clock())
         return share
 

@@ -17,7 +17,7 @@ from lockgate.errors import (
     TurnFailed,
     UpstreamError,
 )
-from lockgate.telemetry import Event, log_event, logger, name_causes
+from lockgate.telemetry import LogEvent, log_event, logger, name_causes
 
 GENERIC = "unexpected error occurred while processing request"
 _PASSED_ON = frozenset({400, 404, 422, 503})
@@ -50,13 +50,13 @@ def reply_to(error: Exception) -> ErrorReply:
             note_failure(error)
             return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
         case LockgateError():
-            log_event(Event.FAILED, logging.ERROR, reason=error.message)
+            log_event(LogEvent.FAILED, logging.ERROR, reason=error.message)
             return ErrorReply(500, GENERIC)
         case _:
-            logger.error(Event.FAILED.value, exc_info=error)
+            logger.error(LogEvent.FAILED.value, exc_info=error)
             return ErrorReply(500, GENERIC)
 
 
 def note_failure(error: UpstreamError) -> None:
     """Log which service failed. Its words are not logged: they may be the service's, and quote the text or a header."""
-    log_event(Event.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
+    log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))

@@ -17,7 +17,7 @@ from lockgate.gateway import Gateway
 from lockgate.interfaces import Probe
 from lockgate.server.exchange import Exchange
 from lockgate.task_groups import run_group
-from lockgate.telemetry import Event, describe_exception, log_event, render_metrics
+from lockgate.telemetry import LogEvent, describe_exception, log_event, render_metrics
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _PROBE_S = 5.0
@@ -64,7 +64,7 @@ class Readiness:
                     told.add(name)
                     why = {"reason": health.reason} if health.reason else {}
                     fields = {"part": name, "status": health.status, "code": health.code, **why}
-                    log_event(Event.UNHEALTHY, logging.WARNING, **fields)
+                    log_event(LogEvent.UNHEALTHY, logging.WARNING, **fields)
             if self._missing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -13,15 +13,15 @@ import grpc
 
 from lockgate._version import __version__
 from lockgate.api.grpc.chunkers import CUT, SERVICE, STREAM, ChunkerMethods
-from lockgate.api.grpc.port import Calls, GrpcPort, Line, Method
+from lockgate.api.grpc.port import Calls, GrpcBinding, GrpcMethod, GrpcPort
 from lockgate.api.guarded_answer import build_passthrough
 from lockgate.api.shapes import Shape, decode
 from lockgate.backends.detector_format import (
     HEALTH_PATH,
     PATHS,
-    ChatRequest,
+    ChatDetectionRequest,
     ContentsRequest,
-    ContextRequest,
+    ContextDetectionRequest,
     GenerationRequest,
     encode_found_contents,
     encode_found_results,
@@ -39,10 +39,10 @@ from lockgate.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
     ChunkerTokenizationTaskRequest,
 )
+from lockgate.server.acceptors import BACKLOG, describe_fault, is_loopback, join_address
 from lockgate.server.app import App, Handler
 from lockgate.server.exchange import Exchange
-from lockgate.server.listening import BACKLOG, describe_fault, is_loopback, join_address
-from lockgate.server.serving import (
+from lockgate.server.ports import (
     Ports,
     PortServer,
     loop_factory,
@@ -50,7 +50,7 @@ from lockgate.server.serving import (
     stop_on_signals,
     stop_timeout_s,
 )
-from lockgate.telemetry import Event, count_detections, log_event, open_telemetry
+from lockgate.telemetry import LogEvent, count_detections, log_event, open_telemetry
 
 T = TypeVar("T")
 _ROOM_BYTES = 1024  # for what a message holds besides its text
@@ -58,8 +58,8 @@ _ABOUT_PORTS = frozenset({errno.EADDRINUSE, errno.EACCES})
 _CONTENTS = Shape(ContentsRequest)
 _SUBJECTS: Mapping[str, Shape[Any]] = {
     TEXT_GENERATION: Shape(GenerationRequest),
-    TEXT_CHAT: Shape(ChatRequest),
-    TEXT_CONTEXT_DOC: Shape(ContextRequest),
+    TEXT_CHAT: Shape(ChatDetectionRequest),
+    TEXT_CONTEXT_DOC: Shape(ContextDetectionRequest),
 }
 _NAMES = (b"detector-id", b"x-model-name")
 
@@ -83,7 +83,7 @@ def serve_parts(settings: Settings, place: PartsPlace) -> None:
 
 async def _serve(settings: Settings, place: PartsPlace) -> None:
     for warning in (*settings.warnings, *_list_warnings(settings, place)):
-        log_event(Event.WARNING, logging.WARNING, reason=warning)
+        log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
     async with open_parts(settings) as parts:
         spare_the_collector()
         chunking = _build_chunking(parts)
@@ -91,7 +91,7 @@ async def _serve(settings: Settings, place: PartsPlace) -> None:
         chunkers_port = _bind("--chunkers-port", partial(chunking.bind, join_address(place.host, place.chunkers_port)))
         with _bind("--detectors-port", partial(_listen, place.host, place.detectors_port)) as listening:
             names = {"detectors": list(parts.guards), "chunkers": list(parts.chunkers)}
-            log_event(Event.STARTED, logging.INFO, version=__version__, settings=settings.source, **names)
+            log_event(LogEvent.STARTED, logging.INFO, version=__version__, settings=settings.source, **names)
             detecting = PortServer(build_parts_app(parts), listening)
             detectors_port = listening.getsockname()[1]
             addresses = {
@@ -102,9 +102,9 @@ async def _serve(settings: Settings, place: PartsPlace) -> None:
             with stop_on_signals(ports.stop, ports.cut):
                 await ports.start()
                 for name, address in addresses.items():
-                    log_event(Event.LISTENING, port=name, address=address)
+                    log_event(LogEvent.LISTENING, port=name, address=address)
                 await ports.serve()
-    log_event(Event.STOPPED)
+    log_event(LogEvent.STOPPED)
 
 
 def _build_chunking(parts: Parts) -> GrpcPort:
@@ -112,12 +112,12 @@ def _build_chunking(parts: Parts) -> GrpcPort:
     calls = Calls(limits)
     methods = ChunkerMethods(parts.chunkers, calls, max_held_chars=limits.max_held_chars)
     service = {
-        CUT: Method(ChunkerTokenizationTaskRequest, methods.cut),
-        STREAM: Method(
+        CUT: GrpcMethod(ChunkerTokenizationTaskRequest, methods.cut),
+        STREAM: GrpcMethod(
             BidiStreamingChunkerTokenizationTaskRequest, methods.stream, grpc.stream_stream_rpc_method_handler
         ),
     }
-    return GrpcPort({SERVICE: service}, calls, Line(limits.body_bytes + _ROOM_BYTES))
+    return GrpcPort({SERVICE: service}, calls, GrpcBinding(limits.body_bytes + _ROOM_BYTES))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -186,7 +186,7 @@ class DetectorRoutes:
         async def review(exchange: Exchange) -> None:
             guard = self._find(exchange, kind)
             request = await decode(await exchange.request.read_json(self._body_bytes), _SUBJECTS[kind].decode)
-            if isinstance(request, ChatRequest) and not request.messages:
+            if isinstance(request, ChatDetectionRequest) and not request.messages:
                 raise InvalidRequest("`messages` is required")
             accepted, threshold = await self._accept(guard, request.detector_params, exchange)
             found = await accepted.review(to_subject(request))

@@ -26,9 +26,9 @@ from lockgate.errors import ConfigError, NotAllowed
 from lockgate.gateway import Gateway
 from lockgate.interfaces import DescribedModel, NamedModel
 from lockgate.rag.trace import Note, Trace
+from lockgate.server.acceptors import is_loopback
 from lockgate.server.app import Handler
 from lockgate.server.exchange import Exchange
-from lockgate.server.listening import is_loopback
 from lockgate.task_groups import run_group
 
 _TYPES = {
@@ -141,7 +141,7 @@ def _tell_policy(policy: PolicySettings) -> dict[str, Any]:
     return told | {"speculative": policy.is_speculative}
 
 
-class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SampleQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A question, under which policy and of which sources it is asked (none: all), and what one will see."""
 
     title: str
@@ -155,7 +155,7 @@ class Samples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of them, and what stands above them."""
 
     title: str = ""
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[SampleQuestion, ...] = ()
 
 
 def load_samples(path: Path | None) -> Samples:

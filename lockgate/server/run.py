@@ -18,10 +18,10 @@ from lockgate.config.report import describe_policy, list_users, without_effect
 from lockgate.config.settings import Listener, Secret, Settings
 from lockgate.errors import CannotListen
 from lockgate.gateway import Gateway, open_gateway
+from lockgate.server.acceptors import BACKLOG, describe_fault, is_loopback, join_address, load_tls
 from lockgate.server.cors import ANY
 from lockgate.server.health import Readiness
-from lockgate.server.listening import BACKLOG, describe_fault, is_loopback, join_address, load_tls
-from lockgate.server.serving import (
+from lockgate.server.ports import (
     Ports,
     build_api,
     build_health,
@@ -31,7 +31,7 @@ from lockgate.server.serving import (
     stop_on_signals,
 )
 from lockgate.server.workers import Workers, shared_metrics
-from lockgate.telemetry import Event, log_event, open_telemetry
+from lockgate.telemetry import LogEvent, log_event, open_telemetry
 
 
 class Bound(NamedTuple):
@@ -63,7 +63,7 @@ def serve(settings: Settings, then: Then | None = None) -> None:
 
 async def _serve(settings: Settings, then: Then | None) -> None:
     for warning in (*settings.warnings, *without_effect(settings)):
-        log_event(Event.WARNING, logging.WARNING, reason=warning)
+        log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
     load_tls(settings.server.tls)
     async with open_gateway(settings) as gateway:
         if settings.start_up_health_check:
@@ -74,13 +74,13 @@ async def _serve(settings: Settings, then: Then | None) -> None:
             for one in bound:
                 stack.callback(one.socket.close)
             for warning in list_exposed_ports(settings, [one.listener for one in bound]):
-                log_event(Event.WARNING, logging.WARNING, reason=warning)
+                log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
             _log_start(gateway)
             health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
             readiness = Readiness(gateway.opened.needed)
             async with readiness.watch():
                 await _run(bound, _build_front(gateway, readiness, bound), health, then)
-    log_event(Event.STOPPED)
+    log_event(LogEvent.STOPPED)
 
 
 def _log_start(gateway: Gateway) -> None:
@@ -88,21 +88,21 @@ def _log_start(gateway: Gateway) -> None:
     told: dict[str, Any] = {"settings": settings.source, "detectors": list(gateway.guards)}
     if gateway.agents:
         told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
-    log_event(Event.STARTED, logging.INFO, version=__version__, **told)
+    log_event(LogEvent.STARTED, logging.INFO, version=__version__, **told)
     if settings.trace_token is not None:  # on purpose: readers of this log may see what is held
-        log_event(Event.TRACE_OPEN, path=TRACED_CHAT_PATH, token=settings.trace_token.reveal())
+        log_event(LogEvent.TRACE_OPEN, path=TRACED_CHAT_PATH, token=settings.trace_token.reveal())
     for name, policy in settings.policies.items():
         users = ", ".join(list_users(settings, name)) or "none"
-        log_event(Event.POLICY, logging.INFO, policy=name, default_of=users, **describe_policy(policy))
+        log_event(LogEvent.POLICY, logging.INFO, policy=name, default_of=users, **describe_policy(policy))
 
 
 async def _check_health(gateway: Gateway) -> None:
     """Ask every service once for its health, and log what is wrong; the server starts all the same."""
     sick = {name: health for name, health in (await gateway.probe()).items() if health.status != "HEALTHY"}
     for name, health in sick.items():
-        log_event(Event.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code)
+        log_event(LogEvent.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code)
     if sick:
-        log_event(Event.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
+        log_event(LogEvent.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
 
 
 def _build_front(gateway: Gateway, readiness: Readiness, bound: Sequence[Bound]) -> Ports | Workers:
@@ -124,7 +124,7 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
         await front.start()
         await health.start()
         for one in bound:
-            log_event(Event.LISTENING, port=one.listener.name, address=one.address)
+            log_event(LogEvent.LISTENING, port=one.listener.name, address=one.address)
         async with asyncio.TaskGroup() as group:
             companion = group.create_task(then(bound)) if then else None
             healthy = group.create_task(health.serve())
@@ -153,7 +153,7 @@ def bind_all(settings: Settings) -> list[Bound]:
             except OSError as error:
                 if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
-                log_event(Event.PORT_LEFT_CLOSED, logging.WARNING, listener=listener.name, port=listener.port)
+                log_event(LogEvent.PORT_LEFT_CLOSED, logging.WARNING, listener=listener.name, port=listener.port)
     except CannotListen:
         for one in bound:
             one.socket.close()

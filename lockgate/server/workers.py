@@ -23,8 +23,8 @@ from lockgate.config.settings import Settings
 from lockgate.errors import LockgateError
 from lockgate.gateway import open_gateway
 from lockgate.server.health import Readiness
-from lockgate.server.serving import Ports, build_api, is_set_within, loop_factory, spare_the_collector, stop_timeout_s
-from lockgate.telemetry import Event, log_event, open_telemetry, set_up_logging
+from lockgate.server.ports import Ports, build_api, is_set_within, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.telemetry import LogEvent, log_event, open_telemetry, set_up_logging
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE
 
 READY, STOP, CUT = b"r", b"s", b"c"
@@ -114,7 +114,7 @@ def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
         try:
             runner.run(_work(settings, pair, sockets))
         except LockgateError as error:
-            log_event(Event.FAILED, logging.ERROR, reason=str(error))
+            log_event(LogEvent.FAILED, logging.ERROR, reason=str(error))
             sys.exit(1)
     sys.exit(0)
 
@@ -152,7 +152,7 @@ async def _obey(pair: socket.socket, ports: Ports) -> None:
         ports.stop()
     ports.stop()
     if not is_stopping:
-        log_event(Event.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
+        log_event(LogEvent.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
         remove_shared_metrics()
 
 
@@ -240,14 +240,14 @@ class Workers:
         pause_s = 0.0
         while True:
             if await worker.is_ready():
-                log_event(Event.WORKER_STARTED, worker=worker.number, pid=worker.pid)
+                log_event(LogEvent.WORKER_STARTED, worker=worker.number, pid=worker.pid)
             status = await worker.end()
             forget_gauges(worker.pid)
             if self._stopping.is_set():
                 return
             pause_s = 0.0 if worker.age_s > _STEADY_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             fields = {"worker": worker.number, "pid": worker.pid, "status": _describe(status), "next_in_s": pause_s}
-            log_event(Event.WORKER_DIED, logging.WARNING, **fields)
+            log_event(LogEvent.WORKER_DIED, logging.WARNING, **fields)
             if await is_set_within(self._stopping, pause_s):
                 return
             worker = self._spawn(worker.number)

@@ -16,7 +16,7 @@ from lockgate.backends.postgres import PostgresPool, open_postgres
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.sessions import rows
 from lockgate.sessions.turns import SessionKey, StoreLimits
-from lockgate.store_tasks import Queues, pruning, see_through
+from lockgate.store_tasks import Queues, finish_despite_cancel, pruning
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _CLOSE_TIMEOUT_S = 2.0
@@ -49,7 +49,7 @@ class PostgresSessions(rows.RowSessions):
                 yield
             finally:
                 self._held.pop(key, None)
-                await see_through(self._writer.unlock(number))
+                await finish_despite_cancel(self._writer.unlock(number))
 
     async def close(self) -> None:
         """Let go of everything that is held."""
@@ -70,7 +70,7 @@ class PostgresSessions(rows.RowSessions):
         if key not in self._held:
             raise RuntimeError("a turn was added to a session that is not held")
         await self._set_up()
-        await see_through(self._writer.write(self._held[key], *statements))
+        await finish_despite_cancel(self._writer.write(self._held[key], *statements))
 
     async def _set_up(self) -> None:
         """The tables, once; who finds them there needs no right to make any."""
@@ -114,7 +114,7 @@ class _Writer:
     async def lock(self, number: int) -> Any:
         """Wait for an advisory lock, asking ever less often; the connection that has it."""
         pause_s = _FIRST_PAUSE_S
-        while (connection := await see_through(self._try(number))) is None:
+        while (connection := await finish_despite_cancel(self._try(number))) is None:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         return connection

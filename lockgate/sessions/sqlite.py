@@ -24,7 +24,7 @@ from lockgate.errors import ConfigError, Unavailable
 from lockgate.interfaces import PartContext, with_context
 from lockgate.sessions import rows
 from lockgate.sessions.turns import SessionKey, StoreLimits
-from lockgate.store_tasks import Queues, pruning, see_through
+from lockgate.store_tasks import Queues, finish_despite_cancel, pruning
 
 # --- The file -------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 
-class _Connection(NamedTuple):
+class _StoreConnection(NamedTuple):
     """A connection and the thread that alone uses it."""
 
     thread: ThreadPoolExecutor
@@ -64,7 +64,7 @@ class _Connection(NamedTuple):
 class SessionFile:
     """A file that is written in one thread and read in another; a cancelled caller waits for a job that has begun."""
 
-    def __init__(self, writer: _Connection, reader: _Connection, busy_timeout_s: float) -> None:
+    def __init__(self, writer: _StoreConnection, reader: _StoreConnection, busy_timeout_s: float) -> None:
         self._writer = writer
         self._reader = reader
         self._busy_timeout_s = busy_timeout_s
@@ -104,7 +104,7 @@ async def _finish(submitted: "Future[T]") -> T:
     except asyncio.CancelledError:
         if not submitted.cancel():  # it has begun
             with contextlib.suppress(Exception):
-                await see_through(result)
+                await finish_despite_cancel(result)
         raise
 
 
@@ -125,14 +125,14 @@ async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[
 
 
 @contextlib.asynccontextmanager
-async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_Connection]:
+async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_StoreConnection]:
     """A connection, closed in any case: also when the caller is cancelled while it is opened."""
     with ThreadPoolExecutor(1, thread_name_prefix="sessions") as thread:
         opening = thread.submit(open_database)
         try:
-            yield _Connection(thread, await _finish(opening))
+            yield _StoreConnection(thread, await _finish(opening))
         finally:
-            await see_through(asyncio.wrap_future(thread.submit(_close, opening)))
+            await finish_despite_cancel(asyncio.wrap_future(thread.submit(_close, opening)))
 
 
 def _close(opening: "Future[sqlite3.Connection]") -> None:

@@ -53,7 +53,7 @@ class AbortedTurn(NamedTuple):
     request_id: str = ""
 
 
-class Past(NamedTuple):
+class SessionHistory(NamedTuple):
     """What a store knows of a session: its latest turns, oldest first, and the one that had this request id before."""
 
     turns: tuple[Turn, ...] = ()
@@ -95,7 +95,7 @@ class StoreLimits(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Said:
+class RememberedAnswer:
     """What has been said of an answer, as far as it is to be remembered: its beginning."""
 
     _left: int  # characters that may still be remembered

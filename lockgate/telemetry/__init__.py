@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces, metrics and the log; nothing else knows where they go."""
 
+from lockgate.telemetry.exporters import open_telemetry
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
-from lockgate.telemetry.names import Event
+from lockgate.telemetry.names import LogEvent
 from lockgate.telemetry.observers import render_metrics
-from lockgate.telemetry.opening import open_telemetry
 from lockgate.telemetry.requests import (
-    Call,
     IncomingRequest,
+    ServiceCall,
     agent_step,
     answer_started,
     calling_aside,
@@ -28,9 +28,9 @@ from lockgate.telemetry.requests import (
 )
 
 __all__ = [
-    "Call",
-    "Event",
     "IncomingRequest",
+    "LogEvent",
+    "ServiceCall",
     "agent_step",
     "answer_started",
     "calling_aside",

@@ -13,7 +13,7 @@ import traceback
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from lockgate.telemetry.names import SERVICE, Event
+from lockgate.telemetry.names import SERVICE, LogEvent
 
 if TYPE_CHECKING:
     from lockgate.telemetry.requests import IncomingRequest
@@ -28,7 +28,7 @@ logger = logging.getLogger(SERVICE)
 CURRENT: ContextVar["IncomingRequest | None"] = ContextVar("lockgate_request", default=None)
 
 
-def log_event(event: Event, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(event: LogEvent, level: int = logging.INFO, **fields: Any) -> None:
     """One event with its fields."""
     if logger.isEnabledFor(level):
         logger.log(level, event.value, extra=fields)

@@ -30,7 +30,7 @@ class FewNames:
         return name
 
 
-class Event(StrEnum):
+class LogEvent(StrEnum):
     """Everything that we log by name."""
 
     STARTED = "started"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lockgate.gate.values import Detection
 
 if TYPE_CHECKING:
-    from lockgate.telemetry.requests import AgentStep, Call, EndedTurn, IncomingRequest
+    from lockgate.telemetry.requests import AgentStep, EndedTurn, IncomingRequest, ServiceCall
 
 
 class Observer:
@@ -26,13 +26,13 @@ class Observer:
     def request_ended(self, request: "IncomingRequest") -> None:
         """Its answer is complete, or will never be."""
 
-    def call_started(self, call: "Call") -> None:
+    def call_started(self, call: "ServiceCall") -> None:
         """A service behind us is called."""
 
-    def call_ended(self, call: "Call") -> None:
+    def call_ended(self, call: "ServiceCall") -> None:
         """The call is over."""
 
-    def generation_settled(self, call: "Call") -> None:
+    def generation_settled(self, call: "ServiceCall") -> None:
         """All is known of a call of a model that has ended."""
 
     def text_held(self, detector: str, seconds: float) -> None:

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
 from lockgate.telemetry.observers import Observer
-from lockgate.telemetry.requests import AgentStep, Call, EndedTurn, IncomingRequest
+from lockgate.telemetry.requests import AgentStep, EndedTurn, IncomingRequest, ServiceCall
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
@@ -49,10 +49,10 @@ class MetricObserver(Observer):
             self._count(Counter.STREAMS, labels)
             self._measure(Duration.STREAM, request.stream_s, labels)
 
-    def call_started(self, call: Call) -> None:
+    def call_started(self, call: ServiceCall) -> None:
         self._count(Counter.INCOMING, {"service_kind": call.kind, "service_name": call.name})
 
-    def call_ended(self, call: Call) -> None:
+    def call_ended(self, call: ServiceCall) -> None:
         labels = _call_labels(call)
         if call.has_failed:
             self._count(Counter.CALLS_FAILED, labels)
@@ -65,7 +65,7 @@ class MetricObserver(Observer):
         if call.kind not in GENERATING_KINDS:  # those wait for what may become known
             self._count_stream(call)
 
-    def generation_settled(self, call: Call) -> None:
+    def generation_settled(self, call: ServiceCall) -> None:
         self._count_stream(call)
         if not call.operation or call.error or call.status >= 300:
             return
@@ -98,7 +98,7 @@ class MetricObserver(Observer):
     def label_unreadable(self) -> None:
         self._count(Counter.UNREADABLE_LABELS, {})
 
-    def _count_stream(self, call: Call) -> None:
+    def _count_stream(self, call: ServiceCall) -> None:
         if call.stream_ended_at:
             labels = _call_labels(call)
             self._count(Counter.CALL_STREAMS, labels)
@@ -119,5 +119,5 @@ def _request_labels(request: IncomingRequest) -> Labels:
     }
 
 
-def _call_labels(call: Call) -> Labels:
+def _call_labels(call: ServiceCall) -> Labels:
     return {"service_kind": call.kind, "service_name": call.name, "response_status_code": call.status}

@@ -31,7 +31,7 @@ from lockgate.telemetry.names import (
     GenAi,
 )
 from lockgate.telemetry.observers import Observer
-from lockgate.telemetry.requests import CURRENT_STEP, AgentStep, Call, EndedTurn, IncomingRequest, Trace
+from lockgate.telemetry.requests import CURRENT_STEP, AgentStep, EndedTurn, IncomingRequest, ServiceCall, TraceContext
 
 _MAX_MODEL_CHARS = 200
 
@@ -76,7 +76,7 @@ class SpanObserver(Observer):
             inner.end()
         outer.end()
 
-    def call_started(self, call: Call) -> None:
+    def call_started(self, call: ServiceCall) -> None:
         name = GRPC_CALL_SPAN if call.kind in GRPC_KINDS else HTTP_CALL_SPAN
         fields = {"peer.service": call.name, "lockgate.service.kind": call.kind}
         call.span_start_ns = time_ns()
@@ -85,7 +85,7 @@ class SpanObserver(Observer):
         )
         call.trace = _trace_of(call.span) or call.trace
 
-    def call_ended(self, call: Call) -> None:
+    def call_ended(self, call: ServiceCall) -> None:
         span: Span = call.span
         if call.status and not call.has_failed:
             span.set_attribute("response_status_code", call.status)
@@ -96,7 +96,7 @@ class SpanObserver(Observer):
         if call.kind not in GENERATING_KINDS:  # those wait for what may become known
             span.end()
 
-    def generation_settled(self, call: Call) -> None:
+    def generation_settled(self, call: ServiceCall) -> None:
         call.span.set_attributes(_generation_fields(call))
         seconds = max(call.ended_at, call.stream_ended_at) - call.started_at
         call.span.end(call.span_start_ns + int(seconds * 1e9))
@@ -127,7 +127,7 @@ class SpanEvents(logging.Handler):
             request.spans[1].add_event(event_of(record), {"level": record.levelname.lower(), **fields})
 
 
-def _generation_fields(call: Call) -> dict[str, Any]:
+def _generation_fields(call: ServiceCall) -> dict[str, Any]:
     fields = {
         GenAi.PROVIDER: call.provider,
         GenAi.OPERATION: call.operation or None,
@@ -158,7 +158,7 @@ def _find_context(request: IncomingRequest | None) -> Context:
     return set_span_in_context(request.spans[1], Context()) if request is not None and request.spans else Context()
 
 
-def _context_of(trace: Trace) -> Context:
+def _context_of(trace: TraceContext) -> Context:
     place = SpanContext(
         int(trace.trace_id, 16),
         int(trace.span_id, 16),
@@ -169,12 +169,12 @@ def _context_of(trace: Trace) -> Context:
     return set_span_in_context(NonRecordingSpan(place), Context())
 
 
-def _trace_of(span: Span) -> Trace | None:
+def _trace_of(span: Span) -> TraceContext | None:
     place = span.get_span_context()
     if not place.is_valid:  # the SDK may be switched off by its own variable
         return None
     ids = f"{place.trace_id:032x}", f"{place.span_id:016x}"
-    return Trace(*ids, f"{place.trace_flags:02x}", place.trace_state.to_header())
+    return TraceContext(*ids, f"{place.trace_flags:02x}", place.trace_state.to_header())
 
 
 def _plain(value: object) -> str | int | float | bool:

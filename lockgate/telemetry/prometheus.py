@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from lockgate.gate.values import Detection
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE, FewNames
 from lockgate.telemetry.observers import Observer
-from lockgate.telemetry.requests import AgentStep, Call, EndedTurn, IncomingRequest
+from lockgate.telemetry.requests import AgentStep, EndedTurn, IncomingRequest, ServiceCall
 
 _LEFT = "left"
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -104,7 +104,7 @@ class PrometheusObserver(Observer):
             self._stream_events[route].inc(request.events)
             self._stream_errors[route].inc(request.errors)
 
-    def call_ended(self, call: Call) -> None:
+    def call_ended(self, call: ServiceCall) -> None:
         if (call.answered_at or not call.error) and not call.has_failed:
             self._backend_seconds[call.kind, call.name].observe(call.seconds)
         if call.status >= 400 and not call.is_abandoned:

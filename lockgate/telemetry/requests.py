@@ -20,7 +20,7 @@ from lockgate.errors import LockgateError, TimedOut
 from lockgate.gate.receipts import Outcome, Receipt
 from lockgate.gate.values import Detection
 from lockgate.telemetry.log import CURRENT, log_event, logger
-from lockgate.telemetry.names import GENERATING_KINDS, OTHER, Event
+from lockgate.telemetry.names import GENERATING_KINDS, OTHER, LogEvent
 from lockgate.telemetry.observers import ACTIVE, Observer
 
 Headers = list[tuple[str, str]]
@@ -32,7 +32,7 @@ _SAMPLED = "01"
 _NONE = "none"  # the label of a turn that had none
 
 
-class Trace(NamedTuple):
+class TraceContext(NamedTuple):
     """A place in a W3C trace: ids in lower-case hex, flags as two digits, and the vendors' state."""
 
     trace_id: str
@@ -41,18 +41,18 @@ class Trace(NamedTuple):
     state: str = ""
 
 
-def new_trace() -> Trace:
+def new_trace() -> TraceContext:
     """The first place of a new trace."""
-    return Trace(os.urandom(16).hex(), os.urandom(8).hex())
+    return TraceContext(os.urandom(16).hex(), os.urandom(8).hex())
 
 
-def read_trace(parent: str, state: str = "") -> Trace | None:
+def read_trace(parent: str, state: str = "") -> TraceContext | None:
     """The place that a caller names, if it names one; of a broken state only the place is kept."""
     found = _PARENT.fullmatch(parent)
     if found is None or (found[1] == "00" and len(parent) > 55):
         return None
     flags = _SAMPLED if int(found[4], 16) & 1 else "00"
-    return Trace(found[2], found[3], flags, state if _PRINTABLE.fullmatch(state) else "")
+    return TraceContext(found[2], found[3], flags, state if _PRINTABLE.fullmatch(state) else "")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -61,7 +61,7 @@ class ModelCaller:
 
     ended_at: float = 0.0
     next_generation: tuple[str, str] = ("", "")  # model and operation of the call that is about to be made
-    generation: "Call | None" = None
+    generation: "ServiceCall | None" = None
 
     def settle_generation(self) -> None:
         """Nothing more will become known of the last call of a model."""
@@ -82,8 +82,8 @@ class IncomingRequest(ModelCaller):
     path: str
     route: str
     span_name: str
-    parent: Trace | None
-    trace: Trace
+    parent: TraceContext | None
+    trace: TraceContext
     observers: tuple[Observer, ...]
     spans: tuple[Any, ...] = ()  # the outer and the inner one, where spans are recorded
     started_at: float = field(default_factory=perf_counter)
@@ -133,7 +133,7 @@ def start_request(
     if ACTIVE.joins_traces and (place := header(b"traceparent")):
         parent = read_trace(str(place, "latin-1"), str(header(b"tracestate") or b"", "latin-1"))
     ids = os.urandom(24).hex()
-    trace = Trace(ids[:32], ids[32:]) if parent is None else parent._replace(span_id=ids[32:])
+    trace = TraceContext(ids[:32], ids[32:]) if parent is None else parent._replace(span_id=ids[32:])
     request = IncomingRequest(
         method=method,
         path=path[:_MAX_PATH_CHARS],
@@ -178,7 +178,7 @@ def observe_request(request: IncomingRequest, *, code: int = 0, caller: str = ""
     request.ended_at = perf_counter()
     request.code, request.caller, request.has_left = code, caller, has_left
     if logger.isEnabledFor(logging.INFO):
-        log_event(Event.CLIENT_LEFT if has_left else Event.REQUEST, logging.INFO, **_list_log_fields(request))
+        log_event(LogEvent.CLIENT_LEFT if has_left else LogEvent.REQUEST, logging.INFO, **_list_log_fields(request))
     request.settle_generation()
     for observer in request.observers:
         observer.request_ended(request)
@@ -229,18 +229,18 @@ def observe_policy(receipt: Receipt) -> None:
     if found or missed or receipt.outcome is not Outcome.RELEASED:
         level = logging.WARNING if missed else logging.INFO
         fields = {"policy": receipt.policy, "mode": mode, "outcome": outcome}
-        log_event(Event.POLICY_APPLIED, level, **fields, findings=found, not_covered=missed)
+        log_event(LogEvent.POLICY_APPLIED, level, **fields, findings=found, not_covered=missed)
 
 
 # Calls of services.
 
 
 _until: ContextVar[float | None] = ContextVar("lockgate_until", default=None)
-_current: ContextVar["Call | None"] = ContextVar("lockgate_call", default=None)
+_current: ContextVar["ServiceCall | None"] = ContextVar("lockgate_call", default=None)
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ServiceCall:
     """A context that measures a call of a service behind us. The caller notes the HTTP status once it is known.
 
     `kind` is detector, chunker, generation, openai, source or model; `name` is the part's id. Sources and models that
@@ -250,7 +250,7 @@ class Call:
     kind: str
     name: str
     request: IncomingRequest | None = field(default_factory=CURRENT.get)
-    trace: Trace = field(init=False)
+    trace: TraceContext = field(init=False)
     observers: tuple[Observer, ...] = ()
     span: Any = None  # where spans are recorded
     span_start_ns: int = 0
@@ -266,7 +266,7 @@ class Call:
     output_tokens: int | None = None
     _status: int = 0
     _model_caller: ModelCaller | None = field(default_factory=_model_caller.get)
-    _outer: "Call | None" = None
+    _outer: "ServiceCall | None" = None
 
     @property
     def status(self) -> int:
@@ -347,7 +347,7 @@ class Call:
             self._status = TimedOut.status if is_cancelled else ours
 
 
-client_call = Call
+client_call = ServiceCall
 limit_calls = _until.set  # calls of this task that are cancelled after that time were too slow, not abandoned
 
 
@@ -375,7 +375,7 @@ def trace_headers() -> Headers:
     """
     call = _current.get() or CURRENT.get()
     trace = call.trace if call is not None else new_trace()
-    if isinstance(call, Call):
+    if isinstance(call, ServiceCall):
         _current.set(call._outer)
         call._outer = None
     return [("traceparent", f"00-{trace.trace_id}-{trace.span_id}-{trace.flags}"), ("tracestate", trace.state)]

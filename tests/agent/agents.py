@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockgate.agent.answer import AnyAgent, Ask, Facts, Gate, Pace
+from lockgate.agent.answer import AgentQuestion, AnyAgent, Gate, Pace, TurnResult
 from lockgate.agent.graph import build_graphs
 from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import ROUTES, Routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.guard.policy import Chunking, Policy
-from lockgate.rag.sources import Library, NamedSource
+from lockgate.rag.sources import NamedSource, RetrievalScope
 from lockgate.sessions.turns import SessionKey
 from lockgate.testing import FixedChunker, MemorySessionStore, ScriptedDataSource, ScriptedModel
 
@@ -92,7 +92,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
         graphs=build_graphs(routes),
         main=build_main(),
         conversational=ScriptedModel(["You ", "are ", "welcome."]),
-        library=Library([NamedSource("docs", source)]),
+        library=RetrievalScope([NamedSource("docs", source)]),
         memory=Memory(MemorySessionStore()),
         guarding=Policy,
         gate=Gate(chunking),
@@ -104,7 +104,7 @@ def build_agent(routes: Routes = ROUTES, **changed: Any) -> Agent:
     return replace(agent, **changed)
 
 
-async def converse(agent: AnyAgent, ask: Ask) -> tuple[list[str], Facts]:
+async def converse(agent: AnyAgent, ask: AgentQuestion) -> tuple[list[str], TurnResult]:
     """All pieces of a turn, and its facts."""
     async with agent.open(ask) as turn:
         pieces = [piece async for piece in turn.pieces]

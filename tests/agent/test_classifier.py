@@ -22,12 +22,12 @@ from lockgate.agent.classifier import (
     read_model,
     write_model,
 )
-from lockgate.agent.label_training import (
+from lockgate.agent.label_trainer import (
     EXAMPLES,
     MIN_PRECISION,
-    Example,
-    Figures,
-    Vectors,
+    ExampleVectors,
+    LabelExample,
+    LabelFigures,
     list_candidates,
     measure,
     read_examples,
@@ -58,16 +58,16 @@ class FixedEmbedder:
         return [self._vector for _ in texts]
 
 
-def embed(weights: Path, examples: Sequence[Example]) -> Vectors:
-    async def run() -> Vectors:
+def embed(weights: Path, examples: Sequence[LabelExample]) -> ExampleVectors:
+    async def run() -> ExampleVectors:
         async with open_minilm(weights) as embedder:
-            return Vectors(examples, np.array(await embedder.embed([example.query for example in examples])))
+            return ExampleVectors(examples, np.array(await embedder.embed([example.query for example in examples])))
 
     return asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
-def shipped(weights_dir: Path) -> Vectors:
+def shipped(weights_dir: Path) -> ExampleVectors:
     return embed(weights_dir, read_examples(EXAMPLES))
 
 
@@ -98,14 +98,14 @@ def test_the_shipped_file_has_enough_examples_of_each_label() -> None:
     assert list_candidates(examples) == ["en", "es", "de"]
 
 
-def test_precision_on_the_held_out_part_is_high_in_each_language_claimed(shipped: Vectors) -> None:
+def test_precision_on_the_held_out_part_is_high_in_each_language_claimed(shipped: ExampleVectors) -> None:
     model = read_model(SHIPPED_MODEL)
     learnt, held = split(shipped.examples, model.seed)
     assert not set(learnt) & set(held)
     assert len(held) > len(shipped.examples) * 0.15
     figures = {
         one.language: one
-        for one in measure(model, Vectors([shipped.examples[at] for at in held], shipped.rows[held]))[0]
+        for one in measure(model, ExampleVectors([shipped.examples[at] for at in held], shipped.rows[held]))[0]
     }
     assert "en" in model.languages
     for language in model.languages:
@@ -115,10 +115,10 @@ def test_precision_on_the_held_out_part_is_high_in_each_language_claimed(shipped
     assert figures["en"].coverage > 0.6
 
 
-def test_other_languages_fall_through(shipped: Vectors) -> None:
+def test_other_languages_fall_through(shipped: ExampleVectors) -> None:
     model = read_model(SHIPPED_MODEL)
     held = [at for at in split(shipped.examples, model.seed)[1] if shipped.examples[at].language not in model.languages]
-    figures = measure(model, Vectors([shipped.examples[at] for at in held], shipped.rows[held]))[0]
+    figures = measure(model, ExampleVectors([shipped.examples[at] for at in held], shipped.rows[held]))[0]
     assert sum(one.sure for one in figures) <= sum(one.examples for one in figures) * 0.1
 
 
@@ -135,7 +135,7 @@ def test_the_same_holds_for_questions_that_were_written_apart(weights_dir: Path)
             assert one.sure == 0
 
 
-def test_training_again_gives_the_shipped_model(shipped: Vectors) -> None:
+def test_training_again_gives_the_shipped_model(shipped: ExampleVectors) -> None:
     model, found = read_model(SHIPPED_MODEL), train(shipped, read_model(SHIPPED_MODEL).seed).model
     assert (found.labels, found.languages, found.examples) == (model.labels, model.languages, model.examples)
     assert np.allclose(found.weights, model.weights, atol=1e-2)
@@ -149,14 +149,14 @@ def test_a_language_that_does_not_reach_the_precision_is_not_claimed() -> None:
         is_first, is_english = number % 2 == 0, number < 200
         is_told = is_first if is_english else turn.random() < 0.5  # in xx the vectors say nothing about the label
         rows.append([float(is_told), float(not is_told), float(not is_english)])
-        examples.append(Example(f"q{number}", "A" if is_first else "B", "en" if is_english else "xx"))
-    trained = train(Vectors(examples, np.array(rows)), seed=0)
+        examples.append(LabelExample(f"q{number}", "A" if is_first else "B", "en" if is_english else "xx"))
+    trained = train(ExampleVectors(examples, np.array(rows)), seed=0)
     assert trained.model.languages == ("en",)
     assert NO_LABEL in trained.model.labels
 
 
 def test_a_language_without_any_sure_guess_has_full_precision_and_no_coverage() -> None:
-    assert (Figures("en", 4, 0, 0).precision, Figures("en", 4, 0, 0).coverage) == (1.0, 0.0)
+    assert (LabelFigures("en", 4, 0, 0).precision, LabelFigures("en", 4, 0, 0).coverage) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from lockgate.agent import answer as speaking
-from lockgate.agent.answer import Ask, Pace
+from lockgate.agent.answer import AgentQuestion, Pace
 from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turns import Memory
 from lockgate.errors import HeldTooMuch, InvalidRequest, TurnFailed, Unavailable
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.rag.sources import Library, NamedSource
+from lockgate.rag.sources import NamedSource, RetrievalScope
 from lockgate.sessions.turns import Turn
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedModel
 from tests.agent.agents import KEY, PASSAGES, AskedModel, WaitingModel, build_agent, build_main, converse, turns_of
 from tests.waits import LoopClock, is_pending, latency, linger
 
-TALK = Ask("Thanks!", KEY, label="CONVERSATIONAL")
+TALK = AgentQuestion("Thanks!", KEY, label="CONVERSATIONAL")
 
 
 async def aborted_of(store: MemorySessionStore) -> list[tuple[str, str, str]]:
@@ -64,7 +64,7 @@ async def test_a_listener_that_leaves_stops_the_model_and_the_turn_is_forgotten(
     assert await aborted_of(store) == [("Thanks!", "t0 t1 t2 ", "the client left")]
 
 
-async def _cancel_after(agent: Any, ask: Ask, steps: int) -> bool:
+async def _cancel_after(agent: Any, ask: AgentQuestion, steps: int) -> bool:
     """Cancel a turn when it has given way so often; whether it was over before."""
 
     async def run() -> None:
@@ -84,7 +84,7 @@ async def _cancel_after(agent: Any, ask: Ask, steps: int) -> bool:
 
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_a_turn_cancelled_anywhere_is_whole_or_not_there(*, is_stream: bool) -> None:
-    ask = Ask("What is the port?", KEY, is_stream=is_stream)
+    ask = AgentQuestion("What is the port?", KEY, is_stream=is_stream)
     for steps in count():
         store = MemorySessionStore()
         agent = build_agent(memory=Memory(store))
@@ -183,7 +183,7 @@ async def test_a_gap_between_tokens_has_its_own_limit() -> None:
 async def test_an_unknown_label_is_refused_before_anything_is_asked() -> None:
     main = build_main()
     with pytest.raises(InvalidRequest, match="unknown query_type"):
-        await converse(build_agent(main=main), Ask("q", KEY, label="PLATFORM"))
+        await converse(build_agent(main=main), AgentQuestion("q", KEY, label="PLATFORM"))
     assert main.asked == []
 
 
@@ -211,7 +211,7 @@ async def test_without_a_session_the_clients_own_messages_are_the_history() -> N
     )
     store = MemorySessionStore()
     agent = build_agent(conversational=talk, memory=Memory(store))
-    await converse(agent, Ask("Thanks!", sent=sent, label="CONVERSATIONAL"))
+    await converse(agent, AgentQuestion("Thanks!", sent=sent, label="CONVERSATIONAL"))
     assert [one.text for one in talk.asked[0][1:]] == ["Hi", "Ho", "Thanks!"]
     assert talk.asked[0][0].text.endswith("Be kind.")
     assert await store.list_sessions() == []
@@ -270,7 +270,7 @@ async def test_the_first_layer_that_knows_decides(question: str, guess: Guess | 
         return guess
 
     agent = build_agent(choose_routes(has_platform=True), guess=know)
-    _, facts = await converse(agent, Ask(question))
+    _, facts = await converse(agent, AgentQuestion(question))
     assert (facts.layer, facts.label) == (layer, label)
 
 
@@ -284,7 +284,7 @@ async def test_what_was_decided_is_noted_for_the_export() -> None:
 async def test_editor_context_follows_the_declared_label() -> None:
     main = build_main()
     agent = build_agent(main=main)
-    await converse(agent, Ask("Improve it", label="CODE_GENERATION", editor=Editor("the file", "", "")))
+    await converse(agent, AgentQuestion("Improve it", label="CODE_GENERATION", editor=Editor("the file", "", "")))
     assert "the file" in main.asked[-1][-1].text
 
 
@@ -301,8 +301,8 @@ class HybridSource(ScriptedDataSource):
 
 async def test_words_are_searched_by_keywords_and_meaning_by_the_question() -> None:
     source = HybridSource(PASSAGES)
-    agent = build_agent(library=Library([NamedSource("docs", source)]))
-    _, facts = await converse(agent, Ask("What is the port?"))
+    agent = build_agent(library=RetrievalScope([NamedSource("docs", source)]))
+    _, facts = await converse(agent, AgentQuestion("What is the port?"))
     assert source.questions[0] == "port number|What is the port?"
     assert [one.source for one in facts.documents] == ["docs", "docs"]
 
@@ -311,8 +311,8 @@ async def test_several_sources_are_asked_at_once_and_one_may_fail() -> None:
     good, bad = ScriptedDataSource(PASSAGES), ScriptedDataSource([], error=Unavailable("x", "y"))
     other = ScriptedDataSource([Document("Other", "More.", 0.1)])
     sources = [NamedSource("a", good), NamedSource("b", bad), NamedSource("c", other)]
-    library = Library(sources, passages=2)
-    _, facts = await converse(build_agent(library=library), Ask("What is the port?"))
+    library = RetrievalScope(sources, passages=2)
+    _, facts = await converse(build_agent(library=library), AgentQuestion("What is the port?"))
     assert [one.title for one in facts.documents] == ["Ports", "Other"]
 
 
@@ -321,8 +321,8 @@ async def test_documents_below_the_floor_are_left_out() -> None:
     far = Document("Far", "b", 0.2, {"similarity": 0.1})
     unknown = Document("Unknown", "c", 0.05)
     source = ScriptedDataSource([near, far, unknown])
-    library = Library([NamedSource("docs", source)], min_similarity=0.3)
-    _, facts = await converse(build_agent(library=library), Ask("q"))
+    library = RetrievalScope([NamedSource("docs", source)], min_similarity=0.3)
+    _, facts = await converse(build_agent(library=library), AgentQuestion("q"))
     assert [one.title for one in facts.documents] == ["Near", "Unknown"]
 
 
@@ -415,8 +415,8 @@ class VectorSource(ScriptedDataSource):
 async def test_the_questions_vector_is_made_once_and_beside_the_rewrite() -> None:
     embedder = CountingEmbedder()
     sources = [NamedSource(name, VectorSource(PASSAGES)) for name in ("a", "b")]
-    agent = build_agent(embedder=embedder, library=Library(sources))
-    _, facts = await converse(agent, Ask("What is the port?"))
+    agent = build_agent(embedder=embedder, library=RetrievalScope(sources))
+    _, facts = await converse(agent, AgentQuestion("What is the port?"))
     assert (embedder.texts, facts.passages) == (["What is the port?"], 4)
     await converse(agent, TALK)
     assert len(embedder.texts) == 1  # the conversation route looks nothing up
@@ -426,14 +426,14 @@ async def test_an_embedder_that_fails_fails_only_the_search_by_meaning() -> None
     broken = CountingEmbedder(Unavailable("embedder", "gone"))
     good = ScriptedDataSource(PASSAGES)
     sources = [NamedSource("a", VectorSource(PASSAGES)), NamedSource("b", good)]
-    _, facts = await converse(build_agent(embedder=broken, library=Library(sources)), Ask("q"))
+    _, facts = await converse(build_agent(embedder=broken, library=RetrievalScope(sources)), AgentQuestion("q"))
     assert {one.source for one in facts.documents} == {"b"}
 
 
 async def test_whoever_leaves_takes_the_embedding_along() -> None:
     embedder = CountingEmbedder(delay_s=3600)
     agent = build_agent(embedder=embedder, main=WaitingModel())
-    task = asyncio.ensure_future(converse(agent, Ask("q", label="RETRIEVAL")))
+    task = asyncio.ensure_future(converse(agent, AgentQuestion("q", label="RETRIEVAL")))
     await embedder.has_begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -444,5 +444,5 @@ async def test_whoever_leaves_takes_the_embedding_along() -> None:
 async def test_without_a_floor_no_document_is_too_far() -> None:
     far = Document("Far", "b", 0.2, {"similarity": -0.4})
     source = ScriptedDataSource([far])
-    _, facts = await converse(build_agent(library=Library([NamedSource("docs", source)])), Ask("q"))
+    _, facts = await converse(build_agent(library=RetrievalScope([NamedSource("docs", source)])), AgentQuestion("q"))
     assert [one.title for one in facts.documents] == ["Far"]

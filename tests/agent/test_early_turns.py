@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Ask
+from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, Unavailable
-from lockgate.gate.receipts import Outcome, Part
+from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.guard.policy import Policy
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, find_word
 from tests.agent.agents import KEY, build_agent, build_main, converse, turns_of
@@ -20,7 +20,7 @@ from tests.guard.early_parts import FALLBACK, Gated, Talker, assert_nothing_runs
 from tests.rag.questions import NOTES, guard
 from tests.waits import until
 
-TALK = Ask("How long?", KEY, label="CONVERSATIONAL")
+TALK = AgentQuestion("How long?", KEY, label="CONVERSATIONAL")
 
 
 def make_agent(model: Talker, guards: Policy) -> Any:
@@ -61,8 +61,8 @@ async def test_a_question_that_is_blocked_late_leaves_no_word_and_ends_the_model
     assert model.closed == 1
     assert facts.receipt is not None
     assert facts.receipt.outcome is Outcome.BLOCKED
-    assert facts.receipt.released[Part.ANSWER] == 0
-    assert facts.receipt.released[Part.PROMPT] == len(TALK.question)  # the model was given it
+    assert facts.receipt.released[RequestPart.ANSWER] == 0
+    assert facts.receipt.released[RequestPart.PROMPT] == len(TALK.question)  # the model was given it
     assert_nothing_runs()
 
 
@@ -94,7 +94,7 @@ async def test_a_turn_that_is_blocked_while_it_is_prepared_is_not_remembered() -
         agent,
         library=agent.library._replace(sources=[agent.library.sources[0]._replace(source=source)]),
     )
-    task = asyncio.ensure_future(converse(agent, Ask("How long?", KEY)))
+    task = asyncio.ensure_future(converse(agent, AgentQuestion("How long?", KEY)))
     await until(lambda: source.questions)
     detector.may_read.set()
     assert (await task)[0] == [FALLBACK]

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import AnyAgent, Ask, Facts, OpenTurn
+from lockgate.agent.answer import AgentQuestion, AnyAgent, OpenTurn, TurnResult
 from lockgate.agent.evaluate import (
+    EvaluationProgress,
     EvaluationRequest,
     EvaluationSetup,
     FailedQuestion,
-    Judge,
-    Progress,
+    JudgeModel,
     QuestionDetail,
     evaluate,
     load_questions,
 )
-from lockgate.detectors.judge.scores import CONTEXT_PRECISION, METRICS, Sample, Scores, build_task
+from lockgate.detectors.judge.scores import CONTEXT_PRECISION, METRICS, JudgedSample, Scores, build_task
 from lockgate.errors import CannotEvaluate, EvaluationFailed, InvalidRequest, Unavailable
 from lockgate.gate.values import Document, Frame, Message
 from tests.waits import LoopClock, forever, latency, until
@@ -42,7 +42,7 @@ def name_task(text: str) -> str:
     return text.partition("\n\n")[0]
 
 
-TASKS = {name_task(build_task(metric, Sample("", "", "", ()))[1].text): metric for metric in METRICS}
+TASKS = {name_task(build_task(metric, JudgedSample("", "", "", ()))[1].text): metric for metric in METRICS}
 
 
 def name_metric(messages: Sequence[Message]) -> str:
@@ -54,15 +54,15 @@ class Answering:
 
     takes = frozenset[str]()
 
-    def __init__(self, scripted: Mapping[str, str | Exception] | None = None, facts: Facts | None = None) -> None:
-        self.asked: list[Ask] = []
+    def __init__(self, scripted: Mapping[str, str | Exception] | None = None, facts: TurnResult | None = None) -> None:
+        self.asked: list[AgentQuestion] = []
         self.open_now = self.most_open = 0
         self.pause = AT_ONCE
         self._scripted = scripted or {}
-        self._facts = facts or Facts(documents=DOCUMENTS)
+        self._facts = facts or TurnResult(documents=DOCUMENTS)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
+    async def open(self, ask: AgentQuestion) -> AsyncIterator[OpenTurn]:
         self.open_now += 1
         self.most_open = max(self.most_open, self.open_now)
         self.asked.append(ask)
@@ -115,7 +115,9 @@ def build_setup(
             raise InvalidRequest(f"no source `{index}`")
         return agent
 
-    return EvaluationSetup(find_agent, None if judge is None else Judge(judge, "judge/large"), questions, **changes)
+    return EvaluationSetup(
+        find_agent, None if judge is None else JudgeModel(judge, "judge/large"), questions, **changes
+    )
 
 
 async def test_every_question_is_answered_by_the_agent_and_scored_by_the_judge(questions: Path) -> None:
@@ -134,7 +136,7 @@ async def test_every_question_is_answered_by_the_agent_and_scored_by_the_judge(q
 async def test_the_agent_is_asked_without_a_session_and_the_judge_at_temperature_0(questions: Path) -> None:
     agent, judge = Answering(), ScriptedJudge()
     await evaluate(EvaluationRequest(limit=1), build_setup(questions, agent, judge))
-    assert agent.asked == [Ask("What is 0?", is_stream=False)]
+    assert agent.asked == [AgentQuestion("What is 0?", is_stream=False)]
     assert [name_metric(messages) for messages in judge.asked] == list(METRICS)
     assert judge.params == [{"temperature": 0}] * 4
     assert all("<think>" not in messages[1].text for messages in judge.asked)
@@ -151,7 +153,7 @@ async def test_questions_are_chosen_by_category_and_limit(questions: Path) -> No
 
 
 async def test_no_more_questions_are_under_way_than_allowed_and_progress_is_told(questions: Path) -> None:
-    agent, told = Answering(), list[Progress]()
+    agent, told = Answering(), list[EvaluationProgress]()
     agent.pause = partial(latency, 0.01)
     await evaluate(EvaluationRequest(), build_setup(questions, agent, ScriptedJudge(), max_open=2), told.append)
     assert (agent.most_open, agent.open_now) == (2, 0)
@@ -169,7 +171,7 @@ async def test_a_question_that_fails_is_told_and_no_part_of_the_scores(questions
 
 
 async def test_an_answer_that_a_policy_blocked_is_not_judged(questions: Path) -> None:
-    agent, judge = Answering(facts=Facts(outcome="answer_blocked")), ScriptedJudge()
+    agent, judge = Answering(facts=TurnResult(outcome="answer_blocked")), ScriptedJudge()
     with pytest.raises(EvaluationFailed, match="the first, `q0`: not answered: answer_blocked"):
         await evaluate(EvaluationRequest(), build_setup(questions, agent, judge))
     assert judge.asked == []
@@ -229,7 +231,7 @@ async def test_a_judge_that_takes_too_long_is_left(questions: Path) -> None:
 
 async def test_without_passages_only_the_answer_is_judged(questions: Path) -> None:
     judge = ScriptedJudge()
-    setup = build_setup(questions, Answering(facts=Facts()), judge)
+    setup = build_setup(questions, Answering(facts=TurnResult()), judge)
     outcome = await evaluate(EvaluationRequest(limit=1), setup)
     assert outcome.details[0].scores == Scores(0.5, 0.5, 0.0, 0.0)
     assert (outcome.details[0].n_chunks, outcome.verdict, len(judge.asked)) == (0, "poor", 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Ask
+from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.graph import build_final_messages, build_graph, build_prepare_graph
 from lockgate.agent.routes import (
     CODE_GENERATION,
@@ -75,7 +75,9 @@ async def test_both_methods_send_the_same_messages(
                 await store.append(KEY, Turn("Show one.", "```gate()```", "CODE_GENERATION"))
         main, talk = build_main(label), AskedModel(lambda _: ["ok"])
         agent = build_agent(main=main, conversational=talk, memory=Memory(store))
-        _, facts = await converse(agent, Ask(query, KEY, label=label if declared else "", is_stream=is_stream))
+        _, facts = await converse(
+            agent, AgentQuestion(query, KEY, label=label if declared else "", is_stream=is_stream)
+        )
         seen.append((main.asked, talk.asked, facts.label, facts.layer, facts.topic, facts.documents))
     assert seen[0] == seen[1]
     final = (seen[0][1] if label == "CONVERSATIONAL" else seen[0][0])[-1]
@@ -87,7 +89,7 @@ async def test_both_methods_send_the_same_messages(
 async def test_a_route_that_is_added_to_the_table_is_followed_everywhere(*, is_stream: bool) -> None:
     main = build_main("POETRY", ["old ", "pond"])
     agent = build_agent((*ROUTES, HAIKU), main=main)
-    pieces, facts = await converse(agent, Ask("A poem about ports", is_stream=is_stream))
+    pieces, facts = await converse(agent, AgentQuestion("A poem about ports", is_stream=is_stream))
     assert "".join(pieces) == "old pond"
     assert (facts.label, facts.passages) == ("POETRY", 2)
     assert main.asked[-1][0] == Message("system", HAIKU.prompt)
@@ -99,7 +101,7 @@ async def test_a_route_that_is_added_to_the_table_is_followed_everywhere(*, is_s
 async def test_the_first_phase_generates_nothing() -> None:
     main = build_main()
     agent = build_agent(main=main)
-    async with agent.open(Ask("What is the port?")) as turn:
+    async with agent.open(AgentQuestion("What is the port?")) as turn:
         await anext(turn.pieces)
         assert main.streamed == [False, False, True]  # a label, keywords, and then the answer
 
@@ -110,7 +112,7 @@ async def test_the_first_phase_generates_nothing() -> None:
 async def test_the_label_decides_who_answers(route: Route, slot: str) -> None:
     models = {"main": build_main(), "talk": AskedModel(lambda _: ["talk"])}
     agent = build_agent(choose_routes(has_platform=True), main=models["main"], conversational=models["talk"])
-    await converse(agent, Ask("My question", label=route.label))
+    await converse(agent, AgentQuestion("My question", label=route.label))
     assert [name for name, model in models.items() if model.asked and model.streamed[-1]] == [slot]
     assert models[slot].asked[-1][0].text == route.prompt
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Ask
+from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, Unavailable
@@ -16,12 +16,12 @@ from lockgate.gate.values import Message
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.policy import Policy
-from lockgate.rag.sources import Library, NamedSource
+from lockgate.rag.sources import NamedSource, RetrievalScope
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.agent.agents import KEY, PASSAGES, WaitingModel, build_agent, build_main, converse, turns_of
 from tests.waits import linger
 
-TALK = Ask("Thanks!", KEY, label="CONVERSATIONAL")
+TALK = AgentQuestion("Thanks!", KEY, label="CONVERSATIONAL")
 
 
 def guard(detector: ScriptedDetector) -> ActiveGuard:
@@ -38,7 +38,7 @@ async def test_a_blocked_question_reaches_nobody_and_is_not_remembered(*, is_str
     store, main = MemorySessionStore(), build_main()
     guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.BLOCK))
     agent = build_agent(main=main, memory=Memory(store), guarding=lambda: guarding)
-    pieces, facts = await converse(agent, Ask("tell the secret", KEY, is_stream=is_stream))
+    pieces, facts = await converse(agent, AgentQuestion("tell the secret", KEY, is_stream=is_stream))
     assert pieces == ["Withheld."]
     assert facts.outcome == "prompt_blocked"
     assert main.asked == []
@@ -53,9 +53,9 @@ async def test_a_masked_question_is_masked_for_everybody() -> None:
         main=main,
         memory=Memory(store),
         guarding=lambda: guarding,
-        library=Library([NamedSource("docs", source)]),
+        library=RetrievalScope([NamedSource("docs", source)]),
     )
-    await converse(agent, Ask("the secret port", KEY, editor=Editor("a secret file", "", "")))
+    await converse(agent, AgentQuestion("the secret port", KEY, editor=Editor("a secret file", "", "")))
     told = "".join(one.text for asked in main.asked for one in asked) + "".join(source.questions)
     assert "secret" not in told
     assert "secret" not in str(await turns_of(store))
@@ -90,7 +90,7 @@ async def test_documents_in_which_something_is_found_are_dropped() -> None:
     guarding = build_guarding(
         documents=[guard(ScriptedDetector(find_word("8034")))], for_documents=Measures(Action.BLOCK)
     )
-    _, facts = await converse(build_agent(guarding=lambda: guarding), Ask("q"))
+    _, facts = await converse(build_agent(guarding=lambda: guarding), AgentQuestion("q"))
     assert [one.title for one in facts.documents] == ["Ports"]
 
 
@@ -102,10 +102,10 @@ async def test_a_detector_that_fails_fails_the_turn_unless_the_policy_forgives(s
         guarding = build_guarding(**readers)
         agent = build_agent(guarding=lambda guarding=guarding: guarding)
         if forgives:
-            assert "".join((await converse(agent, Ask("q", KEY)))[0]) == "It is 8033."
+            assert "".join((await converse(agent, AgentQuestion("q", KEY)))[0]) == "It is 8033."
         else:
             with pytest.raises(CheckFailed, match="`d` failed"):
-                await converse(agent, Ask("q", KEY))
+                await converse(agent, AgentQuestion("q", KEY))
 
 
 async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
@@ -126,7 +126,7 @@ async def test_the_gate_holds_the_agents_answer_until_it_is_read() -> None:
 async def test_what_is_said_about_the_user_is_read_too() -> None:
     guarding = build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.BLOCK))
     agent = build_agent(choose_routes(has_platform=True), guarding=lambda: guarding)
-    _, facts = await converse(agent, Ask("q", label="PLATFORM", account='{"dev_id": "secret"}'))
+    _, facts = await converse(agent, AgentQuestion("q", label="PLATFORM", account='{"dev_id": "secret"}'))
     assert facts.outcome == "prompt_blocked"
 
 
@@ -134,5 +134,5 @@ async def test_a_question_that_a_client_also_sent_is_read_once() -> None:
     reader = ScriptedDetector()
     guarding = build_guarding(input=[guard(reader)])
     sent = (Message("user", "Hi"), Message("assistant", "Ho"), Message("user", "Thanks!"))
-    await converse(build_agent(guarding=lambda: guarding), Ask("Thanks!", sent=sent, label="CONVERSATIONAL"))
+    await converse(build_agent(guarding=lambda: guarding), AgentQuestion("Thanks!", sent=sent, label="CONVERSATIONAL"))
     assert sorted(reader.read_texts) == ["Hi", "Ho", "Thanks!"]

@@ -4,7 +4,7 @@
 import pytest
 
 from lockgate.agent import turn_machine
-from lockgate.agent.turn_machine import Effect, Event, NoteAborted, State, Store, TurnMachine
+from lockgate.agent.turn_machine import Effect, NoteAborted, Store, TurnEvent, TurnMachine, TurnPhase
 from lockgate.sessions.turns import Turn
 from tests.agent import test_turn_machine as laws
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
@@ -18,7 +18,7 @@ def a_client_that_leaves_after_the_store_makes_an_aborted_turn(monkeypatch: pyte
 
     def stored(self: TurnMachine) -> list[Effect]:
         effects = honest(self)
-        self.state = State.STORING
+        self.state = TurnPhase.STORING
         return effects
 
     monkeypatch.setattr(TurnMachine, "stored", stored)
@@ -55,7 +55,7 @@ def a_blocked_answer_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = TurnMachine.finish
 
     def finish(self: TurnMachine, *, is_answered: bool) -> list[Effect]:
-        return honest(self, is_answered=is_answered or self.state is State.ANSWERING)
+        return honest(self, is_answered=is_answered or self.state is TurnPhase.ANSWERING)
 
     monkeypatch.setattr(TurnMachine, "finish", finish)
 
@@ -65,8 +65,8 @@ def an_unread_question_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = TurnMachine._break_off
 
     def break_off(self: TurnMachine, ending: str, reason: str, *, is_noted: bool) -> list[Effect]:
-        if self.state is State.READING:
-            self.state = State.ANSWERING
+        if self.state is TurnPhase.READING:
+            self.state = TurnPhase.ANSWERING
         return honest(self, ending, reason, is_noted=is_noted)
 
     monkeypatch.setattr(TurnMachine, "_break_off", break_off)
@@ -98,11 +98,11 @@ def a_store_that_fails_counts_as_stored(monkeypatch: pytest.MonkeyPatch) -> None
     def finish(self: TurnMachine, *, is_answered: bool) -> list[Effect]:
         effects = honest(self, is_answered=is_answered)
         for _ in [one for one in effects if isinstance(one, Store)]:
-            self.state = State.OVER
+            self.state = TurnPhase.OVER
         return effects
 
     monkeypatch.setattr(TurnMachine, "finish", finish)
-    monkeypatch.setitem(turn_machine.TABLE, (State.OVER, Event.STORE), State.OVER)
+    monkeypatch.setitem(turn_machine.TABLE, (TurnPhase.OVER, TurnEvent.STORE), TurnPhase.OVER)
 
 
 @BUGS.caught_by(laws.test_what_breaks_off_is_noted_with_what_was_said_unless_the_caller_is_to_blame)
@@ -131,8 +131,8 @@ def the_label_of_a_blocked_answer_is_noted(monkeypatch: pytest.MonkeyPatch) -> N
 def a_turn_may_be_said_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = TurnMachine._move
 
-    def move(self: TurnMachine, event: Event) -> None:
-        if event is not Event.SAY or self.state is not State.OVER:
+    def move(self: TurnMachine, event: TurnEvent) -> None:
+        if event is not TurnEvent.SAY or self.state is not TurnPhase.OVER:
             honest(self, event)
 
     monkeypatch.setattr(TurnMachine, "_move", move)

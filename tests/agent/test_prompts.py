@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockgate.agent.prompts import (
     MAX_KEYWORD_CHARS,
-    Reply,
+    LabelReply,
     build_classify_messages,
     build_rewrite_messages,
     decide_by_rules,
@@ -194,7 +194,7 @@ def test_the_rewriting_prompt_shows_topics_and_no_labels() -> None:
     ],
 )
 def test_an_object_is_read_whatever_stands_around_it(text: str) -> None:
-    assert read_reply(text, THREE) == Reply("CODE_GENERATION", "sorting", use_editor=True)
+    assert read_reply(text, THREE) == LabelReply("CODE_GENERATION", "sorting", use_editor=True)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_object_is_read_whatever_stands_around_it(text: str) -> None:
      "The label is RETRIEVAL, a conversational one is not meant.", '{"type": "RETRIEVAL"}', '{"label": RETRIEVAL}'],
 )  # fmt: skip
 def test_a_bare_label_is_read(text: str) -> None:
-    assert read_reply(text, THREE) == Reply("RETRIEVAL", "", use_editor=False)
+    assert read_reply(text, THREE) == LabelReply("RETRIEVAL", "", use_editor=False)
 
 
 @pytest.mark.parametrize(

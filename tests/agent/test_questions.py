@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.agent.evaluate import MAX_CHARS, Question, choose_questions, read_questions
+from lockgate.agent.evaluate import MAX_CHARS, EvaluationQuestion, choose_questions, read_questions
 from lockgate.errors import InvalidRequest
 
 GOOD = {"id": "a", "category": "basics", "question": "What?", "reference": "That."}
-QUESTIONS = [Question(str(n), "odd" if n % 2 else "even", "What?", "That.") for n in range(5)]
+QUESTIONS = [EvaluationQuestion(str(n), "odd" if n % 2 else "even", "What?", "That.") for n in range(5)]
 
 
 def line(**changes: object) -> str:
@@ -20,7 +20,7 @@ def line(**changes: object) -> str:
 
 def test_every_line_is_a_question_and_empty_lines_are_none() -> None:
     read = read_questions(f"{line()}\r\n\n  \n{line(id='b', category='')}")
-    assert read == (Question(**GOOD), Question(**{**GOOD, "id": "b", "category": ""}))
+    assert read == (EvaluationQuestion(**GOOD), EvaluationQuestion(**{**GOOD, "id": "b", "category": ""}))
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from lockgate.agent.turn_machine import (
     REPEATED,
     TABLE,
     Effect,
-    Event,
     Label,
     NoteAborted,
     NoteLabel,
     Store,
+    TurnEvent,
     TurnMachine,
 )
 from lockgate.errors import InvalidRequest
@@ -246,8 +246,8 @@ def test_a_label_is_noted_once_for_a_complete_answer_that_is_no_repeat(
         )
 
 
-@given(st.lists(st.sampled_from(list(Event)), max_size=12))
-def test_any_order_of_events_follows_the_table_and_another_event_changes_nothing(events: list[Event]) -> None:
+@given(st.lists(st.sampled_from(list(TurnEvent)), max_size=12))
+def test_any_order_of_events_follows_the_table_and_another_event_changes_nothing(events: list[TurnEvent]) -> None:
     machine = TurnMachine("r", has_session=True)
     stored = noted = 0
     for event in events:
@@ -258,7 +258,7 @@ def test_any_order_of_events_follows_the_table_and_another_event_changes_nothing
                 _send(machine, event)
             assert machine.state is before
             continue
-        if event is Event.COMPLETE:  # this machine has a session, and no turn to repeat
+        if event is TurnEvent.COMPLETE:  # this machine has a session, and no turn to repeat
             continue
         effects = _send(machine, event)
         assert machine.state is expected
@@ -268,21 +268,21 @@ def test_any_order_of_events_follows_the_table_and_another_event_changes_nothing
     assert noted <= 1
 
 
-def _send(machine: TurnMachine, event: Event) -> list[Effect]:
-    if event in (Event.KEEP, Event.WITHHOLD):
-        return machine.finish(is_answered=event is Event.KEEP)
-    if event is Event.COMPLETE:
+def _send(machine: TurnMachine, event: TurnEvent) -> list[Effect]:
+    if event in (TurnEvent.KEEP, TurnEvent.WITHHOLD):
+        return machine.finish(is_answered=event is TurnEvent.KEEP)
+    if event is TurnEvent.COMPLETE:
         machine._move(event)
-    elif event is Event.STORE:
+    elif event is TurnEvent.STORE:
         return machine.stored()
-    elif event is Event.BREAK_OFF:
+    elif event is TurnEvent.BREAK_OFF:
         return machine.leave()
     else:
-        steps: dict[Event, Callable[[], object]] = {
-            Event.LOAD: machine.load,
-            Event.PREPARE: lambda: machine.prepare("who?"),
-            Event.READ: machine.read,
-            Event.SAY: lambda: machine.say("a"),
+        steps: dict[TurnEvent, Callable[[], object]] = {
+            TurnEvent.LOAD: machine.load,
+            TurnEvent.PREPARE: lambda: machine.prepare("who?"),
+            TurnEvent.READ: machine.read,
+            TurnEvent.SAY: lambda: machine.say("a"),
         }
         steps[event]()
     return []

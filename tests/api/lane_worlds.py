@@ -15,7 +15,7 @@ from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import CHAT, read_request
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS
-from lockgate.api.receipts import Account
+from lockgate.api.receipts import AnswerAccount
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.release import Release, ReleaseGate
 from lockgate.gate.sse import SseParser
@@ -229,7 +229,7 @@ def open_writer(case: PolicyCase) -> EventWriter:
         is_shadow=case.is_shadow,
     )
     writer = EventWriter(CHATS, read_request(CHAT, REQUEST), options)
-    writer.account = Account(Receipt("p"))
+    writer.account = AnswerAccount(Receipt("p"))
     return writer
 
 

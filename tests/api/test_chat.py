@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockgate.api.aggregator.format import (
-    Told,
+    AnswerDetails,
     encode_done,
     encode_error,
     encode_error_event,
@@ -20,9 +20,17 @@ from lockgate.api.aggregator.format import (
 from lockgate.backends.endpoints import Endpoint
 from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.prompt import Citation
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
-from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.answer import (
+    AnswerResult,
+    GenerationStarted,
+    RetrievalEnded,
+    RetrievalStarted,
+    SourceEnded,
+    Step,
+    Token,
+)
 from lockgate.rag.sources import Inspected, Retrieval, Status
 
 SECTIONS = "input, documents, output, grounding"
@@ -36,7 +44,7 @@ TOLD = {
     "detector_id": "pii",
     "score": 0.5,
 }
-PLAIN, GUARDED, CITING = Told(), Told(is_guarded=True), Told(has_citations=True)
+PLAIN, GUARDED, CITING = AnswerDetails(), AnswerDetails(is_guarded=True), AnswerDetails(has_citations=True)
 
 
 def request(**changes: Any) -> bytes:
@@ -216,7 +224,7 @@ LATE = Retrieval("bo/late", Status.TIMEOUT, error="Timed out")
         ),
     ],
 )
-def test_every_step_is_one_event(step: Step, told: Told, sent: bytes) -> None:
+def test_every_step_is_one_event(step: Step, told: AnswerDetails, sent: bytes) -> None:
     assert encode_step(step, told) == sent
 
 
@@ -227,8 +235,8 @@ def test_an_error_of_a_stream_is_one_event() -> None:
 # Answers.
 
 
-def outcome() -> Outcome:
-    known = Outcome()
+def outcome() -> AnswerResult:
+    known = AnswerResult()
     known.retrievals, known.ended = [LATE, RETRIEVAL], [RETRIEVAL, LATE]
     known.usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     known.retrieval_ms, known.generation_ms, known.total_ms = 1, 2, 3
@@ -236,16 +244,16 @@ def outcome() -> Outcome:
     return known
 
 
-def guarded() -> Outcome:
+def guarded() -> AnswerResult:
     known = outcome()
     known.found_in_prompt = [FOUND]
     known.found_in_answer = [FOUND, FOUND._replace(detector_id="facts")]
     known.grounding = ["facts"]
     known.excused = {"slow": False, "late": True}
-    known.receipt.expect("pii", Part.PROMPT)
-    known.receipt.note_read("pii", Part.PROMPT, ["q q"], 0.0015)
+    known.receipt.expect("pii", RequestPart.PROMPT)
+    known.receipt.note_read("pii", RequestPart.PROMPT, ["q q"], 0.0015)
     known.receipt.note_finding("pii")
-    known.receipt.note_released(Part.PROMPT, "q q")
+    known.receipt.note_released(RequestPart.PROMPT, "q q")
     return known
 
 
@@ -285,14 +293,14 @@ def test_the_last_event_tells_the_sources_in_the_order_in_which_they_ended() -> 
 
 
 def test_an_answer_of_nothing_is_told_too() -> None:
-    body = json.loads(encode_response("", Outcome(), GUARDED))
+    body = json.loads(encode_response("", AnswerResult(), GUARDED))
     assert body["sources"] == body["detections"] == {}
     assert body["retrieval_info"] == body["citations"] == body["warnings"] == body["receipt"]["detectors"] == []
     assert (body["response"], body["usage"], body["outcome"]) == ("", None, "answered")
 
 
 def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
-    body = json.loads(encode_response("Hi", guarded(), Told(is_guarded=True)))
+    body = json.loads(encode_response("Hi", guarded(), AnswerDetails(is_guarded=True)))
     assert list(body)[:5] == ["response", "sources", "retrieval_info", "metadata", "usage"]
     assert list(body)[5:] == ["citations", "outcome", "detections", "warnings", "receipt"]
     assert {"citations": body["citations"]} == CITED
@@ -335,10 +343,10 @@ def test_a_guarded_answer_tells_what_was_found_and_read() -> None:
 
 
 def test_the_last_event_of_a_guarded_answer_tells_the_same_as_a_whole_one() -> None:
-    told = Told(is_guarded=True)
+    told = AnswerDetails(is_guarded=True)
     encode_step(Token("Hi", 0, 2), told)
     done = json.loads(encode_done(guarded(), told).removeprefix(b"event: done\ndata: "))
-    whole = json.loads(encode_response("Hi", guarded(), Told(is_guarded=True)))
+    whole = json.loads(encode_response("Hi", guarded(), AnswerDetails(is_guarded=True)))
     assert done.pop("retrieval_info") == whole.pop("retrieval_info")[::-1]
     assert {"response": "Hi", **done} == whole
 

@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.api import receipts as wire
-from lockgate.api.aggregator.format import Told, encode_done, encode_error_event, encode_response, encode_step
+from lockgate.api.aggregator.format import AnswerDetails, encode_done, encode_error_event, encode_response, encode_step
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.format import encode
 from lockgate.api.openai.turn_fields import TurnRequest
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, encode_receipt, list_frames
-from lockgate.gate.receipts import FrameChain, Part, Receipt
+from lockgate.gate.receipts import FrameChain, Receipt, RequestPart
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Message
 from lockgate.protos.assistance_pb2 import AgentResponse
-from lockgate.rag.answer import GenerationStarted, Outcome, Token
+from lockgate.rag.answer import AnswerResult, GenerationStarted, Token
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "receipts.md").read_text(encoding="utf-8")
@@ -42,14 +42,14 @@ def chunk(delta: Any, **more: Any) -> Event:
 
 def full() -> Receipt:
     receipt = Receipt("strict", is_shadow=True)
-    receipt.expect("pii", Part.PROMPT)
-    receipt.expect("pii", Part.ANSWER)
-    receipt.expect("late", Part.ANSWER)
-    receipt.note_read("pii", Part.PROMPT, ["q q"], 0.0015)
-    receipt.note_read("pii", Part.ANSWER, ["Hi. ", "Ho."], 0.0005)
+    receipt.expect("pii", RequestPart.PROMPT)
+    receipt.expect("pii", RequestPart.ANSWER)
+    receipt.expect("late", RequestPart.ANSWER)
+    receipt.note_read("pii", RequestPart.PROMPT, ["q q"], 0.0015)
+    receipt.note_read("pii", RequestPart.ANSWER, ["Hi. ", "Ho."], 0.0005)
     receipt.note_finding("pii")
-    receipt.note_released(Part.PROMPT, "q q")
-    receipt.note_released(Part.ANSWER, "Hi. Ho.")
+    receipt.note_released(RequestPart.PROMPT, "q q")
+    receipt.note_released(RequestPart.ANSWER, "Hi. Ho.")
     receipt.note_action("stop")
     receipt.note_failure("late")
     add_frames(receipt.chain, chunk({"content": "Hi. Ho."}))
@@ -283,25 +283,25 @@ def add_up(events: list[Event]) -> dict[str, Any]:
 
 @given(st.lists(st.text("ab█ü\n\u2028", max_size=4), max_size=6))
 def test_a_streamed_answer_from_documents_adds_up(texts: list[str]) -> None:
-    told = Told(is_guarded=True)
+    told = AnswerDetails(is_guarded=True)
     sent = encode_step(GenerationStarted(), told)
     sent += b"".join([encode_step(Token(text, 0, len(text)), told) for text in texts])
-    events = read_events(sent + encode_done(Outcome(), told))
+    events = read_events(sent + encode_done(AnswerResult(), told))
     assert events[-1]["receipt"]["digest"] == add_up(events)
     assert events[-1]["receipt"]["digest"]["frames"] == len([text for text in texts if text])
 
 
 @given(st.text("ab█ü\n", max_size=9))
 def test_a_whole_answer_from_documents_adds_up(text: str) -> None:
-    body = json.loads(encode_response(text, Outcome(), Told(is_guarded=True)))
+    body = json.loads(encode_response(text, AnswerResult(), AnswerDetails(is_guarded=True)))
     assert body["receipt"]["digest"] == add_up([body])
     assert body["receipt"]["digest"]["frames"] == bool(text)
 
 
 def test_an_answer_that_nobody_reads_has_no_chain_and_an_error_no_frames() -> None:
-    told = Told()
+    told = AnswerDetails()
     encode_step(Token("Hi", 0, 2), told)
-    encode_response("Hi", Outcome(), told)
+    encode_response("Hi", AnswerResult(), told)
     assert told.chain.frames == 0
     assert [list_frames(event) for event in read_events(encode_error_event("It broke."))] == [[]]
 

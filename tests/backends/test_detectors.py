@@ -204,10 +204,12 @@ def test_what_a_server_writes_a_client_reads(found: list[list[Detection]]) -> No
 def test_what_a_client_asks_a_server_understands(one: str, other: str, params: dict[str, Any]) -> None:
     asked = msgspec.json.decode(wire.encode_contents([one, other], params), type=wire.ContentsRequest)
     assert (asked.contents, asked.detector_params) == ([one, other], params)
-    pairs: list[tuple[Subject, type[wire.GenerationRequest | wire.ChatRequest | wire.ContextRequest]]] = [
+    pairs: list[
+        tuple[Subject, type[wire.GenerationRequest | wire.ChatDetectionRequest | wire.ContextDetectionRequest]]
+    ] = [
         (Generated(one, other), wire.GenerationRequest),
-        (Conversation([{"role": one}], [{"type": other}]), wire.ChatRequest),
-        (Claim(one, "url", [other]), wire.ContextRequest),
+        (Conversation([{"role": one}], [{"type": other}]), wire.ChatDetectionRequest),
+        (Claim(one, "url", [other]), wire.ContextDetectionRequest),
     ]
     for subject, shape in pairs:
         request = msgspec.json.decode(wire.encode_subject(subject, params), type=shape)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.backends.http_model import WholeAnswer
+from lockgate.backends.http_model import ModelAnswer
 from lockgate.backends.ollama_format import (
-    ChatReader,
+    OllamaChatReader,
     encode_chat,
     encode_texts,
     read_answer,
@@ -39,9 +39,9 @@ def lines(*values: Any, end: str = "\n") -> bytes:
     return "".join(json.dumps(value, ensure_ascii=False) + end for value in values).encode()
 
 
-def read(*packets: bytes, max_line_bytes: int = 10_000) -> tuple[list[str], ChatReader]:
+def read(*packets: bytes, max_line_bytes: int = 10_000) -> tuple[list[str], OllamaChatReader]:
     """The pieces of a whole stream; no packet is read behind its end, as the client does it."""
-    reader = ChatReader(max_line_bytes)
+    reader = OllamaChatReader(max_line_bytes)
     pieces: list[str] = []
     for packet in packets:
         pieces += reader.feed(packet)
@@ -50,7 +50,7 @@ def read(*packets: bytes, max_line_bytes: int = 10_000) -> tuple[list[str], Chat
     return pieces + reader.finish(), reader
 
 
-def state_of(reader: ChatReader) -> tuple[Any, ...]:
+def state_of(reader: OllamaChatReader) -> tuple[Any, ...]:
     return (reader.failure, reader.has_events, reader.is_done, reader.has_end, reader.usage)
 
 
@@ -81,7 +81,7 @@ def test_a_stream_cut_at_every_byte_is_whole() -> None:
 
 
 def test_pieces_of_one_packet_come_at_once_and_nothing_counts_behind_the_end() -> None:
-    reader = ChatReader()
+    reader = OllamaChatReader()
     assert reader.feed(lines(say("a"), say(""), say(None), say("b"), LAST, say("no"))) == ["a", "b"]
     assert reader.feed(lines(say("no"))) == reader.finish() == []
     assert (reader.failure, reader.has_end) == (None, True)
@@ -96,7 +96,7 @@ def test_what_a_model_thinks_is_no_answer() -> None:
     thought = {"message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False}
     both = {"message": {"content": "a", "thinking": "hm", "tool_calls": [{}]}, "done": False}
     assert read(lines(thought, both, LAST))[0] == ["a"]
-    assert read_answer(lines({**LAST, **both, "done": True})) == WholeAnswer("a", USAGE)
+    assert read_answer(lines({**LAST, **both, "done": True})) == ModelAnswer("a", USAGE)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lockgate.config.load import load_settings
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.gateway import open_gateway
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from lockgate.testing import ScriptedDataSource, ScriptedModel
 from tests.server.served_app import served
 from tests.waits import forever

@@ -19,7 +19,7 @@ from lockgate.cli.demo import (
     DOCUMENTS,
     MAX_SOURCES,
     SAMPLES,
-    Shelf,
+    DemoSource,
     check_weights,
     find_folders,
     list_unheard,
@@ -33,7 +33,7 @@ from lockgate.gate.values import Detection
 from lockgate.gateway import open_gateway
 from lockgate.guard.detectors import Rules, choose
 from lockgate.guard.stream import detect_contents
-from lockgate.server.listening import is_loopback
+from lockgate.server.acceptors import is_loopback
 from tests.weights import require_weights
 
 FILES = sorted(DOCUMENTS.glob("*/*.md"))
@@ -148,12 +148,12 @@ def test_index_files_follow_the_documents(data_dir: Path, tmp_path: Path) -> Non
         shutil.copytree(DOCUMENTS / name, papers / name)
     settings = load("--documents", str(papers), data_dir=data_dir)
     count = len(list(papers.glob("*/*.md")))
-    assert prepare_demo(settings, papers) == Shelf(count, count)
-    assert prepare_demo(settings, papers) == Shelf(count, 0)
+    assert prepare_demo(settings, papers) == DemoSource(count, count)
+    assert prepare_demo(settings, papers) == DemoSource(count, 0)
     (papers / "hours" / "summer.md").unlink()
     (papers / "fees" / "printing.md").write_text("# Printing\n\nA printed page costs 7 pence.\n")
     (papers / "fees" / "parking.md").write_text("# Parking\n\nParking is free.\n")
-    assert prepare_demo(settings, papers) == Shelf(count, 3)
+    assert prepare_demo(settings, papers) == DemoSource(count, 3)
     texts = asyncio.run(_find(settings, "fees", "What does a printed page cost?"))
     assert any("7 pence" in text for text in texts)
     assert not any("10 pence" in text for text in texts)
@@ -252,7 +252,7 @@ def test_a_name_without_a_server_is_refused(arguments: list[str]) -> None:
 
 
 def test_the_welcome_tells_where_and_what_to_try() -> None:
-    words = demo.build_welcome(load(), Shelf(49, 0), "http://127.0.0.1:8033")
+    words = demo.build_welcome(load(), DemoSource(49, 0), "http://127.0.0.1:8033")
     assert "  In the browser   http://127.0.0.1:8033/\n" in words
     assert ' ask --url http://127.0.0.1:8033 "How long may I keep a book?"\n' in words
     body = json.loads(words.split("-d '\n")[1].split("'\n")[0])

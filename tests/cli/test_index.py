@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.cli.index_documents import Filler, Tally, find_files
+from lockgate.cli.index_documents import IndexCounts, IndexWriter, find_files
 from lockgate.cli.main import build_parser
 from lockgate.config.load import load_settings
 from lockgate.errors import ConfigError, Unavailable
@@ -353,22 +353,22 @@ async def test_what_is_in_stays_in_when_it_is_stopped(tmp_path: Path) -> None:
     files = find_files([tmp_path])
     embedder = PausingEmbedder()
     async with open_index(tmp_path / "index.db", embedder, "x", is_quiet=True) as index:
-        task = asyncio.create_task(Filler(index, embedder, Tally()).fill(files))
+        task = asyncio.create_task(IndexWriter(index, embedder, IndexCounts()).fill(files))
         await embedder.has_stopped.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     async with open_index(tmp_path / "index.db", TopicEmbedder(), "x", is_quiet=True) as index:
         assert len(await index.list_documents()) == 2
-        tally = Tally()
-        await Filler(index, TopicEmbedder(), tally).fill(files)
+        tally = IndexCounts()
+        await IndexWriter(index, TopicEmbedder(), tally).fill(files)
     assert (tally.added, tally.unchanged, tally.is_done) == (3, 2, True)
 
 
 async def test_an_embedder_that_fails_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("ship")
-    embedder, tally = BrokenEmbedder(Unavailable("embedder", "down")), Tally()
+    embedder, tally = BrokenEmbedder(Unavailable("embedder", "down")), IndexCounts()
     async with open_index(tmp_path / "index.db", embedder, "x", is_quiet=True) as index:
         with pytest.raises(Unavailable):
-            await Filler(index, embedder, tally).fill(find_files([tmp_path]))
+            await IndexWriter(index, embedder, tally).fill(find_files([tmp_path]))
         assert list(await index.list_documents()) == []
     assert not tally.is_done

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.cli.answer_view import LiveText, Run, Size, count_columns, lay_out
+from lockgate.cli.answer_view import LiveText, Size, StyledText, count_columns, lay_out
 from tests.cli.screen import Screen
 
 DIM = "\033[2m"
@@ -25,25 +25,25 @@ def columns_of(row: list[tuple[str, str]]) -> int:
 
 @given(text=TEXTS, width=st.integers(2, 30))
 def test_rows_hold_all_of_the_text_and_fit(text: str, width: int) -> None:
-    rows = lay_out([Run(text)], width)
+    rows = lay_out([StyledText(text)], width)
     assert solid("".join(character for row in rows for character, _ in row)) == solid(text)
     assert all(columns_of(row) <= width for row in rows)
 
 
 @given(text=TEXTS, more=TEXTS, width=st.integers(2, 30))
 def test_more_text_changes_no_row_but_the_last(text: str, more: str, width: int) -> None:
-    before, after = lay_out([Run(text)], width), lay_out([Run(text), Run(more)], width)
+    before, after = lay_out([StyledText(text)], width), lay_out([StyledText(text), StyledText(more)], width)
     assert after[: len(before) - 1] == before[:-1]
 
 
 @given(text=WORDS, width=st.integers(9, 40))
 def test_words_stay_whole_where_they_fit(text: str, width: int) -> None:
-    rows = ["".join(character for character, _ in row) for row in lay_out([Run(text)], width)]
+    rows = ["".join(character for character, _ in row) for row in lay_out([StyledText(text)], width)]
     assert [word for row in rows for word in row.split()] == text.split()
 
 
 def test_a_mark_stays_with_its_character() -> None:
-    rows = lay_out([Run("漢\u0301" * 3)], 2)
+    rows = lay_out([StyledText("漢\u0301" * 3)], 2)
     assert ["".join(character for character, _ in row) for row in rows] == ["漢\u0301"] * 3
 
 
@@ -60,7 +60,7 @@ def test_the_screen_shows_what_is_settled_and_as_much_of_the_tail_as_there_is_ro
     settled = ""
     for more, tail in steps:
         settled += more
-        live.show([Run(more)], Run(tail, DIM))
+        live.show([StyledText(more)], StyledText(tail, DIM))
         shown, dim = solid(screen.text()), solid(screen.styled("2"))
         whole = solid(settled + tail)
         assert shown == whole or (shown.endswith("…") and whole.startswith(shown[:-1]))
@@ -74,8 +74,8 @@ def test_the_screen_shows_what_is_settled_and_as_much_of_the_tail_as_there_is_ro
 def test_only_the_rows_of_the_tail_are_drawn_again() -> None:
     written: list[str] = []
     live = LiveText(written.append, lambda: Size(11, 20))
-    live.show([Run("one two three four five six ")], Run("seven eight nine", DIM))
-    live.show([Run("seven ")], Run("eight nine", DIM))
+    live.show([StyledText("one two three four five six ")], StyledText("seven eight nine", DIM))
+    live.show([StyledText("seven ")], StyledText("eight nine", DIM))
     assert "one" not in written[1]
     assert written[1].startswith("\033[2A\r\033[J")
 
@@ -86,7 +86,7 @@ def test_a_change_of_width_leaves_nothing_of_the_tail(columns: int) -> None:
     size = Size(30, 20)
     written: list[str] = []
     live = LiveText(written.append, lambda: size)
-    live.show([Run("Settled. ")], Run("held held held held held held held", DIM))
+    live.show([StyledText("Settled. ")], StyledText("held held held held held held held", DIM))
     size = Size(columns, 20)
     live.end()
     rows = Screen(columns, 20).feed("Settled. held held held held \nheld held held").lines
@@ -96,5 +96,5 @@ def test_a_change_of_width_leaves_nothing_of_the_tail(columns: int) -> None:
 def test_styles_are_switched_off_at_the_end_of_each_row() -> None:
     written: list[str] = []
     live = LiveText(written.append, lambda: Size(6, 9))
-    live.show([Run("ab cd ef", DIM)])
+    live.show([StyledText("ab cd ef", DIM)])
     assert written == [f"{DIM}ab cd\033[0m\n{DIM}ef\033[0m"]

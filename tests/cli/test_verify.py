@@ -19,7 +19,7 @@ from lockgate.api.receipts import add_frames, build_receipt, encode_receipt
 from lockgate.cli import verify
 from lockgate.cli.main import main
 from lockgate.errors import ConfigError
-from lockgate.gate.receipts import Part, Receipt
+from lockgate.gate.receipts import Receipt, RequestPart
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "receipts.md").read_text(encoding="utf-8")
 TEXTS = ("Hello ", "wörld. ", "\u2028Bye.\n")
@@ -32,11 +32,11 @@ def say(text: str) -> Event:
 
 
 def fill(receipt: Receipt, events: list[Event]) -> Receipt:
-    receipt.expect("pii", Part.ANSWER)
+    receipt.expect("pii", RequestPart.ANSWER)
     for event in events:
         add_frames(receipt.chain, event)
-    receipt.note_read("pii", Part.ANSWER, TEXTS, 0.001)
-    receipt.note_released(Part.ANSWER, "".join(TEXTS))
+    receipt.note_read("pii", RequestPart.ANSWER, TEXTS, 0.001)
+    receipt.note_released(RequestPart.ANSWER, "".join(TEXTS))
     return receipt
 
 
@@ -249,8 +249,8 @@ def test_any_change_of_a_text_is_seen(place: int, data: st.DataObject) -> None:
 
 def test_a_detector_that_has_not_read_everything_is_a_warning_and_with_strict_a_fault(run: Run) -> None:
     receipt = fill(Receipt(), WHOLE[:1])
-    receipt.expect("slow", Part.ANSWER)
-    receipt.expect("lazy", Part.ANSWER)
+    receipt.expect("slow", RequestPart.ANSWER)
+    receipt.expect("lazy", RequestPart.ANSWER)
     receipt.note_failure("slow")
     saved = as_lines([*WHOLE[:1], {"receipt": build_receipt(receipt)}])
     code, told = run(saved)

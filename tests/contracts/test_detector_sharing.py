@@ -21,7 +21,7 @@ from lockgate.gate.values import Detection, Excerpt
 from lockgate.gateway import open_gateway
 from lockgate.interfaces import Headers
 from lockgate.telemetry.observers import ACTIVE, Observer
-from lockgate.telemetry.requests import Call
+from lockgate.telemetry.requests import ServiceCall
 from tests.contracts.http_peers import Exchange, Peer, open_peer
 from tests.waits import LoopClock, linger, until
 
@@ -437,9 +437,9 @@ async def test_what_does_not_fit_among_those_who_wait_is_sent_alone(monkeypatch:
 
 async def test_every_request_is_counted_once() -> None:
     class Counting(Observer):
-        calls: list[Call]
+        calls: list[ServiceCall]
 
-        def call_ended(self, call: Call) -> None:
+        def call_ended(self, call: ServiceCall) -> None:
             self.calls.append(call)
 
     observer = Counting()

@@ -14,7 +14,7 @@ from lockgate.api.endpoints import ABOUT_PATH
 from lockgate.config.load import load_settings
 from lockgate.gateway import Gateway, open_gateway
 from lockgate.guard.detectors import ReadAsReview
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from lockgate.sessions.turns import SessionKey
 from tests.server.gateways import ask
 from tests.server.http_client import call

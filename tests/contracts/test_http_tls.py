@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from lockgate.backends.http import HttpService, Outgoing, build_tls, open_http
+from lockgate.backends.http import HttpService, OutgoingRequest, build_tls, open_http
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.errors import ConfigError, Unavailable
 from tests.contracts.http_peers import open_peer, reply
@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 
 async def call(http: HttpService) -> bytes:
-    outgoing = Outgoing(http.url("/x"), http.headers((), {}), b"{}", "failed: ")
+    outgoing = OutgoingRequest(http.url("/x"), http.headers((), {}), b"{}", "failed: ")
     return (await http.post(outgoing)).body
 
 

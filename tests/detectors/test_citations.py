@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.detectors.citations import CitationReading, CitationsDetector, open_citations_detector
 from lockgate.errors import ConfigError, InvalidRequest
-from lockgate.gate.batching import DetectionBatcher, Reader
+from lockgate.gate.batcher import DetectionBatcher, DetectorSpec
 from lockgate.gate.values import Chunk, Detection, Excerpt
 from lockgate.testing import check_detector
 
@@ -124,7 +124,7 @@ def test_however_a_text_is_cut_by_force_the_findings_are_those_of_the_whole(text
 
 async def _read_all(detector: CitationsDetector, chunks: list[Chunk], length: int) -> list[Detection]:
     """What the batcher tells when every chunk is a request of its own, as in a stream."""
-    batcher = DetectionBatcher([Reader("citations", "cut", 0.5, detector.lookbehind_chars)], max_open=1)
+    batcher = DetectionBatcher([DetectorSpec("citations", "cut", 0.5, detector.lookbehind_chars)], max_open=1)
     reading = detector.accept({}, ())
     found: list[Detection] = []
     asks = batcher.add("cut", chunks)

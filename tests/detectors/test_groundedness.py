@@ -22,7 +22,7 @@ from lockgate.detectors.groundedness.detector import (
     GroundednessReview,
     open_groundedness_detector,
 )
-from lockgate.detectors.groundedness.grounds import NO_NUMBER, OTHER_DAY, Grounds, Steps, run_through
+from lockgate.detectors.groundedness.grounds import NO_NUMBER, OTHER_DAY, SourceFacts, Steps, run_through
 from lockgate.errors import ConfigError, InvalidRequest, Unavailable
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Conversation, Detection, Excerpt
 from lockgate.gate.verdicts import hide
@@ -205,13 +205,13 @@ async def test_an_embedder_that_fails_fails_the_review() -> None:
 async def test_documents_are_read_and_embedded_once_for_all_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
-    class Watched(Grounds):
+    class Watched(SourceFacts):
         @classmethod
-        def read(cls, documents: Sequence[Sequence[str]]) -> Steps[Grounds]:
+        def read(cls, documents: Sequence[Sequence[str]]) -> Steps[SourceFacts]:
             read.append(documents)
-            return Grounds.read(documents)
+            return SourceFacts.read(documents)
 
-    monkeypatch.setattr(groundedness, "Grounds", Watched)
+    monkeypatch.setattr(groundedness, "SourceFacts", Watched)
     embedder = SlowEmbedder()
     asked = review(embedder)
     claims = [f"Members may borrow {count} books." for count in range(30, 36)]

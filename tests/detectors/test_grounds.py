@@ -22,8 +22,8 @@ from lockgate.detectors.groundedness.grounds import (
     OTHER_PERIOD,
     OTHER_UNIT,
     TOO_GENERAL,
-    Grounds,
     Judgement,
+    SourceFacts,
     run_through,
 )
 from lockgate.detectors.groundedness.words import (
@@ -61,7 +61,7 @@ POOL = (
 
 def judge(claim: str, *documents: tuple[str, ...], nearness: float | None = None) -> Judgement:
     """The judgement on a sentence; how near another is, is told by the words that both have, unless it is given."""
-    grounds = run_through(Grounds.read(documents))
+    grounds = run_through(SourceFacts.read(documents))
     judged = [Judgement(0.0)]
     for one in read_claim(claim, grounds.language):
         near = {
@@ -257,7 +257,7 @@ SENTENCES = st.builds("{} {} {}.".format, st.sampled_from(SUBJECTS), st.sampled_
 @given(st.lists(SENTENCES, min_size=1, max_size=8, unique=True), st.integers(0, 7))
 def test_a_sentence_of_the_documents_is_always_supported(sentences: list[str], chosen: int) -> None:
     claim = sentences[chosen % len(sentences)]
-    grounds = run_through(Grounds.read([tuple(sentences)]))
+    grounds = run_through(SourceFacts.read([tuple(sentences)]))
     for one in read_claim(claim, grounds.language):
         places = run_through(grounds.seek_candidates(one))
         nearness = {place: 1.0 if grounds.sentences[place].traits.text == claim else 0.3 for place in places}
@@ -296,7 +296,7 @@ def test_what_is_nearer_in_meaning_is_never_less_supported(claim: str, one: floa
 
 
 def test_the_work_for_one_claim_is_bounded() -> None:
-    grounds = run_through(Grounds.read([tuple(f"Sentence number {at} speaks of tea." for at in range(100))]))
+    grounds = run_through(SourceFacts.read([tuple(f"Sentence number {at} speaks of tea." for at in range(100))]))
     (one,) = read_claim("Every sentence speaks of tea.", "en")
     assert len(run_through(grounds.seek_candidates(one))) == MAX_CANDIDATES
     assert len(read_claim(", ".join(["tea and bread and milk"] * 200), "en")) == MAX_ASSERTIONS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lockgate.detectors.judge.detector import (
     MAX_REASON_CHARS,
     MAX_REPLY_CHARS,
-    Example,
+    RuledExample,
     Ruling,
     build_task,
     cut_windows,
@@ -46,7 +46,7 @@ def test_the_criteria_stand_with_the_judge_and_the_text_with_the_user() -> None:
 
 
 def test_examples_are_judged_before_the_text() -> None:
-    task = build_task(CRITERIA, "x", (Example("Rest a week.", True), Example("Nice {weather}.", False)))
+    task = build_task(CRITERIA, "x", (RuledExample("Rest a week.", True), RuledExample("Nice {weather}.", False)))
     assert [one.role for one in task] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert "\n~~~\nRest a week.\n~~~\n" in task[1].text
     assert [read_ruling(task[at].text) for at in (2, 4)] == [

@@ -21,7 +21,7 @@ from lockgate.detectors.language import (
     open_language_detector,
     read_prose,
 )
-from lockgate.detectors.scanning import INLINE_CHARS, ScanningDetector
+from lockgate.detectors.scans import INLINE_CHARS, ScanningDetector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.testing import check_detector
@@ -119,7 +119,7 @@ async def test_much_text_is_read_off_the_event_loop(monkeypatch: pytest.MonkeyPa
         seen.append(work.__name__)
         return await to_thread(work, *given)
 
-    monkeypatch.setattr("lockgate.detectors.scanning.asyncio.to_thread", watch)
+    monkeypatch.setattr("lockgate.detectors.scans.asyncio.to_thread", watch)
     async with open_language_detector({"allow": ["en"]}) as detector:
         await detector.accept({}, ()).read([Excerpt(ENGLISH)])
         assert "_read_all" not in seen

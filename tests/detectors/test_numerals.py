@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors.groundedness.numerals import WORDS, Ledger, find_amounts, reckon
+from lockgate.detectors.groundedness.numerals import WORDS, AmountSet, find_amounts, reckon
 from tests.waits import assert_linear
 
 
 def supports(document: str, claim: str) -> bool:
     """Whether every firm amount of the claim is among those of the document."""
-    ledger = Ledger(find_amounts(document)[0])
+    ledger = AmountSet(find_amounts(document)[0])
     return all(ledger.has(one) for one in find_amounts(claim)[0] if one.is_firm)
 
 
@@ -97,7 +97,7 @@ def test_dates_give_their_month() -> None:
 
 
 def test_sums_and_differences_of_like_amounts_are_reckoned() -> None:
-    ledger = Ledger(reckon(find_amounts("raised from $3.50 to $4 after 3 days")[0]))
+    ledger = AmountSet(reckon(find_amounts("raised from $3.50 to $4 after 3 days")[0]))
     (half,) = find_amounts("by 50 cents")[0]
     (other,) = find_amounts("by 1 dollar")[0]
     assert ledger.has(half)
@@ -130,7 +130,7 @@ def test_any_text_can_be_read_and_amounts_lie_in_it(text: str) -> None:
     amounts, months = find_amounts(text)
     assert all(0 <= one.start <= one.end <= len(text) for one in amounts)
     assert months <= set(range(1, 13))
-    assert all(Ledger(amounts).has(one) for one in amounts if one.values or one.minutes)
+    assert all(AmountSet(amounts).has(one) for one in amounts if one.values or one.minutes)
     reckon(amounts)
 
 

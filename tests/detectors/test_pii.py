@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors import scanning
+from lockgate.detectors import scans
 from lockgate.detectors.citations import CitationReading
 from lockgate.detectors.formats import open_format_detector
 from lockgate.detectors.patterns import open_keywords_detector, open_regex_detector
 from lockgate.detectors.pii.detector import ENTITIES, open_pii_detector
-from lockgate.detectors.scanning import ScanningDetector, ScanReading
+from lockgate.detectors.scans import ScanningDetector, ScanReading
 from lockgate.detectors.secrets.detector import open_secrets_detector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import Detection, Excerpt
@@ -397,7 +397,7 @@ UNITS = [
 
 @pytest.mark.parametrize("name", READINGS)
 def test_the_work_grows_with_the_text_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "MAX_FINDINGS", 1_000_000)
+    monkeypatch.setattr(scans, "MAX_FINDINGS", 1_000_000)
     for unit in UNITS:
         assert_linear(lambda size: READINGS[name]._read_all([Excerpt(unit * (size // len(unit)))]), 3_000)  # noqa: B023
 

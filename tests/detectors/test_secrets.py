@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.detectors.scanning import ScanReading
+from lockgate.detectors.scans import ScanReading
 from lockgate.detectors.secrets.detector import FORMS, open_secrets_detector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import Detection, Excerpt

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.toxicity.detector import KnownWords
-from lockgate.detectors.windows import MAX_WINDOW_WORDS, Cutter, ModelPool, Window, WindowReading, open_pool
+from lockgate.detectors.windows import MAX_WINDOW_WORDS, ModelPool, TokenCutter, Window, WindowReading, open_pool
 from lockgate.gate.values import Excerpt
 from lockgate.models.wordpiece import WordPieces
 from tests.waits import assert_linear
@@ -24,7 +24,7 @@ def tokenize(word: str) -> list[int]:
     return letters[::4]
 
 
-CUTTER = Cutter(tokenize, MAX, OVERLAP)
+CUTTER = TokenCutter(tokenize, MAX, OVERLAP)
 
 
 def test_a_text_that_fits_is_one_window_without_outer_white_space() -> None:
@@ -65,10 +65,12 @@ def test_a_stretch_without_spaces_is_cut_anywhere() -> None:
     assert windows[-1].end == 10_000
 
 
-def count_up(many: int) -> Cutter:
+def count_up(many: int) -> TokenCutter:
     """A cutter whose tokens are all different; a word has as many as its letters, and for each `@` so many more."""
     numbers = iter(range(10**9))
-    return Cutter(lambda word: list(islice(numbers, sum(many if one == "@" else one == "a" for one in word))), 10, 3)
+    return TokenCutter(
+        lambda word: list(islice(numbers, sum(many if one == "@" else one == "a" for one in word))), 10, 3
+    )
 
 
 @given(st.text(st.sampled_from("a@. \n"), max_size=200), st.integers(0, 35))
@@ -87,8 +89,8 @@ def test_every_token_is_in_a_window_and_each_window_comes_further(text: str, man
 WORDS = KnownWords(["the", "a", "idiot"])
 PIECES = WordPieces(["[UNK]", "[CLS]", "[SEP]", "a", "##a", "!", "?", "(", ")", "1", "0"])
 CUTTERS = {
-    "words": Cutter(WORDS.tokenize, 60, 15),
-    "pieces": Cutter(lambda word: PIECES.list_pieces(make_plain(word)), 64, 16),
+    "words": TokenCutter(WORDS.tokenize, 60, 15),
+    "pieces": TokenCutter(lambda word: PIECES.list_pieces(make_plain(word)), 64, 16),
 }
 ODD = ["\ufdfa", "\ufdfb", "\u3316", "\u33c2", "\u2474", "\u2049", "\u0301", "\u200d", "\U0001f600", "\uac01", "\ue000"]
 MIXED = ["a" * 30 + "\u0301 " * 9, "a(1)" * 4 + "\u0301 " * 400, "\ufdfa" * 20 + " ", "\u0301\u0316", "a@", "a$!"]
@@ -139,5 +141,5 @@ async def test_what_takes_long_to_cut_is_not_cut_on_the_event_loop(text: str, is
 
     pool: ModelPool[Window, int]
     async with open_pool(lambda windows: [0] * len(windows), name="none") as pool:
-        await WindowReading(Cutter(tokenize, 60, 15), pool, lambda _, __: None).read([Excerpt(text)])
+        await WindowReading(TokenCutter(tokenize, 60, 15), pool, lambda _, __: None).read([Excerpt(text)])
     assert (threads == {threading.get_ident()}) is is_here

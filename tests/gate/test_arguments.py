@@ -238,7 +238,7 @@ def test_masks_change_the_structure_of_no_text(raw: str, seed: int) -> None:
 
 
 def _scan(raw: str) -> list[tuple[int, str, str]]:
-    scanner = arguments._Scanner()
+    scanner = arguments._JsonScanner()
     runs = scanner.scan(raw)
     scanner.is_finished = True
     return runs + scanner.scan("")
@@ -341,9 +341,9 @@ def a_broken_escape_is_masked_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_up(run: tuple[int, str, str]) -> list[tuple[int, str, str]]:
         return [(2, char, char) for char in run[1]] if run[0] == 2 and run[1] == run[2] else [run]
 
-    honest = arguments._Scanner.scan
+    honest = arguments._JsonScanner.scan
     scan = lambda self, raw: [one for run in honest(self, raw) for one in break_up(run)]  # noqa: E731
-    monkeypatch.setattr(arguments._Scanner, "scan", scan)
+    monkeypatch.setattr(arguments._JsonScanner, "scan", scan)
 
 
 @BUGS.caught_by(test_any_cut_gives_the_same_plain_text_and_the_same_masked_text)
@@ -372,9 +372,9 @@ def what_a_mask_leaves_of_an_atom_stays(monkeypatch: pytest.MonkeyPatch) -> None
 
 @BUGS.caught_by(test_masked_json_parses_to_the_same_shape_with_masked_strings)
 def structure_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = arguments._Scanner.scan
+    honest = arguments._JsonScanner.scan
     scan = lambda self, raw: [(kind or 1, plain, raw) for kind, plain, raw in honest(self, raw)]  # noqa: E731
-    monkeypatch.setattr(arguments._Scanner, "scan", scan)
+    monkeypatch.setattr(arguments._JsonScanner, "scan", scan)
 
 
 @BUGS.caught_by(
@@ -408,9 +408,9 @@ def a_text_that_goes_once_goes_for_every_piece(monkeypatch: pytest.MonkeyPatch) 
 
 @BUGS.caught_by(test_without_masks_any_text_leaves_as_it_came, test_what_no_mask_covers_keeps_its_raw_characters)
 def clear_text_is_escaped_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = arguments._Scanner.scan
+    honest = arguments._JsonScanner.scan
     scan = lambda self, raw: [(kind, plain, plain) for kind, plain, _ in honest(self, raw)]  # noqa: E731
-    monkeypatch.setattr(arguments._Scanner, "scan", scan)
+    monkeypatch.setattr(arguments._JsonScanner, "scan", scan)
 
 
 @BUGS.caught_by(test_nothing_leaves_before_it_is_released)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.errors import BrokeProtocol
-from lockgate.gate.batching import ChunkAligner, ChunkerInput
+from lockgate.gate.batcher import ChunkAligner, ChunkerInput
 from lockgate.gate.values import Chunk, Frame
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lockgate.errors import BrokeProtocol, HeldTooMuch
-from lockgate.gate.batching import Ask, Reader
+from lockgate.gate.batcher import DetectorRequest, DetectorSpec
 from lockgate.gate.lanes import Lane, LanePlan, Lanes
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Frame
@@ -197,7 +197,7 @@ def test_a_whole_text_gives_the_same_findings_in_any_order_of_chunkers_and_answe
         assert lane.place_all(name, sorted(chunks)) == []
         outcomes += lane.end_chunker(name)
     keepers = {keeper.name: keeper for keeper in world.keepers}
-    while asks := [one for one in outcomes if isinstance(one, Ask)]:
+    while asks := [one for one in outcomes if isinstance(one, DetectorRequest)]:
         ask = turns.choice(asks)
         outcomes.remove(ask)
         pairs = zip(ask.excerpts, ask.chunks, strict=True)
@@ -221,7 +221,7 @@ def _drive(lane: Lane, pieces: int) -> None:
             chunks.append(("sentence", Chunk(position - 50, position, "word " * 10)))
         for chunker, chunk in chunks:
             for outcome in lane.place(chunker, chunk):
-                assert isinstance(outcome, Ask)
+                assert isinstance(outcome, DetectorRequest)
                 lane.answer(outcome, [[]])
         lane.may_read()
 
@@ -233,7 +233,7 @@ def _calls(pieces: int, how: Strategy) -> int:
         nonlocal count
         count += 1
 
-    lane = Lane(LanePlan((Reader("w", "word"), Reader("s", "sentence")), how))
+    lane = Lane(LanePlan((DetectorSpec("w", "word"), DetectorSpec("s", "sentence")), how))
     sys.setprofile(trace)
     try:
         _drive(lane, pieces)
@@ -248,14 +248,14 @@ def test_cost_is_linear_in_the_text(how: Strategy) -> None:
 
 
 def test_text_beyond_the_hard_limit_ends_the_stream_and_does_not_leave() -> None:
-    lane = Lane(LanePlan((Reader("d", "page"),), max_held_chars=10))
+    lane = Lane(LanePlan((DetectorSpec("d", "page"),), max_held_chars=10))
     assert lane.receive(Frame(0, "0123456789")) == []
     with pytest.raises(HeldTooMuch):
         lane.receive(Frame(1, "x"))
 
 
 def test_endless_empty_frames_count_against_the_limit_too() -> None:
-    lane = Lane(LanePlan((Reader("d", "page"),), max_held_chars=10))
+    lane = Lane(LanePlan((DetectorSpec("d", "page"),), max_held_chars=10))
     lane.receive(Frame(0, "a"))
     with pytest.raises(HeldTooMuch):
         for number in range(1, 12):
@@ -263,38 +263,38 @@ def test_endless_empty_frames_count_against_the_limit_too() -> None:
 
 
 def test_a_slow_trailing_detector_is_bounded_as_well() -> None:
-    lane = Lane(LanePlan((Reader("d", "page", holds=False),), max_held_chars=10))
+    lane = Lane(LanePlan((DetectorSpec("d", "page", holds=False),), max_held_chars=10))
     lane.receive(Frame(0, "0123456789"))
     with pytest.raises(HeldTooMuch):
         lane.receive(Frame(1, "x"))
 
 
 def test_reading_stops_while_the_slowest_detector_owes_an_answer_and_goes_on_while_it_wants_text() -> None:
-    lane = Lane(LanePlan((Reader("d", "page"),), soft_held_chars=3))
+    lane = Lane(LanePlan((DetectorSpec("d", "page"),), soft_held_chars=3))
     lane.receive(Frame(0, "abcd"))
     assert not lane.may_read()  # the chunker has not taken what it was given
     lane.aligners["page"].feed()
     assert lane.may_read()  # the chunker wants more
     (ask,) = lane.place("page", Chunk(0, 4, "abcd"))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, DetectorRequest)
     assert not lane.may_read()  # an answer is owed
     lane.answer(ask, [[]])
     assert lane.may_read()
 
 
 def test_a_whole_text_is_asked_in_one_request_per_detector() -> None:
-    lane = Lane(LanePlan((Reader("d", "word"),), is_whole=True))
+    lane = Lane(LanePlan((DetectorSpec("d", "word"),), is_whole=True))
     lane.receive(Frame(0, "a b"))
     assert lane.end() == []
     assert lane.place("word", Chunk(0, 2, "a ")) == lane.place("word", Chunk(2, 3, "b")) == []
     (ask,) = lane.end_chunker("word")
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, DetectorRequest)
     assert [chunk.text for chunk in ask.chunks] == ["a ", "b"]
     assert [out.text for out in lane.answer(ask, [[]]) if isinstance(out, Release)] == ["a b", ""]
 
 
 def test_a_chunker_that_skips_text_is_at_fault() -> None:
-    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane = Lane(LanePlan((DetectorSpec("d", "word"),)))
     lane.receive(Frame(0, "secret text"))
     lane.end()
     lane.place("word", Chunk(0, 6, "secret"))
@@ -303,14 +303,14 @@ def test_a_chunker_that_skips_text_is_at_fault() -> None:
 
 
 def test_a_chunker_that_ends_before_its_text_is_at_fault() -> None:
-    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane = Lane(LanePlan((DetectorSpec("d", "word"),)))
     lane.receive(Frame(0, "text"))
     with pytest.raises(BrokeProtocol, match="ended before its text"):
         lane.end_chunker("word")
 
 
 def test_a_model_of_endless_choices_is_at_fault() -> None:
-    lanes = Lanes(LanePlan((Reader("d", "word"),), max_choices=3))
+    lanes = Lanes(LanePlan((DetectorSpec("d", "word"),), max_choices=3))
     for choice in range(3):
         lanes.receive(Frame(choice, "x", choice))
     with pytest.raises(BrokeProtocol, match="more than 3 choices"):
@@ -318,7 +318,7 @@ def test_a_model_of_endless_choices_is_at_fault() -> None:
 
 
 def test_a_chunker_waits_while_many_of_its_chunks_wait_for_a_detector() -> None:
-    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane = Lane(LanePlan((DetectorSpec("d", "word"),)))
     lane.receive(Frame(0, "x" * 1000))
     placed = 0
     while not lane.batcher.has_backlog("word"):
@@ -328,7 +328,7 @@ def test_a_chunker_waits_while_many_of_its_chunks_wait_for_a_detector() -> None:
 
 
 def test_a_frame_after_the_end_is_a_bug_of_the_caller() -> None:
-    lane = Lane(LanePlan((Reader("d", "word"),)))
+    lane = Lane(LanePlan((DetectorSpec("d", "word"),)))
     lane.end()
     with pytest.raises(RuntimeError, match="ended"):
         lane.receive(Frame(0, "x"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from lockgate.gate.batching import Ask, ChunkAligner, DetectionBatcher, DetectorQueue, Progress
+from lockgate.gate.batcher import ChunkAligner, DetectionBatcher, DetectorProgress, DetectorQueue, DetectorRequest
 from lockgate.gate.lanes import Lane, Lanes
 from lockgate.gate.release import FrameLog, Release, ReleaseGate
 from lockgate.gate.sse import SseParser
 from lockgate.gate.values import Chunk, Detection, Frame
-from tests.gate import test_batching, test_chunks, test_frames, test_lanes, test_sse, test_verdicts
+from tests.gate import test_batcher, test_chunks, test_frames, test_lanes, test_sse, test_verdicts
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 BUGS = Bugs()
@@ -162,7 +162,9 @@ def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch)
 def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, queue: DetectorQueue, ask: Ask, found: Any, progress: list[Progress]) -> None:
+    def tell(
+        self: DetectionBatcher, queue: DetectorQueue, ask: DetectorRequest, found: Any, progress: list[DetectorProgress]
+    ) -> None:
         honest(self, queue, ask, found, progress)
         if ask.number:
             told = progress.pop()
@@ -174,12 +176,14 @@ def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch)
 
 @BUGS.caught_by(
     test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it,
-    test_batching.test_the_order_of_answers_changes_nothing,
+    test_batcher.test_the_order_of_answers_changes_nothing,
 )
 def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.answer
 
-    def answer(self: DetectionBatcher, ask: Ask, found: Any) -> tuple[list[Ask], list[Progress]]:
+    def answer(
+        self: DetectionBatcher, ask: DetectorRequest, found: Any
+    ) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
         self._queues[ask.detector].told = ask.number
         return honest(self, ask, found)
 
@@ -190,7 +194,7 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
 def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
-    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
+    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[DetectorRequest]:
         self._max_open += 1
         asks = honest(self, chunker, chunks)
         self._max_open -= 1
@@ -203,7 +207,7 @@ def one_request_too_many_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher.add
 
-    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
+    def add(self: DetectionBatcher, chunker: str, chunks: Sequence[Chunk]) -> list[DetectorRequest]:
         queues = self._by_chunker[chunker]
         self._by_chunker[chunker] = queues[:1]
         asks = honest(self, chunker, chunks)
@@ -217,7 +221,9 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
 def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = DetectionBatcher._tell
 
-    def tell(self: DetectionBatcher, queue: DetectorQueue, ask: Ask, found: Any, progress: list[Progress]) -> None:
+    def tell(
+        self: DetectionBatcher, queue: DetectorQueue, ask: DetectorRequest, found: Any, progress: list[DetectorProgress]
+    ) -> None:
         honest(self, queue, ask, found, progress)
         queue.frontier = ask.chunks[-1].end
         progress.append(progress.pop()._replace(upto=queue.frontier))
@@ -227,13 +233,13 @@ def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lockgate.gate import batching
+    from lockgate.gate import batcher
 
     def place(queue: DetectorQueue, chunk: Chunk, found: Sequence[Detection], *_: object) -> list[Detection]:
         moved = [one._replace(start=one.start + chunk.start, end=one.end + chunk.start) for one in found]
         return [one._replace(detector_id=queue.detector) for one in moved if one.score >= queue.reader.threshold]
 
-    monkeypatch.setattr(batching, "_place", place)
+    monkeypatch.setattr(batcher, "_place", place)
 
 
 @BUGS.caught_by(test_lanes.test_releases_join_to_exactly_the_text_in_order)

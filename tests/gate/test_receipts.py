@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.gate import receipts
-from lockgate.gate.receipts import Outcome, Part, Receipt
+from lockgate.gate.receipts import Outcome, Receipt, RequestPart
 from lockgate.gate.verdicts import Action, DocumentAction
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 TEXTS = st.lists(st.text("ab \n", max_size=6), max_size=6)
-Account = tuple[str, str, Part, str]
+Account = tuple[str, str, RequestPart, str]
 
 
-READERS = [(name, part) for name in ("d", "e") for part in (Part.ANSWER, Part.PROMPT)]
+READERS = [(name, part) for name in ("d", "e") for part in (RequestPart.ANSWER, RequestPart.PROMPT)]
 
 
 def happenings(*kinds: str, most: int) -> st.SearchStrategy[list[Account]]:
@@ -33,7 +33,7 @@ ACCOUNTS = st.tuples(
 ).map(lambda phases: [one for phase in phases for one in phase])
 
 
-def read(receipt: Receipt, *texts: str, part: Part = Part.ANSWER) -> Receipt:
+def read(receipt: Receipt, *texts: str, part: RequestPart = RequestPart.ANSWER) -> Receipt:
     receipt.expect("d", part)
     receipt.note_read("d", part, texts, 0.001)
     return receipt
@@ -45,38 +45,38 @@ def test_what_is_read_in_any_cut_is_covered(texts: list[str], data: st.DataObjec
     text = "".join(texts)
     upto = data.draw(st.integers(0, len(text)))
     for piece in (text[:upto], text[upto:]):
-        receipt.note_released(Part.ANSWER, piece)
+        receipt.note_released(RequestPart.ANSWER, piece)
     (only,) = receipt.settle()
     assert only.is_covered
-    assert only.chars == {Part.ANSWER: len(text)} == {Part.ANSWER: receipt.released[Part.ANSWER]}
+    assert only.chars == {RequestPart.ANSWER: len(text)} == {RequestPart.ANSWER: receipt.released[RequestPart.ANSWER]}
 
 
 @given(TEXTS, st.text("ab", min_size=1, max_size=3))
 def test_one_word_that_nobody_read_is_seen(texts: list[str], unread: str) -> None:
     receipt = read(Receipt(), *texts)
-    receipt.note_released(Part.ANSWER, "".join(texts) + unread)
+    receipt.note_released(RequestPart.ANSWER, "".join(texts) + unread)
     assert not receipt.settle()[0].is_covered
 
 
 def test_white_space_that_a_chunker_drops_need_not_be_read() -> None:
     receipt = read(Receipt(), "One.", "Two.")
-    receipt.note_released(Part.ANSWER, "One. \n Two.\n")
+    receipt.note_released(RequestPart.ANSWER, "One. \n Two.\n")
     assert receipt.settle()[0].is_covered
 
 
 def test_every_part_that_a_detector_was_to_read_counts() -> None:
-    receipt = read(Receipt(), "prompt", part=Part.PROMPT)
-    receipt.expect("d", Part.ANSWER)
-    receipt.note_released(Part.PROMPT, "prompt")
+    receipt = read(Receipt(), "prompt", part=RequestPart.PROMPT)
+    receipt.expect("d", RequestPart.ANSWER)
+    receipt.note_released(RequestPart.PROMPT, "prompt")
     assert receipt.settle()[0].is_covered
-    receipt.note_released(Part.ANSWER, "answer")
+    receipt.note_released(RequestPart.ANSWER, "answer")
     assert not receipt.settle()[0].is_covered
 
 
 def test_a_part_that_it_was_not_to_read_does_not_count() -> None:
     receipt = read(Receipt(), "answer")
-    receipt.note_released(Part.DOCUMENTS, "never shown to it")
-    receipt.note_released(Part.ANSWER, "answer")
+    receipt.note_released(RequestPart.DOCUMENTS, "never shown to it")
+    receipt.note_released(RequestPart.ANSWER, "answer")
     assert receipt.settle()[0].is_covered
 
 
@@ -87,7 +87,7 @@ def test_a_detector_that_failed_covers_nothing() -> None:
 
 
 def test_chunks_findings_and_time_add_up() -> None:
-    receipt = read(read(Receipt(), "a", "b"), "c", part=Part.PROMPT)
+    receipt = read(read(Receipt(), "a", "b"), "c", part=RequestPart.PROMPT)
     receipt.note_finding("d")
     receipt.note_finding("of nobody")
     (only,) = receipt.settle()
@@ -101,8 +101,8 @@ def solid(text: str) -> int:
 def play(account: Sequence[Account]) -> tuple[Receipt, dict[str, bool]]:
     """A receipt of what happened, and by a plain count who has covered what was released."""
     receipt = Receipt()
-    left = dict.fromkeys(Part, 0)
-    seen: dict[tuple[str, Part], int] = {}
+    left = dict.fromkeys(RequestPart, 0)
+    seen: dict[tuple[str, RequestPart], int] = {}
     failed: set[str] = set()
     for what, detector, part, text in account:
         if what == "expect":
@@ -145,8 +145,8 @@ def test_a_detector_that_failed_says_so_and_is_not_covered(account: list[Account
     assert not any(one.is_covered for one in receipt.settle() if one.has_failed)
 
 
-@given(ACCOUNTS, st.text("ab", min_size=1, max_size=3), st.sampled_from(Part))
-def test_more_that_is_released_never_covers_more(account: list[Account], text: str, part: Part) -> None:
+@given(ACCOUNTS, st.text("ab", min_size=1, max_size=3), st.sampled_from(RequestPart))
+def test_more_that_is_released_never_covers_more(account: list[Account], text: str, part: RequestPart) -> None:
     receipt, covered = play(account)
     receipt.note_released(part, text)
     assert all(covered[one.detector_id] for one in receipt.settle() if one.is_covered)
@@ -184,7 +184,7 @@ def test_the_outcome_is_the_strictest_that_was_done_in_any_order(actions: list[A
 def test_what_is_done_to_documents_never_blocks_the_answer(actions: list[Any]) -> None:
     receipt = Receipt()
     for action in actions:
-        receipt.note_action(action, Part.DOCUMENTS)
+        receipt.note_action(action, RequestPart.DOCUMENTS)
     assert receipt.outcome in (Outcome.RELEASED, Outcome.MASKED) or Outcome.FAILED in map(mean, actions)
     if any(mean(one) is not Outcome.RELEASED for one in actions):
         assert receipt.outcome >= Outcome.MASKED
@@ -220,8 +220,8 @@ def test_a_word_that_is_no_action_is_a_bug() -> None:
 def test_receipts_share_nothing() -> None:
     one, other = Receipt(), Receipt()
     one.chain.add("answer", "Hi")
-    one.note_released(Part.ANSWER, "Hi")
-    assert (other.chain.frames, other.released[Part.ANSWER]) == (0, 0)
+    one.note_released(RequestPart.ANSWER, "Hi")
+    assert (other.chain.frames, other.released[RequestPart.ANSWER]) == (0, 0)
     assert one.chain.value != other.chain.value
 
 
@@ -275,7 +275,7 @@ def what_is_withheld_makes_up_for_what_is_released(monkeypatch: pytest.MonkeyPat
 def a_detector_of_the_prompt_is_credited_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Receipt.note_read
 
-    def note(self: Receipt, detector: str, part: Part, texts: Any, seconds: float) -> None:
+    def note(self: Receipt, detector: str, part: RequestPart, texts: Any, seconds: float) -> None:
         for one in self._accounts[detector].chars:
             honest(self, detector, one, texts, seconds)
 
@@ -286,7 +286,7 @@ def a_detector_of_the_prompt_is_credited_with_the_answer(monkeypatch: pytest.Mon
 def what_is_released_is_counted_down(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Receipt.note_released
 
-    def note(self: Receipt, part: Part, text: str) -> None:
+    def note(self: Receipt, part: RequestPart, text: str) -> None:
         honest(self, part, text)
         self._solid[part] -= 2 * solid(text)
 
@@ -297,7 +297,7 @@ def what_is_released_is_counted_down(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_last_action_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Receipt.note_action
 
-    def note(self: Receipt, action: Any, part: Part = Part.ANSWER) -> None:
+    def note(self: Receipt, action: Any, part: RequestPart = RequestPart.ANSWER) -> None:
         self.outcome = Outcome.RELEASED
         honest(self, action, part)
 
@@ -308,7 +308,7 @@ def the_last_action_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def actions_are_taken_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Receipt.note_action
 
-    def note(self: Receipt, action: Any, part: Part = Part.ANSWER) -> None:
+    def note(self: Receipt, action: Any, part: RequestPart = RequestPart.ANSWER) -> None:
         honest(self, action if isinstance(action, str) else Outcome(int(action)), part)
 
     monkeypatch.setattr(Receipt, "note_action", note)

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from lockgate.gate.batching import Ask, Reader
-from lockgate.gate.lanes import LanePlan, Lanes, Opened, Outcome
+from lockgate.gate.batcher import DetectorRequest, DetectorSpec
+from lockgate.gate.lanes import LanePlan, Lanes, OpenedLane, Outcome
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
 
@@ -47,7 +47,7 @@ class World:
 
     def plan(self, strategy: Strategy, **more: int) -> LanePlan:
         readers = [
-            Reader(one.name, one.chunker, threshold=0.5, lookbehind_chars=one.lookbehind, holds=one.holds)
+            DetectorSpec(one.name, one.chunker, threshold=0.5, lookbehind_chars=one.lookbehind, holds=one.holds)
             for one in self.keepers
         ]
         return LanePlan(tuple(readers), strategy, **more)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ class Player:
         self.to_read = list(world.frames)
         self.fed: dict[tuple[int, str], int] = {}
         self.to_cut: dict[tuple[int, str], list[Chunk]] = {}
-        self.open: list[Ask] = []
+        self.open: list[DetectorRequest] = []
         self.asked: list[tuple[int, str, Chunk]] = []
         self.answered: dict[tuple[int, str], list[Chunk]] = {}
         self.releases: list[Release] = []
@@ -207,7 +207,7 @@ class Player:
         del self.to_cut[key]
         return self.lanes.by_choice[key[0]].end_chunker(key[1])
 
-    def _answer(self, ask: Ask) -> list[Outcome]:
+    def _answer(self, ask: DetectorRequest) -> list[Outcome]:
         self.open.remove(ask)
         keeper = next(one for one in self.world.keepers if one.name == ask.detector)
         text = self.world.texts[ask.choice]
@@ -220,11 +220,11 @@ class Player:
 
     def _take(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Opened):
+            if isinstance(outcome, OpenedLane):
                 for name in self.world.chunkers:
                     self.to_cut[outcome.choice, name] = self.world.chunks(name, outcome.choice)
                     self.fed[outcome.choice, name] = 0
-            elif isinstance(outcome, Ask):
+            elif isinstance(outcome, DetectorRequest):
                 self.open.append(outcome)
                 self.asked += [(outcome.choice, outcome.detector, chunk) for chunk in outcome.chunks]
                 same = [ask for ask in self.open if (ask.choice, ask.detector) == (outcome.choice, outcome.detector)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockgate.errors import GenerationFailed, Unavailable
-from lockgate.gate.receipts import Outcome, Part
+from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.gate.values import Frame, Message
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.rag.answer import Token
@@ -63,7 +63,7 @@ async def test_a_prompt_that_is_blocked_late_leaves_only_the_fallback(pieces: Se
     assert model.closed == 1
     assert outcome.found_in_answer == []
     assert outcome.receipt.outcome is Outcome.BLOCKED
-    assert outcome.receipt.released[Part.ANSWER] == 0
+    assert outcome.receipt.released[RequestPart.ANSWER] == 0
     assert_nothing_runs()
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lockgate.errors import BrokeProtocol, LockgateError, Unavailable
-from lockgate.gate.batching import Ask, Reader
+from lockgate.gate.batcher import DetectorRequest, DetectorSpec
 from lockgate.gate.lanes import Lane, LanePlan
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.guard.detectors import ActiveGuard, Guard
@@ -53,7 +53,7 @@ def build_guards(meter: Meter, broken: Chunker, *, passes: bool) -> list[ActiveG
         detector = ScriptedDetector(find_word("the"))
         guard = Guard(name, "text_contents", detector, f"c-{name}", chunker, 0.5)
         guards.append(ActiveGuard(guard, detector.accept({}, ()), 0.5, holds=True, passes=passes))
-    return list(meter.watch(guards, Part.ANSWER))
+    return list(meter.watch(guards, RequestPart.ANSWER))
 
 
 async def say(guards: list[ActiveGuard], *, is_whole: bool, strategy: Strategy = Strategy.FRONTIER) -> str:
@@ -107,12 +107,12 @@ async def test_one_who_is_not_excused_ends_the_text(fault: str) -> None:
 
 
 async def test_what_was_cut_before_the_failure_is_still_read_before_it_leaves() -> None:
-    lane = Lane(LanePlan((Reader("pii", "c", 0.5, 0, True),)))
+    lane = Lane(LanePlan((DetectorSpec("pii", "c", 0.5, 0, True),)))
     lane.receive(Frame(0, "mail ana@x.org now. more "))
     lane.aligners["c"].feed()
     [asked] = lane.place("c", Chunk(0, 20, "mail ana@x.org now. "))
     assert lane.pass_over("c") == []
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, DetectorRequest)
     [release] = lane.answer(asked, [[Detection(5, 14, "ana@x.org", "Email", "pii", 0.9)]])[:1]
     assert isinstance(release, Release)
     assert (release.text[:20], [one.start for one in release.detections]) == ("mail ana@x.org now. ", [5])

@@ -9,10 +9,10 @@ import pytest
 
 from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, Rejected, TimedOut, Unavailable
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.receipts import Outcome, Part
+from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, Chosen, Guard, excuse, review_all
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, ChosenDetectors, Guard, excuse, review_all
 from lockgate.guard.policy import Meter
 from lockgate.guard.stream import detect_contents, list_readers, open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
@@ -52,7 +52,9 @@ def broken(error: Exception = GONE, *, passes: bool = False) -> ActiveGuard:
 @pytest.mark.parametrize("is_shadow", [False, True])
 def test_in_shadow_nobody_holds_text(*, is_shadow: bool) -> None:
     meter = Meter("p", is_shadow=is_shadow)
-    reader, trailing = meter.watch([word_guard("w", "x"), replace(word_guard("t", "x"), holds=False)], Part.ANSWER)
+    reader, trailing = meter.watch(
+        [word_guard("w", "x"), replace(word_guard("t", "x"), holds=False)], RequestPart.ANSWER
+    )
     assert (reader.holds, trailing.holds) == (not is_shadow, False)
     assert [one.holds for one in list_readers([reader])] == [reader.holds]
     assert (meter.receipt.policy, meter.receipt.is_shadow) == ("p", is_shadow)
@@ -60,22 +62,27 @@ def test_in_shadow_nobody_holds_text(*, is_shadow: bool) -> None:
 
 async def test_what_a_detector_reads_is_on_the_receipt() -> None:
     meter = Meter()
-    guards = meter.watch([word_guard("w", "bad", 4), word_guard("idle", "x")], Part.PROMPT)
+    guards = meter.watch([word_guard("w", "bad", 4), word_guard("idle", "x")], RequestPart.PROMPT)
     found = await detect_contents(TEXT, guards[:1])
-    meter.receipt.note_released(Part.PROMPT, TEXT)
+    meter.receipt.note_released(RequestPart.PROMPT, TEXT)
     read, idle = meter.receipt.settle()
     assert [one.text for one in found] == []  # cut in the middle of it
-    assert (read.detector_id, read.chars, read.chunks, read.is_covered) == ("w", {Part.PROMPT: len(TEXT)}, 3, True)
+    assert (read.detector_id, read.chars, read.chunks, read.is_covered) == (
+        "w",
+        {RequestPart.PROMPT: len(TEXT)},
+        3,
+        True,
+    )
     assert (idle.detector_id, idle.chunks, idle.is_covered) == ("idle", 0, False)
 
 
 async def test_what_a_reviewer_reads_is_on_the_receipt() -> None:
     meter = Meter()
-    reviews = meter.watch_reviews([review()], Part.ANSWER)
+    reviews = meter.watch_reviews([review()], RequestPart.ANSWER)
     assert len(await review_all(reviews, Claim("It is.", "docs", ["x"]))) == 1
     assert len(await review_all(reviews, Generated("prompt", "So."))) == 1
     read = meter.receipt.settle()[0]
-    assert (read.chars, read.chunks) == ({Part.ANSWER: len("It is.So.")}, 2)
+    assert (read.chars, read.chunks) == ({RequestPart.ANSWER: len("It is.So.")}, 2)
 
 
 # The four outcomes of a detector that fails.
@@ -95,14 +102,14 @@ async def test_a_detector_that_fails_has_one_of_four_outcomes(
     error: LockgateError, excused: dict[str, bool] | None, outcome: Outcome, *, is_shadow: bool, passes: bool
 ) -> None:
     meter = Meter(is_shadow=is_shadow)
-    guards = meter.watch([broken(error, passes=passes), word_guard("other", "bad")], Part.PROMPT)
+    guards = meter.watch([broken(error, passes=passes), word_guard("other", "bad")], RequestPart.PROMPT)
     if excused is None:
         with pytest.raises(type(error)):
             await detect_contents(TEXT, guards)
         assert meter.excused == {}
         return
     assert [one.text for one in await detect_contents(TEXT, guards)] == ["bad"]
-    meter.receipt.note_released(Part.PROMPT, TEXT)
+    meter.receipt.note_released(RequestPart.PROMPT, TEXT)
     assert meter.excused == excused
     assert meter.receipt.outcome is outcome
     assert [(one.has_failed, one.is_covered) for one in meter.receipt.settle()] == [(True, False), (False, True)]
@@ -112,7 +119,7 @@ async def test_a_detector_that_fails_has_one_of_four_outcomes(
 @pytest.mark.parametrize(("is_shadow", "passes"), [(False, False), (False, True), (True, True), (True, False)])
 async def test_a_reviewer_that_fails_has_the_same_outcomes(*, is_shadow: bool, passes: bool) -> None:
     meter = Meter(is_shadow=is_shadow)
-    reviews = meter.watch_reviews([replace(review(Unavailable("r", "gone")), passes=passes)], Part.ANSWER)
+    reviews = meter.watch_reviews([replace(review(Unavailable("r", "gone")), passes=passes)], RequestPart.ANSWER)
     if not (is_shadow or passes):
         with pytest.raises(Unavailable):
             await review_all(reviews, Generated("prompt", "So."))
@@ -126,9 +133,9 @@ async def test_a_reviewer_that_fails_has_the_same_outcomes(*, is_shadow: bool, p
 async def test_what_a_detector_says_against_a_request_is_excused_in_shadow_only() -> None:
     refusing = broken(InvalidRequest("no such language"), passes=True)
     with pytest.raises(InvalidRequest, match="detector request failed for `w`: no such language"):
-        await detect_contents(TEXT, Meter().watch([refusing], Part.PROMPT))
+        await detect_contents(TEXT, Meter().watch([refusing], RequestPart.PROMPT))
     meter = Meter(is_shadow=True)
-    assert await detect_contents(TEXT, meter.watch([refusing], Part.PROMPT)) == []
+    assert await detect_contents(TEXT, meter.watch([refusing], RequestPart.PROMPT)) == []
     assert meter.excused == {"w": False}
 
 
@@ -136,23 +143,23 @@ async def test_what_a_detector_says_against_a_request_is_excused_in_shadow_only(
 async def test_a_bug_of_ours_is_never_excused(*, is_shadow: bool) -> None:
     buggy = broken(ZeroDivisionError("ours"), passes=True)
     with pytest.raises((ZeroDivisionError, ExceptionGroup)):
-        await detect_contents(TEXT, Meter(is_shadow=is_shadow).watch([buggy], Part.PROMPT))
+        await detect_contents(TEXT, Meter(is_shadow=is_shadow).watch([buggy], RequestPart.PROMPT))
 
 
 async def test_a_failure_that_would_have_ended_the_request_in_one_part_is_told_as_such() -> None:
     meter = Meter(is_shadow=True)
-    await detect_contents(TEXT, meter.watch([broken(passes=True)], Part.PROMPT))
+    await detect_contents(TEXT, meter.watch([broken(passes=True)], RequestPart.PROMPT))
     assert meter.excused == {"w": False}
-    await detect_contents(TEXT, meter.watch([broken()], Part.DOCUMENTS))
+    await detect_contents(TEXT, meter.watch([broken()], RequestPart.DOCUMENTS))
     assert meter.excused == {"w": True}
-    await detect_contents(TEXT, meter.watch([broken(passes=True)], Part.PROMPT))
+    await detect_contents(TEXT, meter.watch([broken(passes=True)], RequestPart.PROMPT))
     assert meter.excused == {"w": True}
     assert meter.receipt.outcome is Outcome.FAILED
 
 
 async def test_a_failure_is_logged_once_for_each_detector(caplog: pytest.LogCaptureFixture) -> None:
     meter = Meter(is_shadow=True)
-    guards = meter.watch([broken()], Part.ANSWER)
+    guards = meter.watch([broken()], RequestPart.ANSWER)
     with caplog.at_level(logging.WARNING, "lockgate"):
         for _ in range(3):
             await detect_contents(TEXT, guards)
@@ -160,7 +167,7 @@ async def test_a_failure_is_logged_once_for_each_detector(caplog: pytest.LogCapt
 
 
 def test_each_detector_has_its_own_word_for_its_failure() -> None:
-    chosen = excuse(Chosen((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__)
+    chosen = excuse(ChosenDetectors((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__)
     assert [one.passes for one in chosen.contents] == [True, False]
     assert [one.passes for one in chosen.reviews] == [True]
 
@@ -196,20 +203,20 @@ async def stream(guards: tuple[ActiveGuard, ...]) -> str:
 async def test_a_chunker_that_fails_is_excused_with_those_that_need_it(*, is_shadow: bool, passes: bool) -> None:
     meter = Meter(is_shadow=is_shadow)
     chunker = BrokenChunker(5)
-    guards = meter.watch([cut_by(chunker, "a", passes=passes), cut_by(chunker, "b", passes=passes)], Part.ANSWER)
+    guards = meter.watch([cut_by(chunker, "a", passes=passes), cut_by(chunker, "b", passes=passes)], RequestPart.ANSWER)
     if not (is_shadow or passes):
         with pytest.raises(Unavailable):
             await stream(guards)
         return
     assert await stream(guards) == "It is a bad text and bad again."
     assert meter.excused == {"a": not passes, "b": not passes}
-    meter.receipt.note_released(Part.ANSWER, "It is a bad text and bad again.")
+    meter.receipt.note_released(RequestPart.ANSWER, "It is a bad text and bad again.")
     assert [one.is_covered for one in meter.receipt.settle()] == [False, False]
 
 
 async def test_a_chunker_that_fails_is_not_excused_for_one_that_must_read() -> None:
     meter, chunker = Meter(), BrokenChunker(5)
-    guards = meter.watch([cut_by(chunker, "a", passes=True), cut_by(chunker, "b", passes=False)], Part.ANSWER)
+    guards = meter.watch([cut_by(chunker, "a", passes=True), cut_by(chunker, "b", passes=False)], RequestPart.ANSWER)
     with pytest.raises(Unavailable):
         await stream(guards)
 
@@ -224,16 +231,18 @@ def find(detector: str) -> Detection:
 @pytest.mark.parametrize(
     ("names", "part", "outcome"),
     [
-        ([], Part.ANSWER, Outcome.RELEASED),
-        (["tells"], Part.ANSWER, Outcome.RELEASED),
-        (["masks", "tells"], Part.ANSWER, Outcome.MASKED),
-        (["masks", "stops"], Part.ANSWER, Outcome.STOPPED),
-        (["blocks", "stops"], Part.PROMPT, Outcome.BLOCKED),
-        (["blocks"], Part.DOCUMENTS, Outcome.MASKED),
-        (["unknown"], Part.ANSWER, Outcome.RELEASED),
+        ([], RequestPart.ANSWER, Outcome.RELEASED),
+        (["tells"], RequestPart.ANSWER, Outcome.RELEASED),
+        (["masks", "tells"], RequestPart.ANSWER, Outcome.MASKED),
+        (["masks", "stops"], RequestPart.ANSWER, Outcome.STOPPED),
+        (["blocks", "stops"], RequestPart.PROMPT, Outcome.BLOCKED),
+        (["blocks"], RequestPart.DOCUMENTS, Outcome.MASKED),
+        (["unknown"], RequestPart.ANSWER, Outcome.RELEASED),
     ],
 )
-def test_the_strictest_of_what_findings_call_for_is_the_outcome(names: list[str], part: Part, outcome: Outcome) -> None:
+def test_the_strictest_of_what_findings_call_for_is_the_outcome(
+    names: list[str], part: RequestPart, outcome: Outcome
+) -> None:
     meter = Meter()
     for name in ("tells", "masks", "stops", "blocks"):
         meter.receipt.expect(name, part)
@@ -252,7 +261,7 @@ async def test_an_excused_reading_of_many_chunks_goes_on_after_a_failure() -> No
             return await super().read(excerpts)
 
     meter = Meter(is_shadow=True)
-    (watched,) = meter.watch([guard("w", Moody(find_word("x")), 2)], Part.ANSWER)
+    (watched,) = meter.watch([guard("w", Moody(find_word("x")), 2)], RequestPart.ANSWER)
     assert [len(await watched.reading.read([Excerpt(text)])) for text in ("1x", "2x", "3x")] == [1, 0, 1]
     frames = [Frame(number, text) for number, text in enumerate(("1x", "2x", "3x"))]
 
@@ -271,28 +280,34 @@ async def test_an_excused_reading_of_many_chunks_goes_on_after_a_failure() -> No
 
 async def test_what_a_policys_own_detector_refuses_is_a_failure_of_the_detector() -> None:
     meter = Meter("p", own=frozenset({"w"}))
-    guards = meter.watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    guards = meter.watch([broken(InvalidRequest("no such parameter"))], RequestPart.PROMPT)
     with pytest.raises(Rejected) as caught:
         await detect_contents(TEXT, guards)
     assert (caught.value.service, caught.value.status) == ("w", 502)
 
 
 async def test_what_a_detector_refuses_that_a_request_names_is_the_callers_fault() -> None:
-    guards = Meter("p", own=frozenset({"other"})).watch([broken(InvalidRequest("no such parameter"))], Part.PROMPT)
+    guards = Meter("p", own=frozenset({"other"})).watch(
+        [broken(InvalidRequest("no such parameter"))], RequestPart.PROMPT
+    )
     with pytest.raises(InvalidRequest, match="no such parameter"):
         await detect_contents(TEXT, guards)
 
 
 async def test_a_refusal_of_a_policys_own_detector_is_excused_where_failures_pass() -> None:
     meter = Meter("p", own=frozenset({"w"}))
-    guards = meter.watch([broken(InvalidRequest("no"), passes=True)], Part.PROMPT)
+    guards = meter.watch([broken(InvalidRequest("no"), passes=True)], RequestPart.PROMPT)
     assert await detect_contents(TEXT, guards) == []
     assert meter.excused == {"w": False}
 
 
 async def test_findings_of_an_answer_that_is_withdrawn_stay_on_the_receipt() -> None:
     meter = Meter("p")
-    await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], Part.ANSWER))
+    await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], RequestPart.ANSWER))
     meter.withdraw_answer()
     [read] = meter.receipt.settle()
-    assert (read.findings, read.chars[Part.ANSWER], meter.receipt.released[Part.ANSWER]) == (1, len(TEXT), 0)
+    assert (read.findings, read.chars[RequestPart.ANSWER], meter.receipt.released[RequestPart.ANSWER]) == (
+        1,
+        len(TEXT),
+        0,
+    )

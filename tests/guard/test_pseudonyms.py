@@ -3,9 +3,9 @@
 
 import pytest
 
-from lockgate.agent.answer import Ask
+from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.turns import Memory
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Action, MaskWith, Measures
 from lockgate.guard.policy import Policy
@@ -61,7 +61,7 @@ async def test_the_same_value_has_the_same_name_in_prompt_documents_and_answer(
     assert outcome.pseudonyms == values
     assert all("x.org" not in message.text for message in model.messages)
     assert outcome.receipt.is_covered
-    assert outcome.receipt.released[Part.PROMPT] == len("Who is ana@x.org?")
+    assert outcome.receipt.released[RequestPart.PROMPT] == len("Who is ana@x.org?")
 
 
 async def test_a_name_that_the_model_repeats_is_not_renamed() -> None:
@@ -83,7 +83,7 @@ async def test_a_turn_is_remembered_with_names_and_its_mapping_is_only_told(*, i
     store, guarding = MemorySessionStore(), hide(MaskWith.PSEUDONYM)
     said = ["Ask an", "a@x.org or bo@x.org."]
     agent = build_agent(conversational=ScriptedModel(said), memory=Memory(store), guarding=lambda: guarding)
-    asked = Ask("I am ana@x.org", KEY, label="CONVERSATIONAL", is_stream=is_stream)
+    asked = AgentQuestion("I am ana@x.org", KEY, label="CONVERSATIONAL", is_stream=is_stream)
     pieces, facts = await converse(agent, asked)
     assert "".join(pieces) == "Ask heron@masked.invalid or maple@masked.invalid."
     assert facts.pseudonyms == {"heron@masked.invalid": "ana@x.org", "maple@masked.invalid": "bo@x.org"}

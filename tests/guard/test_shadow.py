@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import Ask
+from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.turns import Memory
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
-from lockgate.gate.receipts import Outcome, Part
+from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, MaskWith, Measures
 from lockgate.guard.policy import Chunking, Policy
@@ -33,7 +33,7 @@ from tests.rag.questions import (
 
 SECRET = Document("A secret", "The secret is out.", 0.9)
 SAID = ["The sec", "ret is", " here."]
-TALK = Ask("my secret", KEY, label="CONVERSATIONAL")
+TALK = AgentQuestion("my secret", KEY, label="CONVERSATIONAL")
 ACTIONS = pytest.mark.parametrize("action", list(Action))
 OUTCOMES = dict(zip(Action, (Outcome.RELEASED, Outcome.MASKED, Outcome.STOPPED, Outcome.BLOCKED), strict=True))
 
@@ -147,7 +147,7 @@ async def test_a_turn_in_shadow_is_said_and_remembered_as_it_is(
     assert facts.receipt is not None
     assert facts.receipt.is_shadow
     assert facts.receipt.is_covered
-    assert facts.receipt.released[Part.ANSWER] == len("".join(SAID))
+    assert facts.receipt.released[RequestPart.ANSWER] == len("".join(SAID))
     assert (facts.receipt.outcome is Outcome.RELEASED) == (action is Action.ANNOTATE)
     assert await turns_of(store) == [("my secret", "".join(SAID))]
 
@@ -155,7 +155,7 @@ async def test_a_turn_in_shadow_is_said_and_remembered_as_it_is(
 async def test_documents_reach_an_agents_model_in_shadow_as_they_are() -> None:
     main = build_main()
     guarding = shadow(Action.BLOCK, documents=[word_guard("docs", "8034")])
-    _, facts = await converse(build_agent(main=main, guarding=lambda: guarding), Ask("q"))
+    _, facts = await converse(build_agent(main=main, guarding=lambda: guarding), AgentQuestion("q"))
     assert [one.title for one in facts.documents] == ["Ports", "Health"]
     assert "8034" in "".join(one.text for one in main.asked[-1])
     assert facts.receipt is not None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.index.passages import Section
+from lockgate.index.passages import DocumentSection
 from lockgate.index.readers import MAX_FILE_BYTES, SUFFIXES, clean_text, decode_text, read_document
 from tests.index.pdf_files import build_pdf, encrypt_pdf
 
@@ -45,10 +45,10 @@ def test_markdown_headings_become_titles_and_front_matter_is_dropped() -> None:
     document = read_document("guide.md", MARKDOWN.encode())
     assert document.title == "The guide"
     assert document.sections == [
-        Section("", ("Before any heading.",)),
-        Section("Set up", ("Unpack `it`.\nRun it.",)),
-        Section("Set up › On Linux", ("- one\n- two", "```sh\n# no heading\n\nquillstone init\n```")),
-        Section("Set up › Below", ("Last.  End.",)),
+        DocumentSection("", ("Before any heading.",)),
+        DocumentSection("Set up", ("Unpack `it`.\nRun it.",)),
+        DocumentSection("Set up › On Linux", ("- one\n- two", "```sh\n# no heading\n\nquillstone init\n```")),
+        DocumentSection("Set up › Below", ("Last.  End.",)),
     ]
 
 
@@ -103,8 +103,8 @@ def test_html_keeps_headings_lists_and_code_and_drops_scripts_styles_and_navigat
     document = read_document("a.html", HTML.encode())
     assert document.title == "The page"
     assert document.sections == [
-        Section("", ("First & foremost.", "A div\nwith a break")),
-        Section("Part one", ("- apples\n- pears\n- green", "keep   this\n  as it is", "Name Ana\nAge 7")),
+        DocumentSection("", ("First & foremost.", "A div\nwith a break")),
+        DocumentSection("Part one", ("- apples\n- pears\n- green", "keep   this\n  as it is", "Name Ana\nAge 7")),
     ]
 
 
@@ -138,14 +138,19 @@ def test_bytes_are_decoded_by_what_they_are(raw: bytes, text: str) -> None:
 
 def test_the_encoding_that_a_page_declares_is_believed_if_it_fits() -> None:
     page = '<meta charset="koi8-r"><p>Привет</p>'
-    assert read_document("a.html", page.encode("koi8-r")).sections == [Section("", ("Привет",))]
-    assert read_document("a.html", b'<meta charset="no-such"><p>words</p>').sections == [Section("", ("words",))]
+    assert read_document("a.html", page.encode("koi8-r")).sections == [DocumentSection("", ("Привет",))]
+    assert read_document("a.html", b'<meta charset="no-such"><p>words</p>').sections == [
+        DocumentSection("", ("words",))
+    ]
 
 
 def test_the_pages_of_a_pdf_are_its_sections() -> None:
     document = read_document("paper.pdf", build_pdf("Held until read", "Released at last"))
     assert document.title == "paper"
-    assert document.sections == [Section("page 1", ("Held until read",)), Section("page 2", ("Released at last",))]
+    assert document.sections == [
+        DocumentSection("page 1", ("Held until read",)),
+        DocumentSection("page 2", ("Released at last",)),
+    ]
 
 
 def test_a_pdf_whose_password_is_empty_can_be_read() -> None:

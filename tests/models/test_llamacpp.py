@@ -15,13 +15,13 @@ import pytest
 import pytest_asyncio
 
 from lockgate.errors import ConfigError, Rejected, Unavailable
-from lockgate.gate.prompt import Grounds
+from lockgate.gate.prompt import AnswerGrounds
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.interfaces import PartContext
 from lockgate.models import llama_process as llama_keeper
 from lockgate.models import llamacpp
 from lockgate.models.llama_child import load_engine
-from lockgate.models.llama_process import BUSY, CLOSED, DIED, NOT_RUNNING, End, _Job
+from lockgate.models.llama_process import BUSY, CLOSED, DIED, NOT_RUNNING, GenerationEnd, _Job
 from lockgate.models.llamacpp import LlamaModel, ShortLlamaModel, open_llamacpp_model
 from lockgate.models.short_prompt import REFUSAL
 from tests.waits import HANG_S, LoopClock, linger, until
@@ -62,8 +62,8 @@ def document(text: str, score: float = 0.8, source: str = "al/hours") -> Documen
     return Document("Opening hours", text, score, source=source)
 
 
-def ask(question: str, *documents: Document) -> Grounds:
-    return Grounds(question, documents, True)
+def ask(question: str, *documents: Document) -> AnswerGrounds:
+    return AnswerGrounds(question, documents, True)
 
 
 async def hear(frames: Any) -> list[Frame]:
@@ -108,7 +108,7 @@ async def check_stopped(model: LlamaModel, job: _Job | None, pid: int | None) ->
     """It was stopped before its end, by its own child, which did hardly anything since: all would take many seconds."""
     assert job is not None
     await until(lambda: job.end)
-    assert job.end == End(None, False)
+    assert job.end == GenerationEnd(None, False)
     assert model.pid == pid
     readings = [count_ticks(pid)]
     while len(readings) < 2 or readings[-2] != readings[-1]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.prompt import Grounds
+from lockgate.gate.prompt import AnswerGrounds
 from lockgate.gate.values import Document
 from lockgate.models.short_prompt import (
     MAX_DOCUMENT_CHARS,
@@ -16,7 +16,7 @@ from lockgate.models.short_prompt import (
     MAX_LINES,
     OPENING,
     REFUSAL,
-    Line,
+    SourceSentence,
     build_citing_grammar,
     build_short_prompt,
     choose_lines,
@@ -33,8 +33,8 @@ HOURS = Document(
 FEES = Document("Late fees", "The late fee for a book is 20 pence per day.", 0.6, source="al/fees")
 
 
-def ask(question: str, *documents: Document) -> Grounds:
-    return Grounds(question, documents, True)
+def ask(question: str, *documents: Document) -> AnswerGrounds:
+    return AnswerGrounds(question, documents, True)
 
 
 def test_a_prompt_has_two_worked_turns_and_then_the_question() -> None:
@@ -52,7 +52,7 @@ def test_a_prompt_has_two_worked_turns_and_then_the_question() -> None:
 
 def test_the_sentence_that_shares_most_with_the_question_stands_last() -> None:
     prompt = build_short_prompt(ask("How much is the fine for a late book?", HOURS._replace(score=0.5), FEES))
-    assert prompt.lines[-1] == Line("al/fees", "The late fee for a book is 20 pence per day")
+    assert prompt.lines[-1] == SourceSentence("al/fees", "The late fee for a book is 20 pence per day")
 
 
 def test_what_is_asked_for_counts() -> None:
@@ -90,7 +90,9 @@ MARK = r'" \U0000005Ba/b\U0000005D\U0000002E"'
 
 
 def test_a_grammar_keeps_order_and_facts_and_ends_where_a_clause_does() -> None:
-    grammar = build_citing_grammar([Line("a/b", "Tea costs about 1 pound, not 2"), Line("a/b", "No")])
+    grammar = build_citing_grammar(
+        [SourceSentence("a/b", "Tea costs about 1 pound, not 2"), SourceSentence("a/b", "No")]
+    )
     assert grammar.splitlines() == [
         "root ::= line0x0 | line1x0",
         'line0x0 ::= "Tea" line0x1',
@@ -103,7 +105,7 @@ def test_a_grammar_keeps_order_and_facts_and_ends_where_a_clause_does() -> None:
         f'line1x0 ::= "No" {MARK}',
     ]
     assert f'line0x1 ::= " " (("tea," | "tea") line0x2 | "tea" {MARK}) | line0x2' in build_citing_grammar(
-        [Line("a/b", "Mint tea, cold")]
+        [SourceSentence("a/b", "Mint tea, cold")]
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Document, Frame, Message, Subject
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Guard
 from lockgate.interfaces import Headers
-from lockgate.rag.answer import Limits, Outcome, Question, Step, Token, answer
+from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, Step, Token, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.testing import FixedChunker, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.lane_plans import plan_lanes
@@ -63,13 +63,13 @@ def _self(part: Any) -> Any:
     return part
 
 
-def ask(model: ScriptedModel, *sources: ScriptedDataSource, **more: Any) -> Question:
+def ask(model: ScriptedModel, *sources: ScriptedDataSource, **more: Any) -> GroundedQuestion:
     named = [NamedSource(f"o/s{place}", one) for place, one in enumerate(sources)]
-    question = Question("How long?", named, partial(_self, model), "mo/llm", STREAMED, 5, LIMITS, plan_lanes)
+    question = GroundedQuestion("How long?", named, partial(_self, model), "mo/llm", STREAMED, 5, LIMITS, plan_lanes)
     return question._replace(**more)
 
 
-async def run(question: Question) -> tuple[list[Step], Outcome]:
+async def run(question: GroundedQuestion) -> tuple[list[Step], AnswerResult]:
     steps: list[Step] = []
 
     async def hear(step: Step) -> None:

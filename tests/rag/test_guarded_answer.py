@@ -8,7 +8,7 @@ import pytest
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
 from lockgate.gate.prompt import tell_lack
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.policy import Chunking, Policy
@@ -110,7 +110,7 @@ async def test_a_word_split_over_frames_is_masked_before_it_leaves() -> None:
     guarding = Policy(output=[word_guard("w", "secret", 12)], for_output=Measures(Action.MASK))
     steps, outcome = await run(ask(ScriptedModel(["The sec", "ret is", " here."]), guarding=guarding))
     assert text_of(steps) == "The ██████ is here."
-    assert outcome.receipt.released[Part.ANSWER] == len("The secret is here.")
+    assert outcome.receipt.released[RequestPart.ANSWER] == len("The secret is here.")
     assert all(one.is_covered for one in outcome.receipt.settle())
 
 
@@ -121,7 +121,7 @@ async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> 
     assert text_of(steps) == "Good one. Withheld."
     assert outcome.is_answer_blocked
     assert model.closed == 1
-    assert outcome.receipt.released[Part.ANSWER] == len("Good one. ")
+    assert outcome.receipt.released[RequestPart.ANSWER] == len("Good one. ")
 
 
 async def test_each_sentence_is_compared_with_the_documents_before_it_leaves() -> None:
@@ -204,7 +204,11 @@ async def test_the_receipt_adds_up() -> None:
     _, outcome = await run(ask(ScriptedModel(said), ScriptedDataSource([NOTES, NOTES]), guarding=guarding))
     read = outcome.receipt.settle()[0]
     documents = 2 * len("Kettle\n\n" + NOTES.text)
-    assert read.chars == {Part.PROMPT: len("How long?"), Part.DOCUMENTS: documents, Part.ANSWER: len("".join(said))}
+    assert read.chars == {
+        RequestPart.PROMPT: len("How long?"),
+        RequestPart.DOCUMENTS: documents,
+        RequestPart.ANSWER: len("".join(said)),
+    }
     assert outcome.receipt.released == read.chars
     assert read.is_covered
 
@@ -213,7 +217,7 @@ async def test_the_receipt_counts_what_nobody_was_to_read_too() -> None:
     guarding = Policy(input=[word_guard("w", "zzz")])
     _, outcome = await run(ask(ScriptedModel(["Three ", "[o/s0]."]), ScriptedDataSource([NOTES]), guarding=guarding))
     released = outcome.receipt.released
-    assert (released[Part.PROMPT], released[Part.ANSWER]) == (len("How long?"), len("Three [o/s0]."))
-    assert released[Part.DOCUMENTS] == len("Kettle\n\n" + NOTES.text)
+    assert (released[RequestPart.PROMPT], released[RequestPart.ANSWER]) == (len("How long?"), len("Three [o/s0]."))
+    assert released[RequestPart.DOCUMENTS] == len("Kettle\n\n" + NOTES.text)
     assert [one.is_covered for one in outcome.receipt.settle()] == [True]
     assert [one.path for one in outcome.citations] == ["o/s0"]

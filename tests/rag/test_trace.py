@@ -6,13 +6,13 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.batching import Reader
+from lockgate.gate.batcher import DetectorSpec
 from lockgate.gate.lanes import LanePlan, Lanes
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.gate.verdicts import Action, Judge, Measures, Verdict
 from lockgate.rag.sources import Retrieval, Status
-from lockgate.rag.trace import BLOCKED, MASKED, RELEASED, Came, Held, Left, Read, Trace
+from lockgate.rag.trace import BLOCKED, MASKED, RELEASED, FrontierNote, HeldNote, ReleaseNote, SourceNote, Trace
 
 FOUND = Detection(0, 2, "ab", "kind", "type", 1.0, "words")
 
@@ -39,12 +39,12 @@ def frames_of(pieces: list[str]) -> list[Frame]:
 @given(st.lists(st.text(max_size=4), max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_text_is_told_once_and_in_order_however_often_somebody_looks(pieces: list[str], looks: list[bool]) -> None:
     trace, _ = build()
-    told: list[Held] = []
+    told: list[HeldNote] = []
     for frame, is_looked_at in zip(frames_of(pieces), looks, strict=False):
         trace.receive(frame)
         if is_looked_at:
-            told += [note for note in trace.take() if isinstance(note, Held)]
-    told += [note for note in trace.take() if isinstance(note, Held)]
+            told += [note for note in trace.take() if isinstance(note, HeldNote)]
+    told += [note for note in trace.take() if isinstance(note, HeldNote)]
     assert "".join(note.text for note in told) == "".join(pieces)
     assert [note.start for note in told] == [sum(len(one.text) for one in told[:place]) for place in range(len(told))]
     assert trace.take() == []
@@ -55,13 +55,13 @@ def test_what_came_at_once_is_one_note_and_a_frame_without_text_is_none() -> Non
     trace.receive([Frame(0, "a"), Frame(1, "b")])
     trace.receive(Frame(2, ""))
     trace.receive(Frame(3, "c"))
-    assert [(note.start, note.text) for note in trace.take() if isinstance(note, Held)] == [(0, "abc")]
+    assert [(note.start, note.text) for note in trace.take() if isinstance(note, HeldNote)] == [(0, "abc")]
     assert len(woken) == 2
 
 
 def test_a_release_is_told_behind_the_text_and_the_frontiers_that_it_rests_on() -> None:
     trace, _ = build()
-    lanes = Lanes(LanePlan((Reader("words", "word"),)))
+    lanes = Lanes(LanePlan((DetectorSpec("words", "word"),)))
     for frame in frames_of(["ab", "cd"]):
         trace.receive(frame)
         lanes.receive(frame)
@@ -71,16 +71,16 @@ def test_a_release_is_told_behind_the_text_and_the_frontiers_that_it_rests_on() 
     trace.watch(lanes)
     trace.leave(released[-1], None)  # type: ignore[arg-type]
     held, read, left = trace.take()
-    assert isinstance(held, Held)
-    assert isinstance(read, Read)
-    assert isinstance(left, Left)
+    assert isinstance(held, HeldNote)
+    assert isinstance(read, FrontierNote)
+    assert isinstance(left, ReleaseNote)
     assert (held.text, read.frontiers, read.held_chars) == ("abcd", {"words": 2}, 2)
     assert (left.start, left.end, left.outcome) == (0, 2, RELEASED)
 
 
 def test_frontiers_that_did_not_move_are_not_told_again() -> None:
     trace, woken = build()
-    lanes = Lanes(LanePlan((Reader("words", "word"),)))
+    lanes = Lanes(LanePlan((DetectorSpec("words", "word"),)))
     lanes.receive(Frame(0, "ab"))
     trace.watch(lanes)
     trace.take()
@@ -96,7 +96,7 @@ def test_how_long_text_was_held_counts_from_its_first_character() -> None:
     trace.receive(Frame(1, "cd"))  # 2
     trace.leave(Release(0, 3, "abc"), None)  # 3
     trace.leave(Release(3, 4, "d"), None)  # 4
-    assert [note.held_ms for note in trace.take() if isinstance(note, Left)] == [2000.0, 2000.0]
+    assert [note.held_ms for note in trace.take() if isinstance(note, ReleaseNote)] == [2000.0, 2000.0]
 
 
 def test_what_became_of_a_release_is_told_with_the_findings_as_they_were() -> None:
@@ -105,7 +105,7 @@ def test_what_became_of_a_release_is_told_with_the_findings_as_they_were() -> No
     for name in ("m", "b"):
         verdict: Verdict = Judge(measures[name]).judge(0, "abcd", (FOUND,))
         trace.leave(Release(0, 4, "abcd", (FOUND,)), verdict)
-    told = [note for note in trace.take() if isinstance(note, Left)]
+    told = [note for note in trace.take() if isinstance(note, ReleaseNote)]
     assert [note.outcome for note in told] == [MASKED, BLOCKED]
     assert all(note.detections == (FOUND,) for note in told)
 
@@ -121,5 +121,5 @@ def test_a_source_is_told_as_it_ended() -> None:
     retrieval = Retrieval("docs", Status.SUCCESS)
     trace.come(retrieval)
     (note,) = trace.take()
-    assert isinstance(note, Came)
+    assert isinstance(note, SourceNote)
     assert note.retrieval is retrieval

@@ -4,10 +4,10 @@
 import argparse
 import re
 
-from lockgate.agent.answer import Facts
+from lockgate.agent.answer import TurnResult
 from lockgate.agent.classifier import SHIPPED_MODEL, read_model
 from lockgate.agent.graph import CALLER, EMBEDDING, MODEL, RULES
-from lockgate.agent.label_training import MIN_PER_LABEL, MIN_PRECISION
+from lockgate.agent.label_trainer import MIN_PER_LABEL, MIN_PRECISION
 from lockgate.agent.routes import choose_routes
 from lockgate.api.grpc.agent import _list_facts
 from lockgate.api.grpc.port import _CODES
@@ -52,7 +52,7 @@ def test_the_layers_are_told_in_their_order() -> None:
 
 
 def test_every_fact_of_a_turn_is_told() -> None:
-    assert [row[0] for row in read_rows(AGENT, "## Trailing metadata")] == list(_list_facts(Facts(), "s"))
+    assert [row[0] for row in read_rows(AGENT, "## Trailing metadata")] == list(_list_facts(TurnResult(), "s"))
 
 
 def test_every_status_is_told() -> None:

@@ -11,7 +11,7 @@ from lockgate.api.aggregator.trace_format import encode_note
 from lockgate.cli.main import build_parser
 from lockgate.models.llamacpp import OPTIONS
 from lockgate.rag.sources import Retrieval, Status
-from lockgate.rag.trace import Came, Held, Left, Read
+from lockgate.rag.trace import FrontierNote, HeldNote, ReleaseNote, SourceNote
 from tests.rules.tree import PACKAGE, ROOT
 
 MAX_PICTURE_BYTES = 300_000
@@ -46,8 +46,8 @@ def test_every_option_of_ask_is_on_the_page_of_the_demo() -> None:
 
 
 def test_every_kind_of_event_of_the_trace_is_on_its_page() -> None:
-    came = Came(0.0, Retrieval("hours", Status.SUCCESS))
-    notes = (came, Held(0.0, 0, "x"), Read(0.0, {}, 1), Left(0.0, 0, 1, 0.0, "released", 1, ()))
+    came = SourceNote(0.0, Retrieval("hours", Status.SUCCESS))
+    notes = (came, HeldNote(0.0, 0, "x"), FrontierNote(0.0, {}, 1), ReleaseNote(0.0, 0, 1, 0.0, "released", 1, ()))
     kinds = [re.search(rb'"kind":"(\w+)"', encode_note(note)) for note in notes]
     told = [one.strip("`") for one in read_column("playground.md", "## The trace")]
     assert told == [found[1].decode() for found in kinds if found]

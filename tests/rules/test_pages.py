@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from lockgate.detectors.scanning import LOOKBEHIND_CHARS
+from lockgate.detectors.scans import LOOKBEHIND_CHARS
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import ReleaseGate, Strategy
 from lockgate.gate.values import Frame
-from lockgate.telemetry import Event
+from lockgate.telemetry import LogEvent
 from lockgate.telemetry.prometheus import PrometheusObserver
 from tests.rules.tree import ROOT
 
@@ -56,7 +56,7 @@ def test_the_numbers_of_the_concepts_are_those_of_the_code() -> None:
 
 
 def test_every_event_of_the_log_is_on_the_operations_page() -> None:
-    assert [event.value for event in Event if f"`{event.value}`" not in OPERATIONS] == []
+    assert [event.value for event in LogEvent if f"`{event.value}`" not in OPERATIONS] == []
 
 
 def test_every_metric_is_on_the_operations_page() -> None:

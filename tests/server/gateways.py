@@ -12,8 +12,8 @@ from lockgate.config.load import load_settings
 from lockgate.gate.sse import SseParser
 from lockgate.gateway import open_gateway
 from lockgate.server.app import App
+from lockgate.server.ports import build_api_app
 from lockgate.server.routes import health_routes
-from lockgate.server.serving import build_api_app
 from tests.server.http_client import JSON_TYPE, Answer, build_request, call, connect
 from tests.server.served_app import served
 

@@ -18,7 +18,7 @@ from lockgate.gate.values import Document
 from lockgate.gateway import open_gateway
 from lockgate.protos import caikit_data_model_nlp_pb2 as nlp
 from lockgate.server.health import Readiness
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from lockgate.testing import ScriptedDataSource
 from tests.contracts.grpc_peers import Context, build_nlp_server
 from tests.contracts.http_peers import Exchange, Script, open_peer, reply_json

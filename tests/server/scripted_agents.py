@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockgate.agent.answer import BASIC_PARAMS, AnyAgent, Ask, Facts, OpenTurn
+from lockgate.agent.answer import BASIC_PARAMS, AgentQuestion, AnyAgent, OpenTurn, TurnResult
 from lockgate.api.openai.turn_routes import TEXT_FORMATS, AgentRoutes, tell_version
 from lockgate.config.settings import Settings
 from lockgate.interfaces import Backend
@@ -26,15 +26,15 @@ class ScriptedAgent:
     pieces: Sequence[str] = ("Hello", " there", "!")
     error: Exception | None = None
     gate: asyncio.Semaphore | None = None
-    facts: Facts = field(default_factory=lambda: Facts(usage=USAGE))
-    asked: list[Ask] = field(default_factory=list)
+    facts: TurnResult = field(default_factory=lambda: TurnResult(usage=USAGE))
+    asked: list[AgentQuestion] = field(default_factory=list)
     said: int = 0
     left: int = 0  # turns that were ended before their last piece
     stored: int = 0
     takes: frozenset[str] = BASIC_PARAMS
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[OpenTurn]:
+    async def open(self, ask: AgentQuestion) -> AsyncIterator[OpenTurn]:
         """A turn."""
         self.asked.append(ask)
         before = self.stored

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockgate.agent.answer import ANSWER_BLOCKED, Facts
+from lockgate.agent.answer import ANSWER_BLOCKED, TurnResult
 from lockgate.config.agent_settings import ModelSettings
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import LimitSettings, Settings
@@ -338,7 +338,7 @@ async def test_a_turn_that_takes_too_long_ends_with_an_error() -> None:
 
 
 async def test_a_blocked_turn_ends_as_filtered() -> None:
-    facts = Facts(outcome=ANSWER_BLOCKED)
+    facts = TurnResult(outcome=ANSWER_BLOCKED)
     async with playing(ScriptedAgent(("Not here.",), facts=facts)) as (port, _):
         whole = (await ask(port, CHAT, body(CHAT))).json()
         streamed = events_of(await ask(port, CHAT, body(CHAT, is_stream=True)))
@@ -389,7 +389,7 @@ async def test_without_anybody_to_name_every_model_is_unknown_and_the_lists_are_
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_an_answer_that_was_cut_says_so(path: str) -> None:
-    async with playing(ScriptedAgent(facts=Facts(is_cut=True))) as (port, _):
+    async with playing(ScriptedAgent(facts=TurnResult(is_cut=True))) as (port, _):
         told = (await ask(port, path, body(path, stream=False))).json()
     end = told["choices"][0]["finish_reason"] if path in (CHAT, TEXT) else told["done_reason"]
     assert end == "length"

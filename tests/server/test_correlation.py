@@ -10,7 +10,7 @@ import pytest
 from lockgate.errors import Rejected
 from lockgate.server.app import App
 from lockgate.server.exchange import Exchange
-from lockgate.telemetry import Event, log_event, logger
+from lockgate.telemetry import LogEvent, log_event, logger
 from lockgate.telemetry.log import JsonLines
 from tests.server.gateways import gateway
 from tests.server.http_client import JSON_TYPE, Answer, call, connect
@@ -24,7 +24,7 @@ UNBUFFERED = [(b"x-accel-buffering", b"no"), (b"connection", b"keep-alive")]
 
 async def tell(exchange: Exchange) -> None:
     """The name of the request; with a line in the log."""
-    log_event(Event.WARNING, reason="under way")
+    log_event(LogEvent.WARNING, reason="under way")
     if exchange.request.header(b"x-want") == "failure":
         raise Rejected("m", "no", status=422)
     await exchange.reply.answer_json(json.dumps({"id": exchange.request.correlation_id}).encode())

@@ -19,7 +19,7 @@ from lockgate.gate.values import Document
 from lockgate.gateway import open_gateway
 from lockgate.protos.assistance_pb2 import AgentRequest, AgentResponse
 from lockgate.server.health import Readiness
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from lockgate.sessions.sqlite import open_sqlite_sessions
 from lockgate.sessions.turns import SessionKey, StoreLimits
 from lockgate.testing import ScriptedDataSource

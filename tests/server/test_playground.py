@@ -15,7 +15,7 @@ from lockgate.config.load import load_settings
 from lockgate.errors import ConfigError
 from lockgate.gate.sse import SseParser
 from lockgate.gateway import open_gateway
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from tests.server.gateways import ask
 from tests.server.http_client import Answer, call
 from tests.server.served_app import served

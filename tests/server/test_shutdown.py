@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.load import load_settings
-from lockgate.server.serving import Ports, stop_timeout_s
+from lockgate.server.ports import Ports, stop_timeout_s
 from tests.server.certificates import Authority
 from tests.server.http_client import Client, build_line, call, connect
 from tests.server.processes import ServerProcess

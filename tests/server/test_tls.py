@@ -15,7 +15,7 @@ import pytest
 
 from lockgate.config.settings import ServerTlsSettings
 from lockgate.errors import ConfigError
-from lockgate.server.listening import load_tls
+from lockgate.server.acceptors import load_tls
 from tests.server.certificates import Authority, Pair
 from tests.server.http_client import CONTENT, NDJSON_TYPE, STREAM, Client, build_head, build_line, build_request, call
 from tests.server.processes import COMMAND, ServerProcess, clean_environment, running

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lockgate.config.settings import ServerTlsSettings
-from lockgate.server import listening as listening_module
-from lockgate.server.listening import TlsAcceptor, load_tls
+from lockgate.server import acceptors as acceptors_module
+from lockgate.server.acceptors import TlsAcceptor, load_tls
 from tests.server.certificates import Authority
 from tests.waits import HANG_S, is_pending, until
 
@@ -67,7 +67,7 @@ async def test_a_guest_that_comes_while_the_door_closes_is_not_left_standing(aut
 async def test_a_handshake_that_is_under_way_ends_with_the_door(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening_module, "_HANDSHAKE_S", 2 * HANG_S)
+    monkeypatch.setattr(acceptors_module, "_HANDSHAKE_S", 2 * HANG_S)
     async with open_acceptor(authority) as (acceptor, port):
         with socket.create_connection(("127.0.0.1", port)) as client:
             await wait_for_handshakes(acceptor, 1)
@@ -81,7 +81,7 @@ async def test_a_handshake_that_is_under_way_ends_with_the_door(
 async def test_few_handshakes_are_under_way_at_once_and_the_next_waits(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening_module, "_MAX_HANDSHAKES", 2)
+    monkeypatch.setattr(acceptors_module, "_MAX_HANDSHAKES", 2)
     context = ssl.create_default_context(cafile=authority.path)
     async with open_acceptor(authority) as (acceptor, port):
         with (

@@ -10,7 +10,7 @@ import pytest
 
 from lockgate.detectors.patterns import open_keywords_detector, open_regex_detector
 from lockgate.detectors.pii.detector import open_pii_detector
-from lockgate.detectors.scanning import ScanningDetector
+from lockgate.detectors.scans import ScanningDetector
 from lockgate.detectors.secrets.detector import open_secrets_detector
 from lockgate.gate.values import Excerpt
 from tests.server.processes import ROOT

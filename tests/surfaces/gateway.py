@@ -14,7 +14,7 @@ from lockgate.config.load import load_settings
 from lockgate.config.settings import Listener, Settings
 from lockgate.gateway import Gateway, open_gateway
 from lockgate.server.health import Readiness
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from tests.server.agent_houses import Client, find_free_port, open_client
 from tests.server.served_app import served
 from tests.surfaces.cells import CELLS, UNGROUNDED, Cell

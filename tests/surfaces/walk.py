@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import lockgate
 from lockgate.gateway import open_gateway
 from lockgate.server.app import App
-from lockgate.server.serving import build_api_app
+from lockgate.server.ports import build_api_app
 from tests.contracts.http_peers import Exchange, open_peer
 from tests.server.http_client import Answer, build_request, connect
 from tests.server.served_app import served

@@ -16,14 +16,14 @@ from lockgate.telemetry import (
     start_request,
 )
 from lockgate.telemetry.observers import ACTIVE, Observer
-from lockgate.telemetry.requests import Call
+from lockgate.telemetry.requests import ServiceCall
 
 
 class _Notes(Observer):
     def __init__(self) -> None:
         self.settled: list[tuple[str, int | None, bool, int]] = []
 
-    def generation_settled(self, call: Call) -> None:
+    def generation_settled(self, call: ServiceCall) -> None:
         self.settled.append((call.model, call.input_tokens, bool(call.stream_ended_at), call.status))
 
 

@@ -10,7 +10,7 @@ from contextvars import copy_context
 import pytest
 
 from lockgate.errors import Unavailable
-from lockgate.telemetry import Event, log_event, logger, name_causes, observe_request, set_up_logging, start_request
+from lockgate.telemetry import LogEvent, log_event, logger, name_causes, observe_request, set_up_logging, start_request
 from lockgate.telemetry.log import describe_exception
 
 
@@ -54,7 +54,7 @@ def test_exceptions_in_a_circle_end() -> None:
 @pytest.mark.parametrize("style", ["json", "console"])
 def test_a_line_is_one_line_and_keeps_no_secret(capsys: pytest.CaptureFixture[str], style: str) -> None:
     set_up_logging(style=style, level="DEBUG", is_quiet=False)
-    logger.error(Event.FAILED.value, exc_info=fail())
+    logger.error(LogEvent.FAILED.value, exc_info=fail())
     logging.getLogger("asyncio").error("Task failed\nfuture: <Task exception=KeyError('secret')>", exc_info=fail())
     logging.getLogger("foreign").debug("headers: secret")
     lines = capsys.readouterr().out.splitlines()
@@ -68,12 +68,12 @@ def test_every_line_of_a_request_names_its_trace(capsys: pytest.CaptureFixture[s
 
     def serve() -> str:
         request = start_request("POST", "/" + "x" * 500, None, lambda name: None, is_counted=False)
-        log_event(Event.WARNING, reason="something")
+        log_event(LogEvent.WARNING, reason="something")
         observe_request(request, code=500, caller="me")
         return request.trace.trace_id
 
     trace_id = copy_context().run(serve)
-    log_event(Event.STOPPED)
+    log_event(LogEvent.STOPPED)
     warning, request, stopped = map(json.loads, capsys.readouterr().out.splitlines())
     assert (warning["trace_id"], request["trace_id"]) == (trace_id, trace_id)
     assert "trace_id" not in stopped
@@ -84,7 +84,7 @@ def test_every_line_of_a_request_names_its_trace(capsys: pytest.CaptureFixture[s
 
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(style="json", level="DEBUG", is_quiet=True)
-    log_event(Event.STARTED)
+    log_event(LogEvent.STARTED)
     assert capsys.readouterr().out == ""
 
 

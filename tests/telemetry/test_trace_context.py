@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.telemetry import client_call, start_request, trace_headers
-from lockgate.telemetry.requests import Trace, read_trace
+from lockgate.telemetry.requests import TraceContext, read_trace
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -26,7 +26,7 @@ def headers_of(**values: str) -> Callable[[bytes], bytes | None]:
     [(PARENT, "01"), (PARENT[:-2] + "00", "00"), (PARENT[:-2] + "ff", "01"), ("cc" + PARENT[2:] + "-more", "01")],
 )
 def test_a_place_in_a_trace_is_read(parent: str, flags: str) -> None:
-    assert read_trace(parent) == Trace(TRACE_ID, SPAN_ID, flags)
+    assert read_trace(parent) == TraceContext(TRACE_ID, SPAN_ID, flags)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_any_header_is_read_or_ignored(parent: str, state: str) -> None:
 
 
 def test_what_is_written_can_be_read() -> None:
-    def write() -> tuple[Trace, dict[str, str]]:
+    def write() -> tuple[TraceContext, dict[str, str]]:
         return start_request("POST", "/", "/", headers_of()).trace, dict(trace_headers())
 
     trace, written = copy_context().run(write)

@@ -21,7 +21,15 @@ from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
 from lockgate.gate.receipts import FrameChain
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS
-from lockgate.rag.answer import GenerationStarted, Outcome, RetrievalEnded, RetrievalStarted, SourceEnded, Step, Token
+from lockgate.rag.answer import (
+    AnswerResult,
+    GenerationStarted,
+    RetrievalEnded,
+    RetrievalStarted,
+    SourceEnded,
+    Step,
+    Token,
+)
 from lockgate.rag.sources import Inspected, Retrieval, name_documents
 
 UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
@@ -247,7 +255,7 @@ ANSWER_EVENTS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-class Told:
+class AnswerDetails:
     """What one answer tells beyond the contract, and the chain of what it has said."""
 
     __slots__ = ("chain", "has_citations", "has_names", "is_guarded")
@@ -294,7 +302,7 @@ def read_fault(words: str) -> InvalidField:
 # Answers.
 
 
-def encode_response(text: str, outcome: Outcome, told: Told) -> bytes:
+def encode_response(text: str, outcome: AnswerResult, told: AnswerDetails) -> bytes:
     """The whole answer."""
     body = {"response": text}
     if told.is_guarded:
@@ -302,12 +310,12 @@ def encode_response(text: str, outcome: Outcome, told: Told) -> bytes:
     return _encode(body | _tell_outcome(outcome, outcome.retrievals, told))
 
 
-def encode_done(outcome: Outcome, told: Told) -> bytes:
+def encode_done(outcome: AnswerResult, told: AnswerDetails) -> bytes:
     """The last event of an answer."""
     return _event(b"done", _tell_outcome(outcome, outcome.ended, told))
 
 
-def encode_step(step: Step, told: Told) -> bytes:
+def encode_step(step: Step, told: AnswerDetails) -> bytes:
     """A step as the event that tells it."""
     match step:
         case Token():
@@ -365,7 +373,7 @@ def _event(name: bytes, body: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, _encode(body))
 
 
-def _tell_ended(one: Retrieval, told: Told) -> dict[str, Any]:
+def _tell_ended(one: Retrieval, told: AnswerDetails) -> dict[str, Any]:
     body: dict[str, Any] = {"path": one.path, "status": one.status.value, "documents": one.retrieved}
     if told.is_guarded:
         dropped = sum([found.is_dropped for found in one.inspected])
@@ -374,7 +382,7 @@ def _tell_ended(one: Retrieval, told: Told) -> dict[str, Any]:
     return body
 
 
-def _tell_outcome(outcome: Outcome, retrievals: Iterable[Retrieval], told: Told) -> dict[str, Any]:
+def _tell_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], told: AnswerDetails) -> dict[str, Any]:
     """The fields that whole answers and last events share."""
     named = name_documents(outcome.retrievals)
     body: dict[str, Any] = {
@@ -411,7 +419,7 @@ def _tell_outcome(outcome: Outcome, retrievals: Iterable[Retrieval], told: Told)
     return body
 
 
-def _tell_detections(outcome: Outcome) -> dict[str, Any]:
+def _tell_detections(outcome: AnswerResult) -> dict[str, Any]:
     inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
     found = outcome.found_in_answer
     told = {
@@ -433,7 +441,7 @@ def tell_inspected(one: Inspected, write: Callable[[Iterable[Detection]], Any] =
     return told
 
 
-def _tell_warnings(outcome: Outcome) -> list[dict[str, str]]:
+def _tell_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
     if any(retrieval.inspected for retrieval in outcome.retrievals):
         warnings.append(UNSUITABLE_DOCUMENTS)

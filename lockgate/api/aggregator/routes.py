@@ -30,7 +30,7 @@ from lockgate.guard.detectors import ActiveGuard, Rules
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.guard.request import fail_check
 from lockgate.policy_resolver import Surface
-from lockgate.rag.answer import Limits, Outcome, Question, RetrievalStarted, Step, Tell, Token, answer
+from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, RetrievalStarted, Step, Tell, Token, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
 
@@ -95,8 +95,12 @@ class ChatRoutes:
         await exchange.reply.write(wire.encode_done(outcome, told))
         await exchange.reply.end()
 
-    def _tell_about(self, exchange: Exchange, request: wire.ChatRequest, question: Question) -> wire.Told:
-        return wire.Told(question.guarding.is_on, request.citations, has_names=exchange.request.wants(MAPPING_HEADER))
+    def _tell_about(
+        self, exchange: Exchange, request: wire.ChatRequest, question: GroundedQuestion
+    ) -> wire.AnswerDetails:
+        return wire.AnswerDetails(
+            question.guarding.is_on, request.citations, has_names=exchange.request.wants(MAPPING_HEADER)
+        )
 
     async def _read(self, exchange: Exchange) -> wire.ChatRequest:
         try:
@@ -118,13 +122,13 @@ class ChatRoutes:
                 raise InvalidField(f"{place}.slug", fault)
         return request
 
-    async def _ask(self, exchange: Exchange, request: wire.ChatRequest, *, is_stream: bool) -> Question:
+    async def _ask(self, exchange: Exchange, request: wire.ChatRequest, *, is_stream: bool) -> GroundedQuestion:
         upstreams, settings = self._gateway.upstreams, self._settings
         correlation_id, threshold = exchange.request.correlation_id, request.similarity_threshold
         model = request.endpoint(request.model)
         sources = [request.endpoint(ref) for ref in request.data_sources]
         streams = is_stream and settings.model_streaming
-        return Question(
+        return GroundedQuestion(
             prompt=request.prompt,
             sources=[NamedSource(one.path, upstreams.source(one, correlation_id, threshold)) for one in sources],
             model=partial(upstreams.model, model, correlation_id),
@@ -195,7 +199,7 @@ def _build_surface(gateway: Gateway) -> Surface:
     return Surface(rules, blame=lambda section: _blaming(f"detectors.{section}"))
 
 
-async def _carry_out(question: Question, tell: Tell) -> Outcome:
+async def _carry_out(question: GroundedQuestion, tell: Tell) -> AnswerResult:
     """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
     try:
         return await answer(question, tell)

@@ -8,7 +8,7 @@ import msgspec
 from lockgate.api.guardrails.format import from_detections
 from lockgate.gate.values import Document
 from lockgate.rag.sources import Inspected, Retrieval
-from lockgate.rag.trace import Came, Held, Left, Note, Read
+from lockgate.rag.trace import FrontierNote, HeldNote, Note, ReleaseNote, SourceNote
 
 EVENT = b"trace"
 _encode = msgspec.json.Encoder().encode
@@ -17,14 +17,14 @@ _encode = msgspec.json.Encoder().encode
 def encode_note(note: Note) -> bytes:
     """A note as the event that tells it."""
     match note:
-        case Came():
+        case SourceNote():
             documents = _list_documents(note.retrieval)
             body: dict[str, Any] = {"kind": "documents", "path": note.retrieval.path, "documents": documents}
-        case Held():
+        case HeldNote():
             body = {"kind": "held", "start": note.start, "text": note.text}
-        case Read():
+        case FrontierNote():
             body = {"kind": "read", "frontiers": note.frontiers, "held": note.held_chars}
-        case Left():
+        case ReleaseNote():
             body = {"kind": "released", "start": note.start, "end": note.end, "held_ms": round(note.held_ms, 1)}
             body |= {"outcome": note.outcome, "kept": note.kept, "results": from_detections(note.detections)}
     return b"event: %b\ndata: %b\n\n" % (EVENT, _encode({**body, "at_ms": round(note.at_ms, 1)}))

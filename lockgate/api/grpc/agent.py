@@ -12,10 +12,10 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from lockgate.agent.answer import AnyAgent, Ask, Facts, OpenTurn
+from lockgate.agent.answer import AgentQuestion, AnyAgent, OpenTurn, TurnResult
 from lockgate.agent.evaluate import EvaluationRequest, evaluate
 from lockgate.agent.routes import Editor
-from lockgate.api.grpc.port import Calls, Context, GrpcPort, Line, Method, Services, read_metadata
+from lockgate.api.grpc.port import Calls, Context, GrpcBinding, GrpcMethod, GrpcPort, Services, read_metadata
 from lockgate.api.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
 from lockgate.api.turn_values import check_session_id, decode_text, read_request_id, refuse
 from lockgate.config.settings import Listener, ServerTlsSettings
@@ -29,9 +29,9 @@ from lockgate.protos.assistance_pb2 import (
     EvalResponse,
     QuestionDetail,
 )
+from lockgate.server.acceptors import join_address
 from lockgate.server.callers import Callers
 from lockgate.server.health import Readiness
-from lockgate.server.listening import join_address
 from lockgate.sessions.turns import DEFAULT_SESSION, SessionKey
 from lockgate.telemetry import answer_started, frame_sent
 
@@ -74,9 +74,9 @@ class AgentMethods:
         """What a port serves."""
         return {
             SERVICE: {
-                ASK: Method(AgentRequest, self.ask, grpc.unary_stream_rpc_method_handler),
-                STREAM: Method(AgentRequest, self.stream, grpc.unary_stream_rpc_method_handler),
-                EVALUATE: Method(EvalRequest, self.evaluate),
+                ASK: GrpcMethod(AgentRequest, self.ask, grpc.unary_stream_rpc_method_handler),
+                STREAM: GrpcMethod(AgentRequest, self.stream, grpc.unary_stream_rpc_method_handler),
+                EVALUATE: GrpcMethod(EvalRequest, self.evaluate),
             }
         }
 
@@ -113,7 +113,7 @@ class AgentMethods:
         answer_started(200, is_stream=True)  # there may have been no token
         await context.write(AgentResponse(is_final=True))
 
-    def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> Ask:
+    def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> AgentQuestion:
         """The request; raises InvalidRequest."""
         if not request.query.strip():
             raise refuse("query", "must not be empty")
@@ -121,7 +121,7 @@ class AgentMethods:
         editor = _read_editor(request)
         if request.user_info:
             _check_json("user_info", request.user_info)
-        return Ask(
+        return AgentQuestion(
             request.query,
             self._find_session(request, caller),
             label=request.query_type,
@@ -154,7 +154,7 @@ def _note_piece(turn: OpenTurn, piece: str) -> None:
         turn.facts.receipt.chain.add(ANSWER_LANE, piece)
 
 
-def _tell_facts(context: Context, turn: OpenTurn, ask: Ask) -> None:
+def _tell_facts(context: Context, turn: OpenTurn, ask: AgentQuestion) -> None:
     session_id = ask.session.id if ask.session is not None else str(uuid4())
     facts = turn.facts
     told = dict(_list_facts(facts, session_id))
@@ -169,7 +169,7 @@ def _tell_facts(context: Context, turn: OpenTurn, ask: Ask) -> None:
     context.set_trailing_metadata(tuple(told.items()))
 
 
-def _list_facts(facts: Facts, session_id: str) -> Mapping[str, str]:
+def _list_facts(facts: TurnResult, session_id: str) -> Mapping[str, str]:
     """What a client may want to know of a turn, as text that metadata can carry."""
     return {
         "lockgate-label": facts.label,
@@ -190,7 +190,7 @@ def build_agent_port(
     settings = gateway.settings
     calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
     methods = AgentMethods(gateway, calls)
-    line = Line(
+    line = GrpcBinding(
         settings.limits.agent_request_bytes,
         _load_credentials(settings.server.tls),
         shares=True,

@@ -123,7 +123,7 @@ def read_metadata(context: Context, name: str) -> str:
     return ""
 
 
-class Method(NamedTuple):
+class GrpcMethod(NamedTuple):
     """One method: what it takes, what answers, and grpc's builder for which side sends many messages."""
 
     request: type[Message]
@@ -131,10 +131,10 @@ class Method(NamedTuple):
     build: Callable[..., Any] = grpc.unary_unary_rpc_method_handler
 
 
-Services = Mapping[str, Mapping[str, Method]]
+Services = Mapping[str, Mapping[str, GrpcMethod]]
 
 
-class Line(NamedTuple):
+class GrpcBinding(NamedTuple):
     """How a port is spoken to. `shares`: other processes may serve it too. `is_ready` is what health tells."""
 
     max_message_bytes: int
@@ -147,7 +147,7 @@ class Line(NamedTuple):
 class GrpcPort:
     """Serves one port as PortServer does, with other words on the line."""
 
-    def __init__(self, services: Services, calls: Calls, line: Line) -> None:
+    def __init__(self, services: Services, calls: Calls, line: GrpcBinding) -> None:
         options = [
             ("grpc.so_reuseport", int(line.shares)),  # or a second server would share the port without a word
             ("grpc.max_receive_message_length", line.max_message_bytes),
@@ -155,10 +155,10 @@ class GrpcPort:
         self._server = grpc.aio.server(options=options)
         self._tls = line.tls
         self._stopping = asyncio.Event()
-        health = _Health(services, line.is_ready, self._stopping)
+        health = _HealthService(services, line.is_ready, self._stopping)
         methods = {
-            "Check": Method(HealthCheckRequest, health.check),
-            "Watch": Method(HealthCheckRequest, health.watch, grpc.unary_stream_rpc_method_handler),
+            "Check": GrpcMethod(HealthCheckRequest, health.check),
+            "Watch": GrpcMethod(HealthCheckRequest, health.watch, grpc.unary_stream_rpc_method_handler),
         }
         self._server.add_generic_rpc_handlers(
             [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
@@ -209,7 +209,7 @@ class GrpcPort:
         await self._server.stop(_FAREWELL_S)
 
 
-class _Health:
+class _HealthService:
     """The health service: SERVING once all parts behind us have been reached."""
 
     def __init__(self, services: Services, is_ready: Callable[[], bool], stopping: asyncio.Event) -> None:
@@ -257,7 +257,7 @@ def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool
     enable_server_reflection((*names, SERVICE_NAME), server, pool=pool)
 
 
-def _build_service(name: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
+def _build_service(name: str, methods: Mapping[str, GrpcMethod]) -> grpc.GenericRpcHandler:
     handlers = {key: one.build(one.answer, one.request.FromString, _encode) for key, one in methods.items()}
     return grpc.method_handlers_generic_handler(name, handlers)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lockgate.api.openai.answer_types import Reported
+from lockgate.api.openai.answer_types import AnswerReport
 from lockgate.api.openai.format import encode
 from lockgate.api.openai.turn_fields import (
     AgentMessage,
@@ -66,19 +66,19 @@ class OllamaText(_Ollama, kw_only=True):
     system: str | None = None
 
 
-class OllamaSpoken(msgspec.Struct):
+class OllamaMessage(msgspec.Struct):
     """A message, or a piece of it in a line of a stream."""
 
     role: str
     content: str
 
 
-class OllamaAnswer(Reported, kw_only=True):
+class OllamaAnswer(AnswerReport, kw_only=True):
     """An answer, or one line of it; the last line has counters and times. `response` is of /api/generate."""
 
     model: str
     created_at: str
-    message: OllamaSpoken | UnsetType = UNSET
+    message: OllamaMessage | UnsetType = UNSET
     response: str | UnsetType = UNSET
     done: bool
     done_reason: str | UnsetType = UNSET
@@ -90,7 +90,7 @@ class OllamaAnswer(Reported, kw_only=True):
     eval_count: int | UnsetType = UNSET
 
 
-class OllamaModel(msgspec.Struct):
+class OllamaModelEntry(msgspec.Struct):
     """A model that a request may name."""
 
     name: str
@@ -104,7 +104,7 @@ class OllamaModel(msgspec.Struct):
 class OllamaModels(msgspec.Struct):
     """All of them."""
 
-    models: list[OllamaModel]
+    models: list[OllamaModelEntry]
 
 
 class OllamaVersion(msgspec.Struct):
@@ -261,7 +261,7 @@ def encode_version(version: str) -> bytes:
     return encode(OllamaVersion(version))
 
 
-def _describe(name: str, created: int) -> OllamaModel:
+def _describe(name: str, created: int) -> OllamaModelEntry:
     """A model; of its weights nothing is known here, so its digest is that of its name."""
     details = {
         "parent_model": "",
@@ -271,4 +271,4 @@ def _describe(name: str, created: int) -> OllamaModel:
         "parameter_size": "",
         "quantization_level": "",
     }
-    return OllamaModel(name, name, _write_time(created), 0, sha256(name.encode()).hexdigest(), details)
+    return OllamaModelEntry(name, name, _write_time(created), 0, sha256(name.encode()).hexdigest(), details)

@@ -66,7 +66,7 @@ class CompletionWarning(msgspec.Struct):
     message: str
 
 
-class Reported(msgspec.Struct, kw_only=True):
+class AnswerReport(msgspec.Struct, kw_only=True):
     """What an answer or the last event of a stream reports. `pseudonyms` are for those who ask by a header."""
 
     detections: CompletionDetections | UnsetType = UNSET
@@ -99,7 +99,7 @@ class ToolCall(msgspec.Struct):
     custom: CalledTool | UnsetType = UNSET
 
 
-class Spoken(msgspec.Struct):
+class AnswerMessage(msgspec.Struct):
     """A message, or a piece of it in a stream."""
 
     role: str | UnsetType = UNSET
@@ -115,15 +115,15 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     """A choice: a message, a piece of one, or a text."""
 
     index: int
-    message: Spoken | UnsetType = UNSET
-    delta: Spoken | UnsetType = UNSET
+    message: AnswerMessage | UnsetType = UNSET
+    delta: AnswerMessage | UnsetType = UNSET
     text: str | UnsetType = UNSET
     logprobs: dict[str, Any] | UnsetType | None = UNSET
     finish_reason: str | UnsetType | None = UNSET
     stop_reason: Any = UNSET
 
 
-class CompletionAnswer(Reported, kw_only=True):
+class CompletionAnswer(AnswerReport, kw_only=True):
     """A completion, or one chunk of it."""
 
     id: str | UnsetType = UNSET

@@ -15,9 +15,9 @@ from typing import Any
 
 from lockgate.agent.answer import (
     PACE,
-    Facts,
     ModelCall,
     Pace,
+    TurnResult,
     collect,
     fail_model,
     keep_pace,
@@ -82,10 +82,10 @@ class ConfiguredModel(ABC):
 
 def configure(model: Model, pace: Pace = PACE) -> ConfiguredModel:
     """A model as a backend of completions."""
-    return _OpenAIModel(model, model.chat, pace) if isinstance(model, ChatModel) else _TextModel(model, pace)
+    return _PassthroughModel(model, model.chat, pace) if isinstance(model, ChatModel) else _TextModel(model, pace)
 
 
-class _OpenAIModel(ConfiguredModel):
+class _PassthroughModel(ConfiguredModel):
     """A model whose server speaks OpenAI: it gets every field. Each message of a stream comes within its time."""
 
     def __init__(self, model: Model, chat: Backend, pace: Pace) -> None:
@@ -125,7 +125,7 @@ class _TextModel(ConfiguredModel):
         return asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
 
     async def _answer(self, request: Generation) -> dict[str, Any]:
-        facts = Facts()
+        facts = TurnResult()
         async with aclosing(collect(self._listen(request, facts))) as frames:
             [text] = [burst.text async for burst in frames if isinstance(burst, Frame)]
         message = {"role": "assistant", "content": text, "refusal": None}
@@ -133,7 +133,7 @@ class _TextModel(ConfiguredModel):
         return {**_head("chat.completion"), "choices": [choice], "usage": _count(facts)}
 
     async def _answer_stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        facts, head = Facts(), _head("chat.completion.chunk")
+        facts, head = TurnResult(), _head("chat.completion.chunk")
         opening = [_chunk(head, {"role": "assistant", "content": ""})]
         async with aclosing(self._listen(request, facts)) as source:
             async for burst in source:
@@ -144,7 +144,7 @@ class _TextModel(ConfiguredModel):
         counted = [] if usage is None else [{**head, "choices": [], "usage": usage}]
         yield [*opening, _chunk(head, {}, _find_end(facts)), *counted]
 
-    def _listen(self, request: Generation, facts: Facts) -> AsyncGenerator[Frame | list[Frame], None]:
+    def _listen(self, request: Generation, facts: TurnResult) -> AsyncGenerator[Frame | list[Frame], None]:
         body = request.body
         messages = [Message(ROLES[one["role"]], all_text_of(one, "\n")) for one in body["messages"]]
         params = {name: value for name, value in body.items() if name in self.takes}
@@ -202,9 +202,9 @@ def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], end: str | None = 
     return {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}]}
 
 
-def _find_end(facts: Facts) -> str:
+def _find_end(facts: TurnResult) -> str:
     return "length" if facts.is_cut else "stop"
 
 
-def _count(facts: Facts) -> dict[str, int] | None:
+def _count(facts: TurnResult) -> dict[str, int] | None:
     return None if facts.usage is None else turn_format.count(facts.usage)

@@ -30,7 +30,7 @@ from lockgate.api.openai.format import (
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
 from lockgate.api.openai.whole_answer import FILTERED, Dialect, build_blocked, input_entries
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
@@ -173,7 +173,7 @@ class EventWriter(AnswerWriter):
             release, dropped = release._replace(text=""), kept
         dropped += self._order.drop(segment.choice)
         if self.account.receipt is not None:
-            self.account.receipt.note_dropped(Part.ANSWER, dropped)
+            self.account.receipt.note_dropped(RequestPart.ANSWER, dropped)
         found = self._note_late(segment.choice, segment.field, release)
         event = self._event(segment, release._replace(frames=()), found)
         [choice] = event["choices"]

@@ -51,7 +51,7 @@ class ContentPart(msgspec.Struct):
 Content = Annotated[str | list[ContentPart], msgspec.Meta(title="Content")]
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """A message of a chat."""
 
     role: Role
@@ -74,7 +74,7 @@ class ChatFields(msgspec.Struct):
     """What every body of chat completions has."""
 
     model: str
-    messages: list[Message]
+    messages: list[ChatMessage]
     stream: bool | None = None
     tools: list[Any] | None = None
 
@@ -104,7 +104,7 @@ class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
     """Body of detection/chat."""
 
     detectors: DetectorMap
-    messages: list[Message]
+    messages: list[ChatMessage]
     tools: list[Any] = []
 
 

@@ -21,7 +21,7 @@ from lockgate.api.receipts import describe_failure
 from lockgate.api.shapes import Shape, decode
 from lockgate.config.policies import PolicySettings
 from lockgate.errors import InvalidRequest
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, Detection
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, excuse
@@ -282,7 +282,7 @@ class ModerationRoutes:
 
     async def _read(self, text: str, guards: Sequence[ActiveGuard]) -> _Readings:
         meter = Meter()
-        at_work = meter.watch([replace(one, threshold=-inf) for one in guards], Part.PROMPT)
+        at_work = meter.watch([replace(one, threshold=-inf) for one in guards], RequestPart.PROMPT)
         found = await detect_contents(text, at_work, self._max_open)
         return _Readings(found, frozenset(meter.excused))
 

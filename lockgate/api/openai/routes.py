@@ -37,7 +37,7 @@ Start = Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes i
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
-class Target(NamedTuple):
+class NamedTarget(NamedTuple):
     """A configured model: the policy that its name in the request carries, and its own."""
 
     backend: ConfiguredModel
@@ -64,9 +64,9 @@ class OpenAIRoutes:
         self._chats, self._texts = build_surface(TEXT_CHAT, lanes=None), build_surface(TEXT_GENERATION)
         self._only_contents = build_surface()
 
-    def find_target(self, name: str, policy: str | None) -> Target:
+    def find_target(self, name: str, policy: str | None) -> NamedTarget:
         """A configured model, under a policy if one is named with it."""
-        return Target(self._models[name], policy, self._answering.gateway.settings.models[name].policy)
+        return NamedTarget(self._models[name], policy, self._answering.gateway.settings.models[name].policy)
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
@@ -76,7 +76,9 @@ class OpenAIRoutes:
         """POST text completions."""
         await self.complete(exchange, TEXTS, await exchange.request.read_json(self._answering.limits.body_bytes))
 
-    async def complete(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: Target | None = None) -> None:
+    async def complete(
+        self, exchange: Exchange, dialect: Dialect, raw: bytes, target: NamedTarget | None = None
+    ) -> None:
         """Answer a body; `target` is the configured model that it names, if it names one."""
         if target is not None:
             await self._complete_configured(exchange, dialect, raw, target)
@@ -95,7 +97,7 @@ class OpenAIRoutes:
         request = self._build_request(dialect, asked, policy, self._backend, generation, writer)
         await self._answering.answer(exchange, request, writer)
 
-    async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: Target) -> None:
+    async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: NamedTarget) -> None:
         with refusing_plainly():
             asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
             asked = self._find_input(dialect, asked)
@@ -108,7 +110,7 @@ class OpenAIRoutes:
         await self._answering.answer(exchange, request, writer, begin)
 
     async def answer_text(
-        self, exchange: Exchange, wanted: TurnRequest, target: Target, turn_writer: TurnWriter, start: Start
+        self, exchange: Exchange, wanted: TurnRequest, target: NamedTarget, turn_writer: TurnWriter, start: Start
     ) -> None:
         """Answer a request to a configured model in another format than OpenAI's, which has only text."""
         body: dict[str, Any] = {"stream": wanted.is_stream, **wanted.params}
@@ -125,7 +127,7 @@ class OpenAIRoutes:
         begin = partial(start, exchange) if asked.is_stream else None
         await self._answering.answer(exchange, request, writer, begin)
 
-    def _aim(self, exchange: Exchange, asked: CompletionRequest, target: Target) -> CompletionRequest:
+    def _aim(self, exchange: Exchange, asked: CompletionRequest, target: NamedTarget) -> CompletionRequest:
         """The request under the policy that it names, else that of its model."""
         if asked.policy is not None and target.policy not in (None, asked.policy):
             raise InvalidRequest(

@@ -17,7 +17,7 @@ Message = Mapping[str, Any]
 Leaving = list[tuple[int, Release]]  # lanes and their releases, in the order in which they are written
 
 
-class _Turn(NamedTuple):
+class _QueuedLane(NamedTuple):
     """A queued lane, the content that has to leave before it, and its releases that wait."""
 
     lane: int
@@ -31,8 +31,8 @@ class StreamOrder:
     def __init__(self, max_held_chars: int) -> None:
         self._max_held_chars = max_held_chars
         self._held_chars = 0
-        self._turns: dict[int, _Turn] = {}  # by lane
-        self._queues: dict[int, deque[_Turn]] = {}  # by choice
+        self._turns: dict[int, _QueuedLane] = {}  # by lane
+        self._queues: dict[int, deque[_QueuedLane]] = {}  # by choice
         self._passed: dict[int, int] = {}  # by choice: how much of the content has left
         self._last: list[Message] = []
         self.ended: set[int] = set()  # choices
@@ -51,7 +51,7 @@ class StreamOrder:
 
     def enqueue(self, choice: int, lane: int, after: int = 0) -> None:
         """Let the lane wait for those before it, and for so many characters of content."""
-        turn = self._turns[lane] = _Turn(lane, after, [])
+        turn = self._turns[lane] = _QueuedLane(lane, after, [])
         self._queues.setdefault(choice, deque()).append(turn)
 
     def take(self, choice: int, lane: int, release: Release) -> Leaving:
@@ -78,7 +78,7 @@ class StreamOrder:
         turn = self._turns.get(lane)
         return turn is not None and not self._is_next(choice, turn)
 
-    def _is_next(self, choice: int, turn: _Turn) -> bool:
+    def _is_next(self, choice: int, turn: _QueuedLane) -> bool:
         return self._queues[choice][0] is turn and turn.after <= self._passed.get(choice, 0)
 
     def _take_waiting(self, choice: int) -> Leaving:

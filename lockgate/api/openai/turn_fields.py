@@ -13,7 +13,7 @@ import msgspec
 
 from lockgate.agent.routes import Editor
 from lockgate.api.openai.format import ContentPart
-from lockgate.api.receipts import Account
+from lockgate.api.receipts import AnswerAccount
 from lockgate.api.shapes import Shape
 from lockgate.api.turn_values import check_session_id, decode_text, refuse
 from lockgate.errors import InvalidRequest
@@ -105,7 +105,7 @@ class TurnRequest(NamedTuple):
 class TurnWriter(Protocol):
     """Writes one answer in one format. `account` and `warnings` are reported at its end."""
 
-    account: Account
+    account: AnswerAccount
     warnings: Sequence[Mapping[str, str]]
 
     def begin(self) -> bytes:

@@ -33,13 +33,13 @@ _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 Prompt = Annotated[str | list[str], msgspec.Meta(title="Prompt")]
 
 
-class StreamOptions(msgspec.Struct):
+class TurnStreamOptions(msgspec.Struct):
     """How a stream is told."""
 
     include_usage: bool | None = None
 
 
-class _Completion(AgentRequest, kw_only=True):
+class _TurnCompletion(AgentRequest, kw_only=True):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = None
@@ -51,16 +51,16 @@ class _Completion(AgentRequest, kw_only=True):
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: TurnStreamOptions | None = None
 
 
-class AgentChat(_Completion, kw_only=True):
+class AgentChat(_TurnCompletion, kw_only=True):
     """Body of chat completions, where an agent or a configured model answers."""
 
     messages: list[AgentMessage]
 
 
-class AgentText(_Completion, kw_only=True):
+class AgentText(_TurnCompletion, kw_only=True):
     """Body of text completions, where an agent or a configured model answers."""
 
     prompt: Prompt
@@ -99,7 +99,7 @@ def find_prompt(prompt: str | list[str]) -> str:
     return prompts[0]
 
 
-def _read(request: _Completion, raw: bytes, takes: frozenset[str], sent: tuple[Message, ...]) -> TurnRequest:
+def _read(request: _TurnCompletion, raw: bytes, takes: frozenset[str], sent: tuple[Message, ...]) -> TurnRequest:
     fields = decode_fields(raw)
     refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
     if request.max_completion_tokens is not None:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
-from lockgate.agent.answer import ANSWERED, AnyAgent, Ask, Facts
+from lockgate.agent.answer import ANSWERED, AgentQuestion, AnyAgent, TurnResult
 from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER
@@ -19,7 +19,7 @@ from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.configured_model import refuse_session
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
-from lockgate.api.openai.routes import OpenAIRoutes, Start, Target, start_lines
+from lockgate.api.openai.routes import NamedTarget, OpenAIRoutes, Start, start_lines
 from lockgate.api.openai.turn_fields import (
     TurnRequest,
     TurnWriter,
@@ -29,7 +29,7 @@ from lockgate.api.openai.turn_fields import (
     start_events,
 )
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
-from lockgate.api.receipts import Account, describe_failure
+from lockgate.api.receipts import AnswerAccount, describe_failure
 from lockgate.api.shapes import decode
 from lockgate.api.turn_values import read_request_id
 from lockgate.config.settings import Settings
@@ -183,14 +183,14 @@ class AgentRoutes:
             with refusing_plainly():
                 await _tell_unknown(exchange, form, await decode(raw, read_model))
 
-    def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | Target | None:
+    def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | NamedTarget | None:
         """Who has that name; `under`: the policy that the path names."""
         found = self._find_named(name, under)
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
         return found
 
-    def _find_named(self, name: str, under: str | None) -> FoundAgent | Target | None:
+    def _find_named(self, name: str, under: str | None) -> FoundAgent | NamedTarget | None:
         found = self._find_exactly(name, under)
         who, _, policy = name.rpartition("@")
         if found is not None or policy not in self._gateway.settings.policies:
@@ -200,7 +200,7 @@ class AgentRoutes:
             raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
         return found
 
-    def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | Target | None:
+    def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | NamedTarget | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
             found = self._gateway.find_agent(agent, policy)
@@ -215,10 +215,10 @@ async def tell_version(exchange: Exchange) -> None:
     await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
 
 
-def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> Ask:
+def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> AgentQuestion:
     session = SessionKey(exchange.request.caller, agent, wanted.session_id) if wanted.session_id else None
     request_id = exchange.request.header(b"x-request-id")
-    return Ask(
+    return AgentQuestion(
         question=wanted.sent[-1].text,
         session=session,
         sent=wanted.sent,
@@ -239,7 +239,9 @@ async def _answer(exchange: Exchange, found: FoundAgent, wanted: TurnRequest, fo
     writer, reply = form.writer(wanted), exchange.reply
     async with found.agent.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
         piece = await anext(pieces, None)
-        writer.account = Account(facts.receipt, facts.pseudonyms if exchange.request.wants(MAPPING_HEADER) else None)
+        writer.account = AnswerAccount(
+            facts.receipt, facts.pseudonyms if exchange.request.wants(MAPPING_HEADER) else None
+        )
         if wanted.is_stream:
             await form.start(exchange)
             if begin := writer.begin():
@@ -260,7 +262,7 @@ async def _answer(exchange: Exchange, found: FoundAgent, wanted: TurnRequest, fo
         await reply.answer_json(writer.write_whole(piece or "", end=end, usage=facts.usage))
 
 
-def _list_detections(facts: Facts) -> dict[str, Any]:
+def _list_detections(facts: TurnResult) -> dict[str, Any]:
     """What was found in the messages, in the documents and in the answer."""
     by_message: dict[int, list[Detection]] = {}
     for at, found in facts.found_in_messages:
@@ -276,7 +278,7 @@ def _list_detections(facts: Facts) -> dict[str, Any]:
     return {section: entries for section, entries in told.items() if entries}
 
 
-def _list_warnings(facts: Facts) -> list[dict[str, str]]:
+def _list_warnings(facts: TurnResult) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if facts.found_in_prompt else []
     warnings += [UNSUITABLE_DOCUMENTS] if facts.inspected else []
     warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []

@@ -29,7 +29,7 @@ from lockgate.api.openai.format import (
 from lockgate.api.openai.tool_calls import CallReader, keep_spoken_calls, list_call_texts, with_texts
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
-from lockgate.gate.receipts import Part
+from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
@@ -242,7 +242,7 @@ class WholeAnswer(AnswerWriter):
         for field in fields:
             self._dropped.add((place, field))
             if self.account.receipt is not None:
-                self.account.receipt.note_dropped(Part.ANSWER, self._released_chars[place, field])
+                self.account.receipt.note_dropped(RequestPart.ANSWER, self._released_chars[place, field])
 
     def finish(self) -> bytes:
         """The answer."""

@@ -26,7 +26,7 @@ _NULL_KEYS = ("logprobs", "finish_reason", "stop_reason")  # written as null whe
 MAX_MESSAGES = 65_536
 
 
-class Ledger:
+class MessageLog:
     """The messages of a stream by number, until no later event is made of them."""
 
     __slots__ = ("_messages",)
@@ -81,7 +81,7 @@ class FmsStreamReader(StreamReader):
         self._is_simple = False
         self._keeps_logprobs = False  # events take those of messages without text from the ledger
         self.guarded = REASONING_KEYS
-        self.ledgers: dict[int, Ledger] = {}  # by choice
+        self.ledgers: dict[int, MessageLog] = {}  # by choice
         self.ends: dict[int, tuple[int, dict[str, Any]]] = {}  # the latest message of each choice
 
     def pass_on(self, message: dict[str, Any]) -> Iterable[Frame]:
@@ -94,7 +94,7 @@ class FmsStreamReader(StreamReader):
 
     def _add(self, index: int, choice: dict[str, Any], own: dict[str, Any]) -> None:
         super()._add(index, choice, own)
-        self.ledgers.setdefault(index, Ledger()).add(self._number, own)
+        self.ledgers.setdefault(index, MessageLog()).add(self._number, own)
         self.ends[index] = self._number, own
 
 

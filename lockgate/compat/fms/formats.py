@@ -12,7 +12,7 @@ from lockgate.api.guardrails.format import DetectorMap, MaskList, encode_line
 from lockgate.api.guardrails.generation_format import Parameters, TextEvents
 from lockgate.api.openai.format import ChatFields, TextFields, read_request
 from lockgate.api.shapes import Shape
-from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, Ledger
+from lockgate.compat.fms.completions import FmsEventWriter, FmsWholeAnswer, MessageLog
 from lockgate.gate.release import Release
 from lockgate.gate.values import Frame
 
@@ -24,13 +24,13 @@ class Detectors(msgspec.Struct, forbid_unknown_fields=True):
     output: DetectorMap = {}
 
 
-class PlainChat(ChatFields):
+class PlainChatRequest(ChatFields):
     """Body of chat completions."""
 
     detectors: Detectors = msgspec.field(default_factory=Detectors)
 
 
-class PlainText(TextFields):
+class PlainTextRequest(TextFields):
     """Body of text completions."""
 
     detectors: Detectors = msgspec.field(default_factory=Detectors)
@@ -72,7 +72,7 @@ class FmsTextEvents(TextEvents):
 
     def __init__(self, *, is_guarded: bool, hides: bool = False) -> None:
         super().__init__(is_guarded=is_guarded, hides=hides)
-        self._ledger = Ledger()
+        self._ledger = MessageLog()
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each message, which is kept for the events that are made of it."""
@@ -118,8 +118,8 @@ FORMATS = Formats(
     classification=Shape(PlainClassification),
     text_events=FmsTextEvents,
     encode_line=encode_relative_line,
-    read_chat=partial(read_request, Shape(PlainChat), refuses_typos=False),
-    read_text=partial(read_request, Shape(PlainText), refuses_typos=False),
+    read_chat=partial(read_request, Shape(PlainChatRequest), refuses_typos=False),
+    read_text=partial(read_request, Shape(PlainTextRequest), refuses_typos=False),
     whole_answer=FmsWholeAnswer,
     event_writer=FmsEventWriter,
     relays=False,

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
 from lockgate.detectors.groundedness.claims import Assertion, read_claim
-from lockgate.detectors.groundedness.grounds import Grounds, Judgement, Steps
+from lockgate.detectors.groundedness.grounds import Judgement, SourceFacts, Steps
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Chunk, Claim, Detection, Subject
 from lockgate.interfaces import Embedder, Headers, PartContext, with_context
@@ -60,7 +60,7 @@ def _run_slice(steps: Steps[object]) -> None:
 class Book:
     """The documents of a request, read; the vectors of their sentences come when they are needed."""
 
-    def __init__(self, documents: Sequence[str], grounds: Grounds, *, is_whole: bool) -> None:
+    def __init__(self, documents: Sequence[str], grounds: SourceFacts, *, is_whole: bool) -> None:
         self.documents = documents  # kept, so that it stays the same object
         self.grounds = grounds
         self.is_whole = is_whole
@@ -76,7 +76,7 @@ class Book:
             sentences.append(several)
         chosen = _choose_sentences(sentences)
         yield
-        grounds = yield from Grounds.read(chosen)
+        grounds = yield from SourceFacts.read(chosen)
         return cls(documents, grounds, is_whole=is_whole and sum(map(len, chosen)) == sum(map(len, sentences)))
 
     def plan(self, text: str) -> "Steps[list[Plan]]":

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from lockgate.data_files import fill_pattern, read_table
 from lockgate.detectors.groundedness.claims import FIGURE, Assertion, Traits
-from lockgate.detectors.groundedness.numerals import UNITS, Amount, Ledger, reckon
+from lockgate.detectors.groundedness.numerals import UNITS, Amount, AmountSet, reckon
 from lockgate.detectors.groundedness.words import (
     ACCEPTING,
     REJECTING,
@@ -123,7 +123,7 @@ class Sentence:
         periods = [_PERIOD_LENGTHS[period] for period in self.traits.calendar.periods]
         said = [Amount(0, 0, (count,), UNITS[unit]) for count, unit in periods]  # `quarterly` has three months in it
         self.amounts = [*self.traits.amounts, *reckon(self.traits.amounts), *said]
-        self.ledger = Ledger(self.amounts)
+        self.ledger = AmountSet(self.amounts)
         self.known = frozenset(self.traits.stems)
         self._clauses: Clauses | None = None
 
@@ -162,13 +162,13 @@ class _Match(NamedTuple):
     missing: tuple[str, ...]
 
 
-class Grounds:
+class SourceFacts:
     """What documents say: their sentences, and everything that occurs in them."""
 
     def __init__(self, documents: int) -> None:
         self.language = ""
         self.sentences: list[Sentence] = []
-        self._ledger = Ledger(())
+        self._ledger = AmountSet(())
         self._words: set[str] = set()
         self._days: set[int] = set()
         self._months: set[int] = set()
@@ -179,7 +179,7 @@ class Grounds:
         self._stems: list[set[str]] = [set() for _ in range(documents)]
 
     @classmethod
-    def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[Grounds]":
+    def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[SourceFacts]":
         """What documents say, each a list of its sentences."""
         grounds = cls(len(documents))
         words: set[str] = set()
@@ -447,7 +447,7 @@ def _overlap(mine: Traits, clause: Traits) -> float:
     opposite = find_opposite(mine.words, clause.words)
     known = [one for one in mine.stems if opposite is None or stem(opposite[0]) != one]
     figures = [one for one in mine.amounts if one.is_firm]
-    ledger = Ledger(clause.amounts)
+    ledger = AmountSet(clause.amounts)
     weight = len(known) + _CLAUSE_FIGURE * len(figures) + _CLAUSE_DAY * (len(mine.calendar.days) + len(mine.months))
     found = sum(_worth(one, clause.stems) for one in known) + _CLAUSE_FIGURE * sum(ledger.has(one) for one in figures)
     found += _CLAUSE_DAY * (len(mine.calendar.days & clause.calendar.days) + len(mine.months & clause.months))

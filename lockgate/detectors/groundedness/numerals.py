@@ -99,7 +99,7 @@ class Amount(NamedTuple):
     is_clock: bool = False
 
 
-class Ledger:
+class AmountSet:
     """All amounts of a text, to be asked whether another text's amounts are among them."""
 
     __slots__ = ("_bare", "_hours", "_minutes", "_quantities", "_values")

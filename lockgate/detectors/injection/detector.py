@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.data_files import read_table, split_words
 from lockgate.detectors.language import LanguageModel, load_language_model, read_prose
 from lockgate.detectors.letters import make_plain
-from lockgate.detectors.plain_text import PlainText, Rule, RuleFile, RuleTable
-from lockgate.detectors.windows import Cutter, Tell, Window, WindowDetector, open_pool
+from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable, TextNormaliser
+from lockgate.detectors.windows import Tell, TokenCutter, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
 from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session
@@ -55,7 +55,7 @@ class InjectionFile(RuleFile, frozen=True):
 _FILE = read_table(Path(__file__).with_name("injection.toml"), InjectionFile)
 
 
-class Told(NamedTuple):
+class TranslatedText(NamedTuple):
     """A text as a classifier of English reads it. `is_english`: it is, or has been put into English words."""
 
     text: str
@@ -111,15 +111,15 @@ class Interpreter:
         self._languages = languages
         self._glosses = glosses
         self._small_english = split_words(_FILE.english)
-        self._plain = PlainText()
+        self._plain = TextNormaliser()
 
-    def tell(self, text: str) -> Told:
+    def tell(self, text: str) -> TranslatedText:
         """The text itself if it is English, its gloss if there is a table, else the text as it is."""
         plain = self._plain.fold(text).decode()
         language = self._guess(text, plain)
         if language in self._glosses:
-            return Told(self._glosses[language].render(plain), is_english=True, is_gloss=True)
-        return Told(text, language == ENGLISH)
+            return TranslatedText(self._glosses[language].render(plain), is_english=True, is_gloss=True)
+        return TranslatedText(text, language == ENGLISH)
 
     def _guess(self, text: str, plain: str) -> str:
         prose = read_prose(text)
@@ -160,7 +160,7 @@ _RUNS = re.compile(r"([^\w\s])\1{3,}")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-class Heard(NamedTuple):
+class InjectionScores(NamedTuple):
     """What the two tiers say of one window."""
 
     model: float
@@ -176,11 +176,11 @@ class InjectionModel:
         self._interpreter = interpreter
         self._first, self._last = pieces.ids["[CLS]"], pieces.ids["[SEP]"]
         self._rules = RuleTable(RULES)
-        self.cutter = Cutter(self._tokenize, WINDOW_TOKENS, OVERLAP_TOKENS)
+        self.cutter = TokenCutter(self._tokenize, WINDOW_TOKENS, OVERLAP_TOKENS)
 
-    def run(self, windows: Sequence[Window]) -> list[Heard]:
+    def run(self, windows: Sequence[Window]) -> list[InjectionScores]:
         """What is heard of each window, which runs alone: the quantized model's scale depends on its neighbours."""
-        return [Heard(self._classify(window), self._rules.meet(window.text)) for window in windows]
+        return [InjectionScores(self._classify(window), self._rules.meet(window.text)) for window in windows]
 
     def _tokenize(self, word: str) -> list[int]:
         """The pieces of a word; long lines of one mark are shortened, for the model has not seen any."""
@@ -213,7 +213,7 @@ def load_injection_model(weights: Path) -> InjectionModel:
     return InjectionModel(pieces, open_session(weights / "model_quantized.onnx", weights), load_interpreter())
 
 
-def _tell(window: Window, heard: Heard, *, uses_rules: bool) -> Detection | None:
+def _tell(window: Window, heard: InjectionScores, *, uses_rules: bool) -> Detection | None:
     rule = heard.rules[0] if uses_rules and heard.rules else None
     score = max(heard.model, rule.score if rule else 0.0)
     if score < MIN_SCORE:
@@ -229,12 +229,12 @@ def _tell(window: Window, heard: Heard, *, uses_rules: bool) -> Detection | None
 @asynccontextmanager
 async def open_injection_detector(
     options: Mapping[str, Any], context: PartContext
-) -> AsyncIterator[WindowDetector[Heard]]:
+) -> AsyncIterator[WindowDetector[InjectionScores]]:
     """Reports injected instructions. Options: `patterns`; false leaves the classifier alone."""
     default = Params.of_options(options, KNOWN).flag("patterns", True)
     model = await asyncio.to_thread(load_model, context.data_dir, PROMPT_INJECTION.name, load_injection_model)
 
-    def prepare(params: Params) -> Tell[Heard]:
+    def prepare(params: Params) -> Tell[InjectionScores]:
         return partial(_tell, uses_rules=params.flag("patterns", default))
 
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:

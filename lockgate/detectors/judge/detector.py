@@ -10,14 +10,14 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from lockgate.detectors.judge.scores import PROMPTS, find_json
-from lockgate.detectors.scanning import find_gap
+from lockgate.detectors.scans import find_gap
 from lockgate.errors import BrokeProtocol, LockgateError, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.prompt import escape, find_fence, make_sendable
 from lockgate.gate.values import Detection, Excerpt, Message, Span
 from lockgate.interfaces import Headers, Model, PartContext, with_context
 from lockgate.params import Params, shown
 from lockgate.sessions.turns import ASSISTANT, SYSTEM, USER, forget_reasoning
-from lockgate.telemetry import Event, calling_aside, describe_exception, log_event
+from lockgate.telemetry import LogEvent, calling_aside, describe_exception, log_event
 
 # --- Task and ruling ------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ _TRUE_WORDS, _FALSE_WORDS = ("yes", "true"), ("no", "false")
 _VIOLATES = "violates"
 
 
-class Example(NamedTuple):
+class RuledExample(NamedTuple):
     """A text whose ruling is known."""
 
     text: str
@@ -52,7 +52,7 @@ class Ruling(NamedTuple):
     reason: str = ""
 
 
-def build_task(criteria: str, text: str, examples: Sequence[Example] = ()) -> tuple[Message, ...]:
+def build_task(criteria: str, text: str, examples: Sequence[RuledExample] = ()) -> tuple[Message, ...]:
     """What the judge is asked about a text; examples stand before it as if they had been judged."""
     shown = [
         message
@@ -145,7 +145,7 @@ class JudgeSettings(NamedTuple):
     model: str
     criteria: str
     name: str = "Judged"
-    examples: tuple[Example, ...] = ()
+    examples: tuple[RuledExample, ...] = ()
     max_chars: int = 4_000
     timeout_s: float = 20.0
     max_tokens: int = 256
@@ -212,11 +212,11 @@ def _blaming(model: str) -> Iterator[None]:
     except LockgateError:
         raise
     except Exception as error:
-        log_event(Event.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=describe_exception(error))
+        log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=describe_exception(error))
         raise UpstreamError(NAME, f"the judge's model `{model}` failed") from error
 
 
-class _Part(NamedTuple):
+class _ExcerptPart(NamedTuple):
     """What is judged at once: a piece of the excerpt with that number; it may begin in what stands before it."""
 
     excerpt: int
@@ -280,15 +280,15 @@ class JudgeReading:
         return ruling
 
 
-def _cut(number: int, excerpt: Excerpt, max_chars: int) -> list[_Part]:
+def _cut(number: int, excerpt: Excerpt, max_chars: int) -> list[_ExcerptPart]:
     """What there is to judge; of blanks nothing is asked."""
     whole, shift = excerpt.before + excerpt.text, len(excerpt.before)
     if not excerpt.text.strip():
         return []
-    return [_Part(number, start - shift, whole[start:end]) for start, end in cut_windows(whole, max_chars)]
+    return [_ExcerptPart(number, start - shift, whole[start:end]) for start, end in cut_windows(whole, max_chars)]
 
 
-def _hit(part: _Part, name: str, ruling: Ruling) -> Detection:
+def _hit(part: _ExcerptPart, name: str, ruling: Ruling) -> Detection:
     end = part.start + len(part.text)
     metadata = {"reason": ruling.reason} if ruling.reason else None
     return Detection(part.start, end, part.text, name, NAME, ruling.score, metadata=metadata)
@@ -324,13 +324,13 @@ def _read_text(params: Params, name: str, max_chars: int, default: str = "") -> 
     return params.text(name, name, value, max_chars)
 
 
-def _read_example(params: Params, at: int, value: object) -> Example:
+def _read_example(params: Params, at: int, value: object) -> RuledExample:
     place = f"examples[{at}]"
     if not isinstance(value, Mapping) or set(value) != {"text", "violates"}:
         raise params.fault("examples", f"`{place}` must be a map of `text` and `violates`")
     if not isinstance(value["violates"], bool):
         raise params.fault("examples", f"`{place}.violates` must be true or false, not {shown(value['violates'])}")
-    return Example(params.text("examples", f"{place}.text", value["text"], MAX_EXAMPLE_CHARS), value["violates"])
+    return RuledExample(params.text("examples", f"{place}.text", value["text"], MAX_EXAMPLE_CHARS), value["violates"])
 
 
 def _read_number(params: Params, name: str, default: float, limits: tuple[float, float]) -> float:

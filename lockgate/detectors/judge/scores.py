@@ -39,7 +39,7 @@ PROMPTS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("prom
 """The texts of `prompts.toml`, also those of the detector `llm_judge`."""
 
 
-class Sample(NamedTuple):
+class JudgedSample(NamedTuple):
     """What is judged: a question, what was found for it, what was answered, and what should have been."""
 
     question: str
@@ -57,7 +57,7 @@ class Scores(NamedTuple):
     context_precision: float | None = None
 
 
-def find_certain(metric: str, sample: Sample) -> float | None:
+def find_certain(metric: str, sample: JudgedSample) -> float | None:
     """The score that needs no judge."""
     if not sample.answer.strip() and metric in (FAITHFULNESS, ANSWER_RELEVANCY):
         return 0.0
@@ -66,7 +66,7 @@ def find_certain(metric: str, sample: Sample) -> float | None:
     return None
 
 
-def build_task(metric: str, sample: Sample) -> tuple[Message, Message]:
+def build_task(metric: str, sample: JudgedSample) -> tuple[Message, Message]:
     """What the judge is asked for one measure."""
     forms = PROMPTS["passage_form"] if metric == CONTEXT_PRECISION else PROMPTS["statement_form"]
     material = json.dumps(_choose_material(metric, sample), ensure_ascii=False)
@@ -80,7 +80,7 @@ def build_second_task(task: Sequence[Message], reply: str) -> tuple[Message, ...
     return (*task, Message("assistant", reply[:MAX_REPLY_CHARS]), Message(USER, PROMPTS["second_try"]))
 
 
-def read_score(metric: str, sample: Sample, reply: str) -> float | None:
+def read_score(metric: str, sample: JudgedSample, reply: str) -> float | None:
     """The score that a judge's reply amounts to; None if it cannot be read. Never raises."""
     given = _find_verdicts(reply)
     if not given:
@@ -119,12 +119,12 @@ def rate(score: float) -> str:
     return "fair" if score >= FAIR_FROM else "poor"
 
 
-class _Verdict(NamedTuple):
+class _JudgeReply(NamedTuple):
     is_yes: bool
     number: int | None = None
 
 
-def _choose_material(metric: str, sample: Sample) -> dict[str, Any]:
+def _choose_material(metric: str, sample: JudgedSample) -> dict[str, Any]:
     """What the judge must know for this measure, and no more: what it does not see cannot sway it."""
     passages = [
         {"passage": number, "title": one.title, "text": one.text} for number, one in enumerate(sample.passages, 1)
@@ -140,7 +140,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _rank(given: Sequence[_Verdict], count: int) -> list[bool] | None:
+def _rank(given: Sequence[_JudgeReply], count: int) -> list[bool] | None:
     """The verdicts in the order of the passages: by their numbers, or as they come where none has one."""
     if len(given) != count:
         return None
@@ -150,11 +150,11 @@ def _rank(given: Sequence[_Verdict], count: int) -> list[bool] | None:
     return [one.is_yes for one in given] if set(by_number) == {None} else None
 
 
-def _find_verdicts(reply: str) -> list[_Verdict]:
+def _find_verdicts(reply: str) -> list[_JudgeReply]:
     """The last list of verdicts in the reply, with any text around it; empty if there is none."""
     if len(reply) > MAX_REPLY_CHARS:
         return []
-    found: list[_Verdict] = []
+    found: list[_JudgeReply] = []
     for value in find_json(forget_reasoning(reply)):
         found = _read_verdicts(value) or found
     return found
@@ -175,7 +175,7 @@ def find_json(text: str) -> Iterator[Any]:
             yield value
 
 
-def _read_verdicts(value: object) -> list[_Verdict]:
+def _read_verdicts(value: object) -> list[_JudgeReply]:
     if isinstance(value, dict):
         lists = [value["verdicts"]] if "verdicts" in value else [one for one in value.values() if isinstance(one, list)]
         return _read_verdicts(lists[0]) if len(lists) == 1 and isinstance(lists[0], list) else []
@@ -185,16 +185,16 @@ def _read_verdicts(value: object) -> list[_Verdict]:
     return [one for one in read if one is not None] if None not in read else []
 
 
-def _read_verdict(value: object) -> _Verdict | None:
+def _read_verdict(value: object) -> _JudgeReply | None:
     number = None
     if isinstance(value, dict):
         number = _read_number(next((value[name] for name in _NUMBERS if name in value), None))
         value = value.get(_VERDICT)
     if isinstance(value, bool):
-        return _Verdict(value, number)
+        return _JudgeReply(value, number)
     word = value.strip().strip(".").casefold() if isinstance(value, str) else ""
     if word in _YES or word in _NO:
-        return _Verdict(word in _YES, number)
+        return _JudgeReply(word in _YES, number)
     return None
 
 

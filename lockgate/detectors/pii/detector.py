@@ -24,11 +24,11 @@ from lockgate.detectors.pii.identifiers import (
     follows,
     stands_alone,
 )
-from lockgate.detectors.scanning import (
+from lockgate.detectors.scans import (
     LOOKBEHIND_CHARS,
-    Found,
     PatternTable,
     Scan,
+    ScanMatch,
     ScanningDetector,
     flatten,
     report,
@@ -50,7 +50,7 @@ _DOMAIN = re.compile(r"(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[^\W\d_](?:[^\W_]|
 _FILE_ENDINGS = split_words(FILE.file_endings)
 
 
-def _find_emails(page: Page) -> Iterator[Found]:
+def _find_emails(page: Page) -> Iterator[ScanMatch]:
     text = page.text
     at = text.find("@")
     while at >= 0:
@@ -63,7 +63,7 @@ def _find_emails(page: Page) -> Iterator[Found]:
             is_repository = local.group() == "git" and text[end : end + 1] == ":"
             is_file = domain.group().rsplit(".", 1)[-1].lower() in _FILE_ENDINGS
             if not (is_password or is_repository or is_file):
-                yield Found(start, end, "EmailAddress", 0.95, {"rule": "email"})
+                yield ScanMatch(start, end, "EmailAddress", 0.95, {"rule": "email"})
         at = text.find("@", at + 1)
 
 
@@ -74,7 +74,7 @@ _IBAN_CHARS = {code: chars for chars, codes in FILE.iban_chars.items() for code 
 _LETTER_VALUES = {ord("A") + number: str(10 + number) for number in range(26)}
 
 
-def _find_ibans(number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+def _find_ibans(number: int, table: PatternTable, page: Page) -> Iterator[ScanMatch]:
     data = page.data
     ends: dict[int, int] = {}
 
@@ -84,7 +84,7 @@ def _find_ibans(number: int, table: PatternTable, page: Page) -> Iterator[Found]
 
     for start, _ in table.spans(number, data, accept):
         country = data[start : start + 2].decode().upper()
-        yield Found(start, ends[start], "IBAN", 0.99, {"rule": "iban", "country": country})
+        yield ScanMatch(start, ends[start], "IBAN", 0.99, {"rule": "iban", "country": country})
 
 
 def _iban_end(data: bytes, start: int) -> int:
@@ -139,7 +139,7 @@ class PhoneFinder:
         """Whether any of the regions writes numbers in this form."""
         return form.style in self._styles if form.style else form is _INTERNATIONAL or bool(self._regions)
 
-    def find(self, form: PhoneForm, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+    def find(self, form: PhoneForm, number: int, table: PatternTable, page: Page) -> Iterator[ScanMatch]:
         """The numbers of one form that the library calls valid."""
         data = page.data
         known: dict[int, tuple[int, str]] = {}
@@ -155,7 +155,7 @@ class PhoneFinder:
 
         for start, _ in table.spans(number, data, accept):
             end, region = known[start]
-            yield Found(start, end, "PhoneNumber", form.score, {"rule": form.rule, "region": region})
+            yield ScanMatch(start, end, "PhoneNumber", form.score, {"rule": form.rule, "region": region})
 
     def _recognise(self, data: bytes, start: int, end: int, form: PhoneForm) -> tuple[int, str]:
         """Where the number ends and whose it is; the pattern may have run into numbers that follow it."""
@@ -205,7 +205,7 @@ class PiiScan(Scan):
     def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
         self._table = table
         phones = PhoneFinder(regions)
-        finders: list[Callable[[Page], Iterator[Found]]] = [
+        finders: list[Callable[[Page], Iterator[ScanMatch]]] = [
             _find_emails,
             partial(_find_ibans, 1, table),
             *(partial(phones.find, form, number, table) for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE)),

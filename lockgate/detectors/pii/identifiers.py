@@ -14,7 +14,7 @@ from stdnum.in_ import aadhaar
 from stdnum.util import get_cc_module
 
 from lockgate.data_files import Table, fill_parts, fill_pattern, join_lines, read_table, split_words
-from lockgate.detectors.scanning import Found, PatternTable
+from lockgate.detectors.scans import PatternTable, ScanMatch
 
 
 class Page(NamedTuple):
@@ -198,7 +198,7 @@ _PARTS = fill_parts(FILE.parts.items())
 FORMS = tuple(_build_form(entry, _PARTS) for entry in FILE.forms)
 
 
-def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[Found]:
+def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[ScanMatch]:
     """The values of one form that pass its checks."""
     data = page.data
 
@@ -212,4 +212,4 @@ def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Itera
         )
 
     for start, end in table.spans(number, data, accept):
-        yield Found(start, end, form.entry.entity, form.entry.score, {"rule": form.entry.rule})
+        yield ScanMatch(start, end, form.entry.entity, form.entry.score, {"rule": form.entry.rule})

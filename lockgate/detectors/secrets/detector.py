@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lockgate.data_files import Table, fill_parts, fill_pattern, read_table
-from lockgate.detectors.scanning import (
+from lockgate.detectors.scans import (
     LOOKBEHIND_CHARS,
-    Found,
     PatternTable,
     Scan,
+    ScanMatch,
     ScanningDetector,
     flatten,
     report,
@@ -126,7 +126,7 @@ class SecretScan(Scan):
         """Whether any form occurs."""
         return bool(self._table.occurring(flatten(text)))
 
-    def _find(self, number: int, page: bytes) -> Iterator[Found]:
+    def _find(self, number: int, page: bytes) -> Iterator[ScanMatch]:
         form = FORMS[number]
         check = _CHECKS[form.check]
 
@@ -134,7 +134,7 @@ class SecretScan(Scan):
             return check(page[start:end].decode("latin-1"))
 
         for start, end in self._table.spans(number, page, accept, is_bounded=False):
-            yield Found(start, end, form.detection, form.score, {"rule": form.rule})
+            yield ScanMatch(start, end, form.detection, form.score, {"rule": form.rule})
 
 
 @asynccontextmanager

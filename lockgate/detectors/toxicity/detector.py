@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.data_files import read_table
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
-from lockgate.detectors.windows import Cutter, Tell, Window, WindowDetector, open_pool
+from lockgate.detectors.windows import Tell, TokenCutter, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
 from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session, read_graph
@@ -139,7 +139,7 @@ def load_words(path: Path) -> KnownWords:
         return KnownWords([line.rstrip("\n") for line in lines])
 
 
-class Heard(NamedTuple):
+class ToxicityScores(NamedTuple):
     """What the two tiers say of one window: the classifier's scores, and the phrases that were met."""
 
     model: Scores
@@ -153,14 +153,14 @@ class ToxicityModel:
         self._words = words
         self._session = session
         self._rules = RuleTable(RULES)
-        self.cutter = Cutter(words.tokenize, WINDOW_WORDS, OVERLAP_WORDS)
+        self.cutter = TokenCutter(words.tokenize, WINDOW_WORDS, OVERLAP_WORDS)
 
-    def run(self, windows: Sequence[Window]) -> list[Heard]:
+    def run(self, windows: Sequence[Window]) -> list[ToxicityScores]:
         """What is heard of each window."""
         rows = [self._read(window) for window in windows]
         scores = iter(self._classify([row for row in rows if row]))
         return [
-            Heard(next(scores) if row else NO_SCORES, self._rules.meet(window.text))
+            ToxicityScores(next(scores) if row else NO_SCORES, self._rules.meet(window.text))
             for window, row in zip(windows, rows, strict=True)
         ]
 
@@ -191,13 +191,13 @@ def load_toxicity_model(weights: Path) -> ToxicityModel:
     return ToxicityModel(words, open_session(read_graph("toxicity.onnx"), weights))
 
 
-class Asked(NamedTuple):
+class ToxicityRequest(NamedTuple):
     """What a request wants to hear of."""
 
     labels: tuple[str, ...]
     uses_rules: bool
 
-    def tell(self, window: Window, heard: Heard) -> Detection | None:
+    def tell(self, window: Window, heard: ToxicityScores) -> Detection | None:
         """The strongest label of a window, and all others beside it."""
         rules = heard.rules if self.uses_rules else ()
         scores = dict(heard.model)
@@ -216,20 +216,22 @@ class Asked(NamedTuple):
         return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
 
 
-def _read_asked(params: Params, default: Asked) -> Asked:
-    return Asked(params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules))
+def _read_asked(params: Params, default: ToxicityRequest) -> ToxicityRequest:
+    return ToxicityRequest(
+        params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules)
+    )
 
 
 @with_context
 @asynccontextmanager
 async def open_toxicity_detector(
     options: Mapping[str, Any], context: PartContext
-) -> AsyncIterator[WindowDetector[Heard]]:
+) -> AsyncIterator[WindowDetector[ToxicityScores]]:
     """Reports toxic text. Options: `labels` to report, and `patterns`; false leaves the classifier alone."""
-    default = _read_asked(Params.of_options(options, KNOWN), Asked(LABELS, uses_rules=True))
+    default = _read_asked(Params.of_options(options, KNOWN), ToxicityRequest(LABELS, uses_rules=True))
     model = await asyncio.to_thread(load_model, context.data_dir, TOXICITY.name, load_toxicity_model)
 
-    def prepare(params: Params) -> Tell[Heard]:
+    def prepare(params: Params) -> Tell[ToxicityScores]:
         return _read_asked(params, default).tell
 
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:

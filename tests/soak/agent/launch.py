@@ -33,7 +33,7 @@ _LOADED = (
     "lockgate.api.grpc.agent",
     "lockgate.api.openai.turn_routes",
     "lockgate.server.run",
-    "lockgate.server.serving",
+    "lockgate.server.ports",
 )
 
 

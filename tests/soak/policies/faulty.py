@@ -101,7 +101,7 @@ def leave_arguments() -> Change:
 
 def read_escapes_as_they_are() -> Change:
     """Escapes are not decoded for detectors."""
-    honest = arguments._Scanner._take_escape
+    honest = arguments._JsonScanner._take_escape
 
     def take(self: Any, raw: str, at: int, found: list[Any]) -> int:
         end = honest(self, raw, at, found)
@@ -110,7 +110,7 @@ def read_escapes_as_they_are() -> Change:
             found[-1] = (kind, written, written)
         return end
 
-    return arguments._Scanner, "_take_escape", take
+    return arguments._JsonScanner, "_take_escape", take
 
 
 def leave_reasoning() -> Change:
@@ -141,13 +141,13 @@ def forget_names() -> Change:
 
 def forget_a_frame() -> Change:
     """A frame that leaves is not in the digest."""
-    honest, is_time = receipts.Account.add, _every(50)
+    honest, is_time = receipts.AnswerAccount.add, _every(50)
 
-    def add(self: receipts.Account, event: Any) -> None:
+    def add(self: receipts.AnswerAccount, event: Any) -> None:
         if not is_time():
             honest(self, event)
 
-    return receipts.Account, "add", add
+    return receipts.AnswerAccount, "add", add
 
 
 def forget_lanes() -> Change:

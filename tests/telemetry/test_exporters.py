@@ -10,9 +10,9 @@ import pytest
 
 from lockgate.config.settings import OtlpSettings
 from lockgate.errors import ConfigError
-from lockgate.telemetry import client_call, observe_request, open_telemetry, opening, start_request, trace_headers
+from lockgate.telemetry import client_call, exporters, observe_request, open_telemetry, start_request, trace_headers
+from lockgate.telemetry.exporters import _build_resource
 from lockgate.telemetry.names import DEFAULT_SERVICE_NAME
-from lockgate.telemetry.opening import _build_resource
 from tests.waits import HANG_S
 
 NOBODY = "http://127.0.0.1:9"
@@ -61,8 +61,8 @@ def test_everything_is_sampled_unless_the_standard_variable_says_otherwise(
     monkeypatch: pytest.MonkeyPatch, sampler: str, flags: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
-    monkeypatch.setattr(opening, "_FLUSH_S", 0.05)
-    monkeypatch.setattr(opening, "_GIVE_UP_S", HANG_S)
+    monkeypatch.setattr(exporters, "_FLUSH_S", 0.05)
+    monkeypatch.setattr(exporters, "_GIVE_UP_S", HANG_S)
 
     def serve() -> str:
         parent = {b"traceparent": f"00-{'1' * 32}-{'2' * 16}-00".encode()}
@@ -79,8 +79,8 @@ def test_everything_is_sampled_unless_the_standard_variable_says_otherwise(
 
 
 def test_a_collector_that_does_not_answer_does_not_keep_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_FLUSH_S", 0.2)
-    monkeypatch.setattr(opening, "_GIVE_UP_S", HANG_S)
+    monkeypatch.setattr(exporters, "_FLUSH_S", 0.2)
+    monkeypatch.setattr(exporters, "_GIVE_UP_S", HANG_S)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     settings = dataclasses.replace(TRACES, export=("traces", "metrics"), metrics_endpoint=NOBODY)
     with open_telemetry(settings):
@@ -89,14 +89,14 @@ def test_a_collector_that_does_not_answer_does_not_keep_us(monkeypatch: pytest.M
 
 
 def test_a_flush_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_FLUSH_S", 0.05)
-    monkeypatch.setattr(opening, "_GIVE_UP_S", HANG_S)
+    monkeypatch.setattr(exporters, "_FLUSH_S", 0.05)
+    monkeypatch.setattr(exporters, "_GIVE_UP_S", HANG_S)
     is_given_up, has_ended = threading.Event(), threading.Event()
 
     def flush() -> None:
         is_given_up.wait()
         has_ended.set()
 
-    with opening._Export() as export:
+    with exporters._Export() as export:
         export.close_at_end(flush, is_given_up.set)
     assert has_ended.is_set()

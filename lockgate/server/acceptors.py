@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockgate.config.settings import ServerTlsSettings
 from lockgate.errors import ConfigError
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 _PLACE = "server.tls"
 BACKLOG = 2048
@@ -168,7 +168,7 @@ class TlsAcceptor:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:  # no file descriptor is left: the next one may be
-            log_event(Event.WARNING, logging.WARNING, reason=f"cannot accept connections: {error.strerror}")
+            log_event(LogEvent.WARNING, logging.WARNING, reason=f"cannot accept connections: {error.strerror}")
             loop.remove_reader(self._socket)
             loop.call_later(_NO_ROOM_S, self._watch, build)
             return
@@ -195,6 +195,6 @@ class TlsAcceptor:
         try:
             await loop.connect_accepted_socket(build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S)
         except ssl.SSLError as error:
-            log_event(Event.TLS_REFUSED, reason=(error.reason or "unknown").replace("_", " ").lower())
+            log_event(LogEvent.TLS_REFUSED, reason=(error.reason or "unknown").replace("_", " ").lower())
         except OSError:
             return  # it left, or took too long

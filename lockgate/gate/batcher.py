@@ -161,7 +161,7 @@ class ChunkAligner:
         return BrokeProtocol(self._chunker, f"chunker `{self._chunker}`: {reason}")
 
 
-class Reader(NamedTuple):
+class DetectorSpec(NamedTuple):
     """A detector as the machines see it."""
 
     detector: str
@@ -171,7 +171,7 @@ class Reader(NamedTuple):
     holds: bool = True
 
 
-class Ask(NamedTuple):
+class DetectorRequest(NamedTuple):
     """One request to one detector. `number` counts that detector's requests."""
 
     detector: str
@@ -181,7 +181,7 @@ class Ask(NamedTuple):
     choice: int = 0
 
 
-class Progress(NamedTuple):
+class DetectorProgress(NamedTuple):
     """A detector has read everything up to `upto`, and found these."""
 
     detector: str
@@ -193,12 +193,12 @@ class Progress(NamedTuple):
 class DetectorQueue:
     """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
 
-    reader: Reader
+    reader: DetectorSpec
     detector: str
     look: int
     waiting: deque[Chunk] = field(default_factory=deque)
-    open: dict[int, Ask] = field(default_factory=dict)
-    answers: dict[int, tuple[Ask, Sequence[Sequence[Detection]]]] = field(default_factory=dict)
+    open: dict[int, DetectorRequest] = field(default_factory=dict)
+    answers: dict[int, tuple[DetectorRequest, Sequence[Sequence[Detection]]]] = field(default_factory=dict)
     asked: int = 0
     told: int = 0
     frontier: int = 0
@@ -220,7 +220,7 @@ class DetectionBatcher:
     __slots__ = ("_by_chunker", "_choice", "_is_whole", "_max_open", "_queues")
 
     def __init__(
-        self, readers: Iterable[Reader], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
+        self, readers: Iterable[DetectorSpec], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
     ) -> None:
         self._choice = choice
         self._max_open = max_open
@@ -230,9 +230,9 @@ class DetectionBatcher:
         for queue in self._queues.values():
             self._by_chunker.setdefault(queue.reader.chunker, []).append(queue)
 
-    def add(self, chunker: str, chunks: Sequence[Chunk]) -> list[Ask]:
+    def add(self, chunker: str, chunks: Sequence[Chunk]) -> list[DetectorRequest]:
         """Chunks to be read by every detector of their chunker. Those of a whole text wait until it has ended."""
-        asks: list[Ask] = []
+        asks: list[DetectorRequest] = []
         for queue in self._by_chunker[chunker]:
             if self._is_whole:
                 queue.waiting.extend(chunks)
@@ -245,10 +245,10 @@ class DetectionBatcher:
                     self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), asks)
         return asks
 
-    def end(self, chunker: str, upto: int) -> tuple[list[Ask], list[Progress]]:
+    def end(self, chunker: str, upto: int) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
         """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""
-        asks: list[Ask] = []
-        progress: list[Progress] = []
+        asks: list[DetectorRequest] = []
+        progress: list[DetectorProgress] = []
         for queue in self._by_chunker[chunker]:
             queue.ends_at = upto
             if self._is_whole and queue.waiting:
@@ -261,28 +261,30 @@ class DetectionBatcher:
                 self._skip(queue, upto, progress)
         return asks, progress
 
-    def pass_over(self, chunker: str, upto: int) -> list[Progress]:
+    def pass_over(self, chunker: str, upto: int) -> list[DetectorProgress]:
         """The chunker has failed: its detectors read what it has cut, and nothing that follows, up to `upto`."""
-        progress: list[Progress] = []
+        progress: list[DetectorProgress] = []
         for queue in self._by_chunker[chunker]:
             queue.passed = upto
             if not (queue.open or queue.waiting):
                 self._skip(queue, upto, progress)
         return progress
 
-    def _skip(self, queue: DetectorQueue, upto: int, progress: list[Progress]) -> None:
+    def _skip(self, queue: DetectorQueue, upto: int, progress: list[DetectorProgress]) -> None:
         """The detector has nothing to read before `upto`."""
         if upto > queue.frontier:
             queue.frontier = upto
-            progress.append(Progress(queue.detector, upto, ()))
+            progress.append(DetectorProgress(queue.detector, upto, ()))
 
-    def answer(self, ask: Ask, findings: Sequence[Sequence[Detection]]) -> tuple[list[Ask], list[Progress]]:
+    def answer(
+        self, ask: DetectorRequest, findings: Sequence[Sequence[Detection]]
+    ) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
         """A detector's answer to a request: what to ask next, and how far it has now read."""
         queue = self._queues[ask.detector]
         if queue.open.pop(ask.number, None) is None:
             raise RuntimeError(f"request {ask.number} to {ask.detector} is not open")
-        asks: list[Ask] = []
-        progress: list[Progress] = []
+        asks: list[DetectorRequest] = []
+        progress: list[DetectorProgress] = []
         if ask.number != queue.told:  # an earlier answer is still missing
             queue.answers[ask.number] = ask, findings
         else:
@@ -312,15 +314,23 @@ class DetectionBatcher:
         return {name: queue.frontier for name, queue in self._queues.items()}
 
     def _open(
-        self, queue: DetectorQueue, chunks: tuple[Chunk, ...], excerpts: tuple[Excerpt, ...], asks: list[Ask]
+        self,
+        queue: DetectorQueue,
+        chunks: tuple[Chunk, ...],
+        excerpts: tuple[Excerpt, ...],
+        asks: list[DetectorRequest],
     ) -> None:
         number = queue.asked
-        ask = queue.open[number] = Ask(queue.detector, number, chunks, excerpts, self._choice)
+        ask = queue.open[number] = DetectorRequest(queue.detector, number, chunks, excerpts, self._choice)
         queue.asked = number + 1
         asks.append(ask)
 
     def _tell(
-        self, queue: DetectorQueue, ask: Ask, findings: Sequence[Sequence[Detection]], progress: list[Progress]
+        self,
+        queue: DetectorQueue,
+        ask: DetectorRequest,
+        findings: Sequence[Sequence[Detection]],
+        progress: list[DetectorProgress],
     ) -> None:
         found: list[Detection] = []
         queue.told += 1
@@ -338,7 +348,7 @@ class DetectionBatcher:
             if look:
                 queue.reported = tuple(placed) if is_reread else ()
         queue.frontier = frontier
-        progress.append(Progress(queue.detector, frontier, tuple(found)))
+        progress.append(DetectorProgress(queue.detector, frontier, tuple(found)))
 
 
 def _place(

@@ -26,7 +26,7 @@ HELD_OUT = 0.2
 _PENALTY, _STEPS, _DIGITS = 1e-4, 400, 5
 
 
-class Example(NamedTuple):
+class LabelExample(NamedTuple):
     """A question, and the label that people gave it."""
 
     query: str
@@ -34,15 +34,15 @@ class Example(NamedTuple):
     language: str
 
 
-class Vectors(NamedTuple):
+class ExampleVectors(NamedTuple):
     """Examples with their vectors, row by row."""
 
-    examples: Sequence[Example]
+    examples: Sequence[LabelExample]
     rows: Any  # an array
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class LabelFigures:
     """What a model did on examples of one language that it had not seen."""
 
     language: str
@@ -61,15 +61,15 @@ class Figures:
         return self.sure / self.examples if self.examples else 0.0
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """A model and how it did: per language, and per label that people and model gave."""
 
     model: LabelModel
-    figures: tuple[Figures, ...]
+    figures: tuple[LabelFigures, ...]
     confusion: dict[tuple[str, str], int]
 
 
-def read_examples(path: Path) -> list[Example]:
+def read_examples(path: Path) -> list[LabelExample]:
     """The examples of a file of JSON lines; raises ConfigError for a line that is none."""
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -78,18 +78,18 @@ def read_examples(path: Path) -> list[Example]:
     return [_read_example(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _read_example(line: str, number: int, path: Path) -> Example:
+def _read_example(line: str, number: int, path: Path) -> LabelExample:
     try:
         found = json.loads(line)
-        texts = [found[key] for key in Example._fields]
+        texts = [found[key] for key in LabelExample._fields]
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = []
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise ConfigError(f'line {number} is no object with "query", "label" and "language"', source=str(path))
-    return Example(*texts)
+    return LabelExample(*texts)
 
 
-def split(examples: Sequence[Example], seed: int) -> tuple[list[int], list[int]]:
+def split(examples: Sequence[LabelExample], seed: int) -> tuple[list[int], list[int]]:
     """The places of the examples to learn from and of those held out: one in five of each label and language."""
     groups: dict[tuple[str, str], list[int]] = {}
     for place, example in enumerate(examples):
@@ -102,7 +102,7 @@ def split(examples: Sequence[Example], seed: int) -> tuple[list[int], list[int]]
     return [place for place in range(len(examples)) if place not in held], sorted(held)
 
 
-def train(vectors: Vectors, seed: int) -> Trained:
+def train(vectors: ExampleVectors, seed: int) -> TrainingResult:
     """The model for all languages that it is good enough in; fewer of them are tried until each is."""
     languages = list_candidates(vectors.examples)
     while True:
@@ -115,7 +115,7 @@ def train(vectors: Vectors, seed: int) -> Trained:
         languages = [language for language in languages if language != worst.language]
 
 
-def list_candidates(examples: Iterable[Example]) -> list[str]:
+def list_candidates(examples: Iterable[LabelExample]) -> list[str]:
     """The languages with enough examples of each label to be tried."""
     counts: dict[str, dict[str, int]] = {}
     for example in examples:
@@ -129,11 +129,11 @@ def list_candidates(examples: Iterable[Example]) -> list[str]:
     ]
 
 
-def _is_poor(figures: Figures) -> bool:
+def _is_poor(figures: LabelFigures) -> bool:
     return not figures.sure or figures.precision < MIN_PRECISION
 
 
-def _train(vectors: Vectors, seed: int, languages: Collection[str]) -> Trained:
+def _train(vectors: ExampleVectors, seed: int, languages: Collection[str]) -> TrainingResult:
     examples, rows = vectors
     learnt, held = split(examples, seed)
     wanted = [one.label if one.language in languages else NO_LABEL for one in examples]
@@ -141,7 +141,7 @@ def _train(vectors: Vectors, seed: int, languages: Collection[str]) -> Trained:
     places = [labels.index(label) for label in wanted]
     weights, bias = _fit(rows[learnt], [places[place] for place in learnt], len(labels))
     model = LabelModel(labels, weights, bias, tuple(languages), seed, len(examples))
-    figures, confusion = measure(model, Vectors([examples[place] for place in held], rows[held]))
+    figures, confusion = measure(model, ExampleVectors([examples[place] for place in held], rows[held]))
     told = {
         one.language: {
             "held_out": one.examples,
@@ -150,7 +150,9 @@ def _train(vectors: Vectors, seed: int, languages: Collection[str]) -> Trained:
         }
         for one in figures
     }
-    return Trained(LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), told), figures, confusion)
+    return TrainingResult(
+        LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), told), figures, confusion
+    )
 
 
 def _fit(
@@ -179,8 +181,8 @@ def _fit(
 
 
 def measure(
-    model: LabelModel, vectors: Vectors, threshold: float = THRESHOLD
-) -> tuple[tuple[Figures, ...], dict[tuple[str, str], int]]:
+    model: LabelModel, vectors: ExampleVectors, threshold: float = THRESHOLD
+) -> tuple[tuple[LabelFigures, ...], dict[tuple[str, str], int]]:
     """How a model does on examples: per language, and how often (label by people, sure label by the model)."""
     counts: dict[str, list[int]] = {}
     confusion: dict[tuple[str, str], int] = {}
@@ -193,4 +195,4 @@ def measure(
         if example.language in model.languages:
             pair = (example.label, guess.label if is_sure else NO_LABEL)
             confusion[pair] = confusion.get(pair, 0) + 1
-    return tuple(Figures(language, *count) for language, count in counts.items()), confusion
+    return tuple(LabelFigures(language, *count) for language, count in counts.items()), confusion

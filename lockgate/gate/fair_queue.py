@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Call(Generic[Item, Result]):
+class QueuedCall(Generic[Item, Result]):
     """The items of one call; `results` are whole once the queue says so."""
 
     __slots__ = ("_has_left", "_open", "_parts", "_taken", "items", "results", "whose")
@@ -29,12 +29,12 @@ class Call(Generic[Item, Result]):
         self._has_left = False
 
 
-class Share(Generic[Item, Result]):
+class BatchShare(Generic[Item, Result]):
     """The part of one call that is in a batch: its items from `start` on."""
 
     __slots__ = ("call", "items", "start")
 
-    def __init__(self, call: Call[Item, Result], start: int) -> None:
+    def __init__(self, call: QueuedCall[Item, Result], start: int) -> None:
         self.call = call
         self.start = start
         self.items: list[Item] = []
@@ -46,7 +46,7 @@ class FairQueue(Generic[Item, Result]):
     def __init__(self, max_waiting: int, size: Callable[[Item], int] = lambda item: 0) -> None:
         self._max_waiting = max_waiting
         self._size = size
-        self._streams: OrderedDict[Hashable, deque[Call[Item, Result]]] = OrderedDict()  # the next in turn first
+        self._streams: OrderedDict[Hashable, deque[QueuedCall[Item, Result]]] = OrderedDict()  # the next in turn first
         self.waiting = 0
 
     @property
@@ -54,20 +54,20 @@ class FairQueue(Generic[Item, Result]):
         """How many streams wait: of so many items that are given out next each has one."""
         return len(self._streams)
 
-    def add(self, whose: Hashable, items: Sequence[Item]) -> Call[Item, Result] | None:
+    def add(self, whose: Hashable, items: Sequence[Item]) -> QueuedCall[Item, Result] | None:
         """A call that waits from now on; none if there would be too many items with it."""
         if not items:
             raise RuntimeError("a call of no items has nothing to wait for")
         if self.waiting + len(items) > self._max_waiting:
             return None
-        call: Call[Item, Result] = Call(whose, items)
+        call: QueuedCall[Item, Result] = QueuedCall(whose, items)
         self._streams.setdefault(whose, deque()).append(call)
         self.waiting += len(items)
         return call
 
-    def take(self, max_items: int, max_size: int | None = None) -> list[Share[Item, Result]]:
+    def take(self, max_items: int, max_size: int | None = None) -> list[BatchShare[Item, Result]]:
         """The next batch; nothing if nothing waits. An item that is larger than a batch may be goes alone."""
-        shares: dict[Call[Item, Result], Share[Item, Result]] = {}
+        shares: dict[QueuedCall[Item, Result], BatchShare[Item, Result]] = {}
         count = size = 0
         while self._streams and count < max_items:
             whose, calls = next(iter(self._streams.items()))
@@ -78,7 +78,7 @@ class FairQueue(Generic[Item, Result]):
                 break
             share = shares.get(call)
             if share is None:
-                share = shares[call] = Share(call, call._taken)
+                share = shares[call] = BatchShare(call, call._taken)
             share.items.append(item)
             count += 1
             self._advance(whose, calls)
@@ -87,7 +87,7 @@ class FairQueue(Generic[Item, Result]):
         self.waiting -= count
         return list(shares.values())
 
-    def _advance(self, whose: Hashable, calls: deque[Call[Item, Result]]) -> None:
+    def _advance(self, whose: Hashable, calls: deque[QueuedCall[Item, Result]]) -> None:
         """The stream's first item is taken: the other streams come first now."""
         calls[0]._taken += 1
         if calls[0]._taken == len(calls[0].items):
@@ -97,7 +97,7 @@ class FairQueue(Generic[Item, Result]):
         else:
             del self._streams[whose]
 
-    def give(self, share: Share[Item, Result], results: Sequence[Result]) -> bool:
+    def give(self, share: BatchShare[Item, Result], results: Sequence[Result]) -> bool:
         """Adds the results of a share; returns whether they complete its call, False if it has left."""
         call = share.call
         if call._has_left:
@@ -113,7 +113,7 @@ class FairQueue(Generic[Item, Result]):
         call.results = [result for start in sorted(call._parts) for result in call._parts.pop(start)]
         return True
 
-    def leave(self, call: Call[Item, Result]) -> None:
+    def leave(self, call: QueuedCall[Item, Result]) -> None:
         """Ends a call: its waiting items are never given out."""
         if call._has_left:
             return

@@ -22,14 +22,14 @@ from uvicorn.server import ServerState
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
 from lockgate.gateway import Gateway
+from lockgate.server.acceptors import Acceptor, TlsAcceptor, load_tls
 from lockgate.server.app import App
 from lockgate.server.callers import Callers
 from lockgate.server.connection import Connection
 from lockgate.server.cors import Cors
 from lockgate.server.health import Readiness
-from lockgate.server.listening import Acceptor, TlsAcceptor, load_tls
 from lockgate.server.routes import api_routes, health_routes
-from lockgate.telemetry import Event, log_event
+from lockgate.telemetry import LogEvent, log_event
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 60  # for the next request on a connection
@@ -170,7 +170,7 @@ class PortServer:
         loop = asyncio.get_running_loop()
         started = loop.time()
         if self._state.tasks:
-            log_event(Event.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
+            log_event(LogEvent.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
         while (connections := self._shut_connections()) or self._state.tasks:
             is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
             limit_s = timeout_s if is_busy else min(timeout_s, _FAREWELL_S)
@@ -181,7 +181,7 @@ class PortServer:
     async def _cut_rest(self) -> None:
         if tasks := set(self._state.tasks):
             reason = f"requests under way were cut: {len(tasks)}"
-            log_event(Event.WARNING, logging.WARNING, reason=reason)
+            log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
@@ -190,7 +190,7 @@ class PortServer:
         await asyncio.sleep(0)
 
 
-class Served(Protocol):
+class ServedPort(Protocol):
     """One port, HTTP or gRPC."""
 
     async def start(self) -> None:
@@ -209,7 +209,7 @@ class Served(Protocol):
 class Ports:
     """Several listening ports, served as one."""
 
-    def __init__(self, servers: Sequence[Served], timeout_s: float | None) -> None:
+    def __init__(self, servers: Sequence[ServedPort], timeout_s: float | None) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
         self._stopping = asyncio.Event()
@@ -245,7 +245,7 @@ def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.s
     callers = Callers(settings.callers.values())
     app = build_api_app(gateway, readiness, callers)
     tls = load_tls(settings.server.tls)
-    servers: list[Served] = [PortServer(app, one, tls) for one in sockets]
+    servers: list[ServedPort] = [PortServer(app, one, tls) for one in sockets]
     if settings.listeners.agent is not None:
         from lockgate.api.grpc.agent import build_agent_port
 

@@ -166,7 +166,7 @@ class PatternTable:
             pos = match.start() + 1 if is_bounded and not is_accepted else match.end()
 
 
-class Found(NamedTuple):
+class ScanMatch(NamedTuple):
     """A finding before it has its text."""
 
     start: int
@@ -176,7 +176,7 @@ class Found(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-def report(found: list[Found], text: str, detection_type: str) -> list[Detection]:
+def report(found: list[ScanMatch], text: str, detection_type: str) -> list[Detection]:
     """The findings with their text, by start; one that lies inside a longer or surer one is left out."""
     kept = found
     if len(found) > 1:

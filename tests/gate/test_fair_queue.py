@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.gate.sharing import Call, FairQueue, Share
+from lockgate.gate.fair_queue import BatchShare, FairQueue, QueuedCall
 from tests.gate.planting import Bugs, Law, Patch, check_that_it_is_caught
 
 Text = str
@@ -39,11 +39,11 @@ class Ledger:
     """A queue and what is known about it without looking inside."""
 
     queue: Queue = field(default_factory=lambda: FairQueue(MAX_WAITING, len))
-    calls: list[Call[Text, Text]] = field(default_factory=list)
+    calls: list[QueuedCall[Text, Text]] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)
-    open: list[Share[Text, Text]] = field(default_factory=list)
-    batches: list[list[Share[Text, Text]]] = field(default_factory=list)
-    whole: list[Call[Text, Text]] = field(default_factory=list)
+    open: list[BatchShare[Text, Text]] = field(default_factory=list)
+    batches: list[list[BatchShare[Text, Text]]] = field(default_factory=list)
+    whole: list[QueuedCall[Text, Text]] = field(default_factory=list)
     taken: Counter[int] = field(default_factory=Counter)  # how many items of each call are in batches
     count: int = 0
 
@@ -56,7 +56,7 @@ class Ledger:
         if call is not None:
             self.calls.append(call)
 
-    def take(self, max_items: int, max_size: int | None) -> list[Share[Text, Text]]:
+    def take(self, max_items: int, max_size: int | None) -> list[BatchShare[Text, Text]]:
         batch = self.queue.take(max_items, max_size)
         self.open += batch
         self.batches.append(batch)
@@ -103,7 +103,7 @@ class Ledger:
         return +found
 
 
-def _items(batch: Sequence[Share[Text, Text]]) -> list[Text]:
+def _items(batch: Sequence[BatchShare[Text, Text]]) -> list[Text]:
     return [item for share in batch for item in share.items]
 
 
@@ -287,7 +287,7 @@ def a_newcomer_is_served_first(monkeypatch: pytest.MonkeyPatch) -> None:
     test_every_item_is_given_out_exactly_once_unless_its_call_left, test_a_call_that_left_is_never_given_out_again
 )
 def a_call_that_left_is_still_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(self: Queue, call: Call[Text, Text]) -> None:
+    def leave(self: Queue, call: QueuedCall[Text, Text]) -> None:
         call._has_left = True
 
     monkeypatch.setattr(FairQueue, "leave", leave)
@@ -297,7 +297,7 @@ def a_call_that_left_is_still_given_out(monkeypatch: pytest.MonkeyPatch) -> None
 def leaving_takes_the_whole_stream_along(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FairQueue.leave
 
-    def leave(self: Queue, call: Call[Text, Text]) -> None:
+    def leave(self: Queue, call: QueuedCall[Text, Text]) -> None:
         honest(self, call)
         for other in self._streams.pop(call.whose, ()):
             self.waiting -= len(other.items) - other._taken
@@ -309,7 +309,7 @@ def leaving_takes_the_whole_stream_along(monkeypatch: pytest.MonkeyPatch) -> Non
 def results_are_joined_in_the_order_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FairQueue.give
 
-    def give(self: Queue, share: Share[Text, Text], results: Sequence[Text]) -> bool:
+    def give(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
         arrived = list(share.call._parts.values())
         is_whole = honest(self, share, results)
         if is_whole:
@@ -323,7 +323,7 @@ def results_are_joined_in_the_order_of_the_answers(monkeypatch: pytest.MonkeyPat
 def a_call_is_whole_when_its_last_item_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = FairQueue.give
 
-    def give(self: Queue, share: Share[Text, Text], results: Sequence[Text]) -> bool:
+    def give(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
         is_whole = honest(self, share, results)
         is_last = share.start + len(share.items) == len(share.call.items)
         return (is_whole or is_last) and not share.call._has_left
