@@ -47,13 +47,13 @@ class _ErrorMessage(msgspec.Struct):
     message: str
 
 
-class _ErrorReply(msgspec.Struct):
+class _OpenAIErrorReply(msgspec.Struct):
     error: _ErrorMessage | str
 
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_completion = msgspec.json.Decoder(_ModelCompletion).decode
-_decode_refusal = msgspec.json.Decoder(_ErrorReply).decode
+_decode_refusal = msgspec.json.Decoder(_OpenAIErrorReply).decode
 
 
 class _CompletionReader(AnswerReader):

@@ -78,7 +78,7 @@ class _Error(msgspec.Struct, gc=False):
     type: str
 
 
-class _ErrorBody(msgspec.Struct, gc=False):
+class _ElasticErrorBody(msgspec.Struct, gc=False):
     error: _Error
 
 
@@ -87,7 +87,7 @@ _NO_SOURCE = _Source()
 _decode_found = msgspec.json.Decoder(_SearchHit).decode
 _decode_reply = msgspec.json.Decoder(_SearchReply).decode
 _decode_greeting = msgspec.json.Decoder(_ServerInfo).decode
-_decode_refusal = msgspec.json.Decoder(_ErrorBody).decode
+_decode_refusal = msgspec.json.Decoder(_ElasticErrorBody).decode
 
 
 def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
