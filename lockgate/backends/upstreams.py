@@ -26,7 +26,7 @@ from lockgate.backends.openai_model import OpenAIModel
 from lockgate.backends.spaces import NAME as SPACE
 from lockgate.backends.spaces import SpaceModel, SpaceSource
 from lockgate.config.addresses import AddressRules, read_host
-from lockgate.config.refs import HERE, OPENAI_PREFIX, check_form, check_slug
+from lockgate.config.refs import LOCAL_ADDRESS, OPENAI_PREFIX, check_form, check_slug
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Document, Frame, Message
 from lockgate.index.hits import find_similarity
@@ -72,7 +72,7 @@ class Upstreams:
 
     def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
         """The source at an endpoint; never raises."""
-        if endpoint.url.lower() != HERE:
+        if endpoint.url.lower() != LOCAL_ADDRESS:
             return self._named.source(endpoint, correlation_id, threshold)
         source = self._sources.get(endpoint.slug)
         if source is None:
@@ -87,7 +87,7 @@ class Upstreams:
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         """The model at an endpoint; never raises."""
-        if endpoint.url.lower() != HERE:
+        if endpoint.url.lower() != LOCAL_ADDRESS:
             return self._named.model(endpoint, correlation_id)
         model = self._models.get(endpoint.slug)
         if model is None:

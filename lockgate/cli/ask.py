@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockgate.cli import EXIT_FAILED, EXIT_FOUND, EXIT_OK
 from lockgate.cli.text import flatten
-from lockgate.config.refs import HERE, check_url
+from lockgate.config.refs import LOCAL_ADDRESS, check_url
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ def build_request(
     """A question to a model of the instance that gets it, answered from its sources."""
     return {
         "prompt": question,
-        "model": {"url": HERE, "slug": model},
-        "data_sources": [{"url": HERE, "slug": one} for one in sources],
+        "model": {"url": LOCAL_ADDRESS, "slug": model},
+        "data_sources": [{"url": LOCAL_ADDRESS, "slug": one} for one in sources],
         **({"detectors": dict(guards)} if guards else {}),
         "citations": True,
         "similarity_threshold": lowest_score,

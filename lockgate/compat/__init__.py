@@ -6,7 +6,7 @@ This is the only place that imports a compatibility mode, and only when it is as
 
 from typing import TYPE_CHECKING
 
-from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
+from lockgate.config.endpoint_rules import DEFAULT_RULES, EndpointRules
 from lockgate.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def find_rules(settings: Settings) -> EndpointRules:
         from lockgate.compat.fms import RULES
 
         return RULES
-    return OWN_RULES
+    return DEFAULT_RULES
 
 
 def find_formats(settings: Settings) -> "Formats":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the sections of models, sources, upstreams, agents and what agents share. An unknown key is a fault."""
+"""Reads the sections of models, sources, upstreams and agents, and those that agents share. Unknown keys are faults."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -25,14 +25,14 @@ from lockgate.config.agent_settings import (
     UpstreamSettings,
 )
 from lockgate.config.draft import Draft, build, check_named, read_fields, read_secret
-from lockgate.config.kinds import Section, suggest
+from lockgate.config.kinds import Section, describe_unknown_key
 from lockgate.config.schema import Path, options_of
 
 Known = Mapping[str, Collection[str]]
 
 AGENT_SECTIONS = ("agents", "sessions", "embeddings", "classifier", "evaluation")
-AGENT_MODEL = "brunix"  # what requests call the agent `default`
-_OWN_STORES = ("sqlite", "postgres")  # their addresses have settings of their own, which keep secrets out of files
+AGENT_MODEL = "brunix"  # the name of the agent `default` in requests
+_BUILT_IN_STORES = ("sqlite", "postgres")  # set by `sessions.<name>`, which keeps secrets out of the file
 _NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _KINDS = {
     ModelSettings: ("openai", "ollama", "embedded"),
@@ -40,91 +40,91 @@ _KINDS = {
 }
 
 
-class _Hidden(NamedTuple):
-    """Of an endpoint: the field that names a variable, the one for what that holds, and what this is."""
+class _SecretFields(NamedTuple):
+    """An endpoint's field that names a variable, the field for that variable's value, and a word for the value."""
 
     name: str
     value: str
-    what: str
+    noun: str
 
 
 _SECRETS = {
-    OpenAIModelSettings: _Hidden("api_token", "api_token_value", "token"),
-    SpaceSettings: _Hidden("token_env", "token", "token"),
-    PostgresSettings: _Hidden("dsn_env", "dsn", "address"),
-    PostgresSourceSettings: _Hidden("dsn_env", "dsn", "address"),
-    ElasticsearchSettings: _Hidden("api_key_env", "api_key", "key"),
+    OpenAIModelSettings: _SecretFields("api_token", "api_token_value", "token"),
+    SpaceSettings: _SecretFields("token_env", "token", "token"),
+    PostgresSettings: _SecretFields("dsn_env", "dsn", "address"),
+    PostgresSourceSettings: _SecretFields("dsn_env", "dsn", "address"),
+    ElasticsearchSettings: _SecretFields("api_key_env", "api_key", "key"),
 }
 
 
 def read_models(draft: Draft) -> Mapping[str, ModelSettings | None]:
-    """The models by id, in the order of the file; one that is None is faulty, which has been noted."""
+    """Return the models by id, in the order of the file; a faulty one is None, and its fault is in the draft."""
     models = _read_section(draft, "models", ModelSettings)
     for name in models:
         if "@" in name or "/" in name or name == AGENT_MODEL:
             reason = "requests write `<model>@<policy>`, `agent/<name>`, and `brunix` for the agent `default`"
-            draft.blame(("models", name), f"cannot be the id of a model: {reason}")
+            draft.add_fault(("models", name), f"cannot be the id of a model: {reason}; choose another id")
     return models
 
 
 def read_sources(draft: Draft) -> Mapping[str, SourceSettings | None]:
-    """The data sources by id, in the order of the file; one that is None is faulty, which has been noted."""
+    """Return the data sources by id, in the order of the file; a faulty one is None, and its fault is in the draft."""
     return _read_section(draft, "sources", SourceSettings)
 
 
 def check_upstreams(draft: Draft, upstreams: UpstreamSettings) -> None:
-    """Every entry of `allow` is a name or an address; a typo there would open or close the wrong door."""
-    take_known(draft, draft.tree.get("upstreams"), ("upstreams",), UpstreamSettings)
+    """Add a fault for each entry of `upstreams.allow` that is not a host name, address or network."""
+    read_known_keys(draft, draft.tree.get("upstreams"), ("upstreams",), UpstreamSettings)
     for number, entry in enumerate(upstreams.allow):
         if fault := check_entry(entry):
-            draft.blame(("upstreams", "allow", str(number)), fault)
+            draft.add_fault(("upstreams", "allow", str(number)), fault)
 
 
 def kind_of(part: ModelSettings | SourceSettings) -> str:
-    """The one kind that an entry is of."""
+    """Return the kind of an entry: the one of its kinds that is set."""
     return next(kind for kind in _KINDS[type(part)] if getattr(part, kind) is not None)
 
 
 def _read_section(draft: Draft, section: str, cls: type) -> Mapping[str, Any]:
-    entries = draft.take_map(draft.tree.get(section), (section,))
+    entries = draft.read_map(draft.tree.get(section), (section,))
     return MappingProxyType({name: _read_entry(draft, raw, (section, name), cls) for name, raw in entries.items()})
 
 
 def _read_entry(draft: Draft, value: object, path: Path, cls: type) -> Any:
     if not path[-1]:
-        draft.blame(path, "needs an id")
-    raw = take_known(draft, value, path, cls)
+        draft.add_fault(path, "needs an id: the key must not be empty")
+    raw = read_known_keys(draft, value, path, cls)
     if raw is None:
         return None
     found = read_with_endpoints(draft, cls, raw, path)
-    kind = find_kind(draft, raw, path, _KINDS[cls])
+    kind = read_kind(draft, raw, path, _KINDS[cls])
     if kind != "embedded" and kind and raw.get("options"):
-        draft.warn(f"{'.'.join(path)}.options is ignored: only what runs here has options")
+        draft.warn(f"{'.'.join(path)}.options is ignored: only an `embedded` entry has options")
     return cls(id=path[-1], **found) if found.get(kind) is not None else None
 
 
-def take_known(draft: Draft, value: object, path: Path, cls: type) -> dict[str, Any] | None:
-    """The known keys of a map, the others noted as faults; None when it is no map."""
-    raw = draft.take_map(value, path)
+def read_known_keys(draft: Draft, value: object, path: Path, cls: type) -> dict[str, Any] | None:
+    """Return the known keys of a map and add a fault for each other key; None when the value is not a map."""
+    raw = draft.read_map(value, path)
     known = list(options_of(cls))
     for key in raw:
         if key not in known:
-            draft.blame((*path, key), f"no such key{suggest(key, known)}")
+            draft.add_fault((*path, key), describe_unknown_key(key, known))
     return {key: raw[key] for key in known if key in raw} if value is None or isinstance(value, dict) else None
 
 
-def find_kind(draft: Draft, raw: Mapping[str, Any], path: Path, kinds: tuple[str, ...]) -> str:
-    """The one kind that an entry is of; empty when it is of none or of several."""
+def read_kind(draft: Draft, raw: Mapping[str, Any], path: Path, kinds: tuple[str, ...]) -> str:
+    """Return the kind of an entry; empty, with a fault, when it has none or several."""
     chosen = [kind for kind in kinds if raw.get(kind) is not None]
     if len(chosen) != 1:
         has = f"has {' and '.join(f'`{kind}`' for kind in chosen)}: " if chosen else ""
-        draft.blame(path, f"{has}needs exactly one of {', '.join(kinds)}")
+        draft.add_fault(path, f"{has}needs exactly one of {', '.join(kinds)}")
         return ""
     return chosen[0]
 
 
 def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The fields of `cls`; sections that are endpoints have their secrets filled in, and are None if faulty."""
+    """Return the fields of `cls`; sections that are endpoints get their secrets, and are None if faulty."""
     sections = {key: entry.kind for key, entry in options_of(cls).items() if isinstance(entry.kind, Section)}
     found = read_fields(draft, cls, raw, path, special=sections)
     for key, section in sections.items():
@@ -134,29 +134,29 @@ def read_with_endpoints(draft: Draft, cls: type, raw: dict[str, Any], path: Path
 
 
 def _read_endpoint(draft: Draft, value: object, path: Path, cls: type) -> Any:
-    """An endpoint, its secret taken from the variable that is named; None when it is faulty."""
-    raw = take_known(draft, value, path, cls)
+    """Return an endpoint with the secret from the variable that it names; None when it is faulty."""
+    raw = read_known_keys(draft, value, path, cls)
     if raw is None:
         return None
     found = read_fields(draft, cls, raw, path)
-    hidden = _SECRETS.get(cls)
-    if hidden is not None and (name := found.get(hidden.name)) is not None:
-        found[hidden.value] = read_secret(draft, name, (*path, hidden.name), hidden.what)
+    secret = _SECRETS.get(cls)
+    if secret is not None and (name := found.get(secret.name)) is not None:
+        found[secret.value] = read_secret(draft, name, (*path, secret.name), secret.noun)
     return build(cls, found)
 
 
 def add_index(draft: Draft) -> None:
-    """An agent that names no sources has the embedded index, without a word about it in `sources`."""
+    """Add the embedded index to `sources` when an agent names no sources."""
     agents = draft.tree.get("agents")
     entries = agents.values() if isinstance(agents, dict) else ()
     if any(entry is None or (isinstance(entry, dict) and entry.get("sources") is None) for entry in entries):
-        sources = draft.take_map(draft.tree.get("sources"), ("sources",))
+        sources = draft.read_map(draft.tree.get("sources"), ("sources",))
         draft.tree["sources"] = {INDEX: {"embedded": INDEX}} | sources
 
 
 def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
-    """The sections as fields of Settings; a faulty agent is None. `known`: the ids that agents may name."""
-    agents = draft.take_map(draft.tree.get("agents"), ("agents",))
+    """Return the sections as fields of Settings; a faulty agent is None. `known` has the ids that agents may name."""
+    agents = draft.read_map(draft.tree.get("agents"), ("agents",))
     evaluation: EvaluationSettings = _read_plain(draft, "evaluation", EvaluationSettings)
     if evaluation.judge is not None:
         check_named(draft, ("evaluation", "judge"), "models", evaluation.judge, known["models"])
@@ -172,10 +172,10 @@ def read_agent_sections(draft: Draft, known: Known) -> dict[str, Any]:
 def _read_agent(draft: Draft, name: str, value: object, known: Known) -> AgentSettings | None:
     path = ("agents", name)
     if not _NAME.fullmatch(name):
-        draft.blame(
-            path, "the name of an agent is made of letters, digits, - _ and . only: requests say `agent/<name>`"
+        draft.add_fault(
+            path, "an agent's name may have only letters, digits, `-`, `_` and `.`: requests write `agent/<name>`"
         )
-    raw = take_known(draft, value, path, AgentSettings)
+    raw = read_known_keys(draft, value, path, AgentSettings)
     if raw is None:
         return None
     found = read_fields(draft, AgentSettings, raw, path)
@@ -193,19 +193,19 @@ def _read_agent(draft: Draft, name: str, value: object, known: Known) -> AgentSe
 
 def _read_sessions(draft: Draft) -> SessionSettings:
     path = ("sessions",)
-    raw = take_known(draft, draft.tree.get("sessions"), path, SessionSettings) or {}
+    raw = read_known_keys(draft, draft.tree.get("sessions"), path, SessionSettings) or {}
     given = {key: value for key, value in raw.items() if value is not None}
     if "postgres" not in given and "embedded" not in given:
         given.setdefault("sqlite", SESSIONS_FILE)
-    kind = find_kind(draft, given, path, ("sqlite", "postgres", "embedded"))
+    kind = read_kind(draft, given, path, ("sqlite", "postgres", "embedded"))
     if kind != "embedded" and kind and given.get("options"):
-        draft.warn("sessions.options is ignored: only the store of a plugin has options")
+        draft.warn("sessions.options is ignored: only a plugin's store (`sessions.embedded`) has options")
     found = read_with_endpoints(draft, SessionSettings, given, path)
-    if (name := found.get("embedded")) in _OWN_STORES:
-        draft.blame((*path, "embedded"), f"write `sessions.{name}` instead")
+    if (name := found.get("embedded")) in _BUILT_IN_STORES:
+        draft.add_fault((*path, "embedded"), f"write `sessions.{name}` instead")
     return SessionSettings(**{"sqlite": None, **found})
 
 
 def _read_plain(draft: Draft, section: str, cls: type) -> Any:
-    raw = take_known(draft, draft.tree.get(section), (section,), cls) or {}
+    raw = read_known_keys(draft, draft.tree.get(section), (section,), cls) or {}
     return cls(**read_with_endpoints(draft, cls, raw, (section,)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EndpointRules: the values in which a compatibility mode differs from Lockgate's own API."""
+"""EndpointRules: the values in which a compatibility mode differs from Lockgate's standard API."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ NDJSON = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class EndpointRules:
-    """Rules that hold for all endpoints of one gateway. The defaults are Lockgate's own."""
+    """Rules for all endpoints of one gateway. The defaults are those of `compat: none`."""
 
     has_extensions: bool = True  # serves policies, receipts and the paths that only Lockgate has
-    unsuitable_status: int = 400  # answered for a detector that the endpoint cannot use
-    checks_thresholds_first: bool = True  # before a stream begins
+    unsuitable_status: int = 400  # the answer when a request names a detector that the endpoint cannot use
+    checks_thresholds_first: bool = True  # checks thresholds before a stream begins
     allows_whole_text: bool = True  # whether detectors of whole texts may hold v1 streams and stream-content
-    trusts_chunks: bool = False  # takes text and places from the chunker as it reports them
-    strategy: Strategy | None = None  # where releases end; None: as settings and endpoint say
+    trusts_chunks: bool = False  # uses a chunker's texts and positions without a check
+    strategy: Strategy | None = None  # where releases end; None: by settings and endpoint
     max_open: int = 4  # requests per detector and stream
-    batch_contents: int | None = None  # texts per request to a detector; None: as the settings say
+    batch_contents: int | None = None  # texts per request to a detector; None: by the settings
     line_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", NDJSON.encode()),)  # of stream-content answers
     joins_traces: bool = True  # whether requests continue the trace of their caller
     stop_timeout_s: float | None = 30.0  # how long open requests may take after a stop signal; None: no limit
 
 
-OWN_RULES = EndpointRules()
+DEFAULT_RULES = EndpointRules()

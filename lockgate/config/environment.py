@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables and flags laid over the file; `_rank` orders those that set the same value."""
+"""Applies environment variables and flags to the settings of the file; `_rank` orders those that set the same value."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -20,54 +20,54 @@ AGGREGATOR_VARIABLES = {
     "AGGREGATOR_LOG_FORMAT": "json or console",
     "AGGREGATOR_LOG_LEVEL": "lowest level logged",
 }
-OF_COMMANDS = frozenset({"LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"})  # for `lockgate ask`; no settings
+COMMAND_VARIABLES = frozenset({"LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"})  # read by `lockgate ask`; not settings
 COMMAND_LINE = "command line"
 NULL_WORDS = ("null", "~", "")
 ANY_WORD = "*"
 FORMAT = ("log", "format")
 
 
-def lay_variables(draft: Draft) -> list[str]:
-    """Lay every variable over the draft; gives back the LOCKGATE_ names that are no setting."""
+def apply_variables(draft: Draft) -> list[str]:
+    """Apply every variable to the draft. Return the LOCKGATE_ names that are not settings."""
     known = {name: item.path for item in list_settings() for name in item.variables[1:]}
     names = [n for n, text in draft.environ.items() if text and (n in known or n.startswith((PREFIX, AGGREGATOR)))]
     unknown = []
     for name in sorted(names, key=_rank):
         text = draft.environ[name]
         if name == "RUST_LOG":
-            _lay_rust_log(draft, text)
+            _apply_rust_log(draft, text)
         elif name == "LOG_FORMAT":
-            _lay_format(draft, text, name)
+            _apply_format(draft, text, name)
         elif name in known:
-            _lay_path(draft, name, text, known[name].split("."), name)
+            _apply_path(draft, name, text, known[name].split("."), name)
         elif name.startswith(AGGREGATOR):
-            _lay_aggregator(draft, name)
-        elif not _lay_path(draft, name, text, name[len(PREFIX) :].split("__"), name):
+            _apply_aggregator(draft, name)
+        elif not _apply_path(draft, name, text, name[len(PREFIX) :].split("__"), name):
             unknown.append(name)
     return unknown
 
 
-def lay_flags(draft: Draft, flags: Mapping[str, Any]) -> None:
-    """Lay the command line's values over everything else."""
+def apply_flags(draft: Draft, flags: Mapping[str, Any]) -> None:
+    """Apply the values of the command line, which win over all others."""
     given = {name: value for name, value in flags.items() if value is not None}
     for name in sorted(given, key=lambda name: (name.count("."), name)):
         value = str(given[name]) if isinstance(given[name], PurePath) else given[name]
         if name == ".".join(FORMAT):
-            _lay_format(draft, str(value), COMMAND_LINE)
-        elif not _lay_path(draft, name, value, name.split("."), COMMAND_LINE):
-            draft.blame((name,), _say_unknown(name.split(".")), Check.VARIABLE, COMMAND_LINE)
+            _apply_format(draft, str(value), COMMAND_LINE)
+        elif not _apply_path(draft, name, value, name.split("."), COMMAND_LINE):
+            draft.add_fault((name,), _describe_unknown(name.split(".")), Check.VARIABLE, COMMAND_LINE)
 
 
-def blame_unknown(draft: Draft, names: list[str]) -> None:
-    """A LOCKGATE_ variable that is no setting is a typo, unless the settings name it as the place of a secret."""
+def add_unknown_variables(draft: Draft, names: list[str]) -> None:
+    """Add a fault for each LOCKGATE_ variable that is not a setting, unless a setting names it for a secret."""
     for name in names:
-        if name not in OF_COMMANDS and name not in _secret_names(draft.tree):
-            message = _say_unknown(name[len(PREFIX) :].split("__"))
-            draft.blame((), message, Check.VARIABLE, name)
+        if name not in COMMAND_VARIABLES and name not in _secret_names(draft.tree):
+            message = _describe_unknown(name[len(PREFIX) :].split("__"))
+            draft.add_fault((), message, Check.VARIABLE, name)
 
 
 def read_aggregator_listener(draft: Draft) -> Listener | None:
-    """Any AGGREGATOR_ variable asks for one more listener (D-16)."""
+    """Return the aggregator's listener if any AGGREGATOR_ variable is set, else None (D-16)."""
     if not any(name.startswith(AGGREGATOR) and text for name, text in draft.environ.items()):
         return None
     host = _read_variable(draft, "AGGREGATOR_HOST", NAME) or ANY_HOST
@@ -82,29 +82,29 @@ def _rank(name: str) -> tuple[int, int, str]:
     return ({0: 0, 2: 1, 1: 2, -1: 3, 3: 4}[family], name.count("__"), name)
 
 
-def _lay_rust_log(draft: Draft, text: str) -> None:
-    """Of a filter such as `warn,h2=off` only the plain level counts."""
+def _apply_rust_log(draft: Draft, text: str) -> None:
+    """Apply the plain level of a filter such as `warn,h2=off`; the other parts are ignored."""
     for word in (part.strip() for part in text.split(",")):
         try:
-            draft.lay_over(Override(("log", "level"), LEVEL.parse(word), "RUST_LOG"))
+            draft.apply(Override(("log", "level"), LEVEL.parse(word), "RUST_LOG"))
         except ValueError:
             continue
 
 
-def _lay_format(draft: Draft, text: str, source: str) -> None:
-    """An unknown format is not worth a failed start (G-2)."""
+def _apply_format(draft: Draft, text: str, source: str) -> None:
+    """Apply the log format; an unknown one is a warning and means `full` (G-2)."""
     word = text.lower()
     if word not in LOG_FORMATS:
         draft.warn(f"unknown log format `{word[:40]}` ({source}): using full")
-    draft.lay_over(Override(FORMAT, word if word in LOG_FORMATS else "full", source))
+    draft.apply(Override(FORMAT, word if word in LOG_FORMATS else "full", source))
 
 
-def _lay_aggregator(draft: Draft, name: str) -> None:
+def _apply_aggregator(draft: Draft, name: str) -> None:
     if name == "AGGREGATOR_DEBUG" and _read_variable(draft, name, BOOLEAN):
-        draft.lay_over(Override(("server", "docs"), True, name))
-        draft.lay_over(Override(FORMAT, "console", name))
+        draft.apply(Override(("server", "docs"), True, name))
+        draft.apply(Override(FORMAT, "console", name))
     if name not in AGGREGATOR_VARIABLES:
-        draft.warn(f"{name} is not known: it is ignored")
+        draft.warn(f"{name} is ignored: there is no such setting; remove the variable")
 
 
 def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:
@@ -113,30 +113,30 @@ def _read_variable(draft: Draft, name: str, kind: Kind) -> Any:
     try:
         return kind.parse(read_text(kind, text))
     except ValueError as error:
-        draft.blame((), str(error), Check.VARIABLE, name)
+        draft.add_fault((), str(error), Check.VARIABLE, name)
         return None
 
 
-def _lay_path(draft: Draft, name: str, value: object, names: list[str], source: str) -> bool:
+def _apply_path(draft: Draft, name: str, value: object, names: list[str], source: str) -> bool:
     target = find_setting(names, draft.tree) if all(names) else None
     if target is None:
         return False
     try:
         value = read_text(target.kind, value) if isinstance(value, str) else value
-        draft.lay_over(Override(target.path, value, source))
-    except BadYaml:  # its words may repeat part of the text, which may be secret
-        draft.blame(target.path, "is not readable as YAML", Check.VARIABLE, source)
+        draft.apply(Override(target.path, value, source))
+    except BadYaml:  # its message may repeat part of the text, which may be secret
+        draft.add_fault(target.path, "is not valid YAML: write the value as in a config file", Check.VARIABLE, source)
     return True
 
 
 def read_text(kind: AnyKind, text: str) -> Any:
-    """The value that a variable's text stands for: text as it is, anything else as YAML."""
+    """Return the value of a variable: its text if the setting is a text, else the text parsed as YAML."""
     if text.strip() in NULL_WORDS:
         return None
     if isinstance(kind, Kind) and kind.is_text and not text.startswith(("'", '"')):
         return text
     if isinstance(kind, Kind) and kind.is_list and text.strip() == ANY_WORD:
-        return [ANY_WORD]  # in YAML it would be half of something else
+        return [ANY_WORD]  # in YAML a lone `*` is an error
     value, duplicates = parse_yaml(text)
     if duplicates:
         raise BadYaml("duplicate key")
@@ -145,37 +145,37 @@ def read_text(kind: AnyKind, text: str) -> Any:
     return value
 
 
-def _say_unknown(names: list[str]) -> str:
+def _describe_unknown(names: list[str]) -> str:
     nearest = nearest_setting(names)
     return f"no such setting; the nearest is `{nearest}` ({variable_of(nearest)})"
 
 
 def _secret_names(tree: object) -> set[str]:
-    """The variables that the settings name as the place of a token, a key or a DSN."""
+    """Return the variables that the settings name for a token, a key or a DSN."""
     if isinstance(tree, list):
         return set().union(*map(_secret_names, tree))
     if not isinstance(tree, dict):
         return set()
-    own = {v for k, v in tree.items() if isinstance(v, str) and (k == "api_token" or k.endswith("_env"))}
-    return own.union(*map(_secret_names, tree.values()))
+    names = {v for k, v in tree.items() if isinstance(v, str) and (k == "api_token" or k.endswith("_env"))}
+    return names.union(*map(_secret_names, tree.values()))
 
 
 AGENT_VARIABLES = {
-    "OLLAMA_URL": "address of the Ollama server; set, there is an agent",
+    "OLLAMA_URL": "address of the Ollama server; if it is set, there is an agent",
     "OLLAMA_MODEL_NAME": "model that answers; required with `OLLAMA_URL`",
     "OLLAMA_MODEL_NAME_CONVERSATIONAL": "model for everything else (the same)",
-    "OLLAMA_EMB_MODEL_NAME": "embedding model (embeddings are made here)",
+    "OLLAMA_EMB_MODEL_NAME": "embedding model (Lockgate computes embeddings)",
     "ELASTICSEARCH_URL": "address of Elasticsearch or OpenSearch (the embedded index is used)",
     "ELASTICSEARCH_INDEX": "index there; required with `ELASTICSEARCH_URL`",
 }
 
 
 class _Alias(NamedTuple):
-    """An endpoint of the settings, its keys, and the variables that stand for them; `asks` is the one that adds it."""
+    """An endpoint of the settings and the variables of its keys; the endpoint is added when the `trigger` is set."""
 
     path: Path
     variables: Mapping[str, str]
-    asks: str
+    trigger: str
 
     @property
     def entry(self) -> Path:
@@ -198,53 +198,53 @@ EMBEDDINGS = _Alias(
 )
 
 
-def lay_agent_variables(draft: Draft) -> None:
-    """Lay the variables over the file, below our own variables and flags, which the draft has already."""
+def apply_agent_variables(draft: Draft) -> None:
+    """Apply the agent's variables where no LOCKGATE_ variable or flag, which the draft has already, sets the value."""
     given = {name: draft.environ[name] for name in AGENT_VARIABLES if draft.environ.get(name)}
     is_new = "OLLAMA_URL" in given and not _has_agent(draft)
     used: set[str] = set()
     if is_new or draft.tree.get("agents"):
-        used = {name for alias in (MAIN, CONVERSATIONAL, DOCS) for name in _lay_alias(draft, alias, given, is_new)}
-        used |= _lay_alias(draft, EMBEDDINGS, given, True)
-    if is_new and draft.is_asked_for(*MAIN.entry):
+        used = {name for alias in (MAIN, CONVERSATIONAL, DOCS) for name in _apply_alias(draft, alias, given, is_new)}
+        used |= _apply_alias(draft, EMBEDDINGS, given, True)
+    if is_new and draft.is_set(*MAIN.entry):
         _add_agent(draft)
-    reason = "what it stands for is set otherwise" if draft.tree.get("agents") else "there is no agent"
+    reason = "the settings already have what it sets" if draft.tree.get("agents") else "there is no agent"
     for name in given:
         if name not in used:
             draft.warn(f"{name} has no effect: {reason}")
 
 
 def _has_agent(draft: Draft) -> bool:
-    """Whether the settings have agents; `default` counts only with a model."""
+    """Return whether the settings have agents; `default` counts only if it has a model."""
     agents = draft.tree.get("agents")
     is_default = isinstance(agents, dict) and DEFAULT_AGENT in agents
-    return bool(agents) and (not is_default or draft.is_asked_for("agents", DEFAULT_AGENT, "main"))
+    return bool(agents) and (not is_default or draft.is_set("agents", DEFAULT_AGENT, "main"))
 
 
-def _lay_alias(draft: Draft, alias: _Alias, given: Mapping[str, str], may_add: bool) -> set[str]:
-    """The variables that count for an endpoint: of one that the settings have, or that a variable asks for."""
-    is_there = draft.is_asked_for(*alias.path)
-    is_other_kind = len(alias.entry) > 1 and draft.is_asked_for(*alias.entry) and not is_there
-    is_added = may_add and alias.asks in given and not is_other_kind
-    names = {name for name in alias.variables.values() if name in given} if is_there or is_added else set()
+def _apply_alias(draft: Draft, alias: _Alias, given: Mapping[str, str], may_add: bool) -> set[str]:
+    """Apply an endpoint's variables if the settings have it, or its trigger adds it. Return the variables used."""
+    is_configured = draft.is_set(*alias.path)
+    is_other_kind = len(alias.entry) > 1 and draft.is_set(*alias.entry) and not is_configured
+    is_added = may_add and alias.trigger in given and not is_other_kind
+    names = {name for name in alias.variables.values() if name in given} if is_configured or is_added else set()
     keys = {(*alias.path, key): name for key, name in alias.variables.items()}
-    missing = {path: name for path, name in keys.items() if name not in given and not draft.is_asked_for(*path)}
+    missing = {path: name for path, name in keys.items() if name not in given and not draft.is_set(*path)}
     if is_added and missing:
         for path, name in missing.items():
-            draft.blame(path, f"is required with `{alias.asks}`", Check.VARIABLE, name)
+            draft.add_fault(path, f"is required with `{alias.trigger}`: set this variable", Check.VARIABLE, name)
         return names
     for path, name in keys.items():
-        is_open = not draft.is_asked_for(*path) or draft.source_of(path) == draft.base
-        if name in names and is_open:
-            draft.lay_over(Override(path, given[name], name))
+        is_from_file = not draft.is_set(*path) or draft.source_of(path) == draft.base
+        if name in names and is_from_file:
+            draft.apply(Override(path, given[name], name))
     return names
 
 
 def _add_agent(draft: Draft) -> None:
-    """What the agent `default` leaves open: the models and the source that the variables stand for."""
+    """Give the agent `default` the models and the source of the variables, where its settings name none."""
     agent = ("agents", DEFAULT_AGENT)
     parts = {"main": MAIN, "conversational": CONVERSATIONAL, "sources": DOCS}
     for key, alias in parts.items():
         name = alias.entry[-1]
-        if draft.is_asked_for(*alias.entry) and not draft.is_asked_for(*agent, key):
-            draft.lay_over(Override((*agent, key), [name] if key == "sources" else name, "OLLAMA_URL"))
+        if draft.is_set(*alias.entry) and not draft.is_set(*agent, key):
+            draft.apply(Override((*agent, key), [name] if key == "sources" else name, "OLLAMA_URL"))

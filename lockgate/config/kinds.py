@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of values that settings have, each with a parser. A ValueError never repeats a value: it may be secret."""
+"""The kinds of values that settings have, each with a parser. Errors never repeat a value, because it may be secret."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ _SPECIAL_ORIGINS = ("*", "null")  # any, and those of pages without an origin
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A value without settings inside it. `is_text` and `is_list` decide how a variable's text is read."""
+    """A value without settings inside it. `is_text` and `is_list` decide how the text of a variable is parsed."""
 
     name: str
     parse: Callable[[object], Any]
@@ -31,7 +31,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Section:
-    """A map of settings. `shared` names an object that is described once; `can_be_named`: a string refers to one."""
+    """A map of settings. `shared`: the name under which pages describe it once; `can_be_named`: or an entry's name."""
 
     fields_of: type
     shared: str = ""
@@ -50,7 +50,7 @@ AnyKind = Kind | Section | SectionMap
 
 
 def describe(value: object) -> str:
-    """The type of a YAML value, in the operator's words."""
+    """Return the type of a YAML value in words."""
     names: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (bool, "a boolean"),
         (int, "an integer"),
@@ -63,9 +63,15 @@ def describe(value: object) -> str:
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """`; did you mean ...?` when one of the known words is close, else nothing."""
+    """Return `; did you mean ...?` when a known word is similar, else an empty string."""
     close = get_close_matches(word, known, n=1)
     return f"; did you mean `{close[0]}`?" if close else ""
+
+
+def describe_unknown_key(key: str, known: list[str]) -> str:
+    """Return the fault of an unknown key, with a similar key or all keys."""
+    hint = suggest(key, known) or f"; remove it, or use one of {', '.join(known)}"
+    return f"no such key{hint}"
 
 
 def _parse_text(value: object) -> str:
@@ -87,7 +93,7 @@ def _parse_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a number, not {describe(value)}")
     if math.isnan(value) or (abs(value) > MAX_INTEGER and not math.isinf(value)):
-        raise ValueError("is not a usable number")
+        raise ValueError(f"must be a number from -{MAX_INTEGER} to {MAX_INTEGER}")
     return float(value)
 
 
@@ -105,7 +111,7 @@ def _parse_texts(value: object) -> tuple[str, ...]:
 
 
 def _parse_origins(value: object) -> tuple[str, ...]:
-    """As browsers spell them: in lower case, without a slash at the end."""
+    """Return the origins as browsers send them: in lower case, without a slash at the end."""
     words = [text.lower().rstrip("/") for text in _parse_texts(value)]
     if not all(word in _SPECIAL_ORIGINS or _ORIGIN.fullmatch(word) for word in words):
         raise ValueError("must be a list of origins such as https://app.example.com, or of `*`")
@@ -126,7 +132,7 @@ def _parse_level(value: object) -> str:
     return word
 
 
-def whole(low: int = 0, high: int = MAX_INTEGER, name: str = "integer") -> Kind:
+def integer(low: int = 0, high: int = MAX_INTEGER, name: str = "integer") -> Kind:
     """An integer from `low` to `high`, both included."""
 
     def parse(value: object) -> int:
@@ -159,14 +165,14 @@ def choice(*words: str, is_case_kept: bool = True) -> Kind:
         word = word if is_case_kept else word.lower()
         if word in words:
             return word
-        what = f"`{word[:40]}`" if word else describe(value)
-        raise ValueError(f"must be one of {', '.join(words)}, not {what}{suggest(word, list(words))}")
+        given = f"`{word[:40]}`" if word else describe(value)
+        raise ValueError(f"must be one of {', '.join(words)}, not {given}{suggest(word, list(words))}")
 
     return Kind(" | ".join(words), parse, is_text=True)
 
 
 def word_or_map(*words: str) -> Kind:
-    """One of a few words, or a map that says it part by part; its reader checks the words."""
+    """One of a few words, or a map with a word for each part; the reader of the setting checks the words."""
 
     def parse(value: object) -> str | dict[str, Any]:
         if isinstance(value, str):
@@ -231,14 +237,14 @@ DURATION = Kind("seconds", _parse_duration)
 MAP = Kind("map", _parse_map)
 PATH = normalised(checked("path", lambda text: "must be a path" if not text or "\0" in text else None), Path)
 LEVEL = Kind(" | ".join(LEVELS), _parse_level, is_text=True)
-PORT = whole(0, 65535, "port")
-COUNT = whole(0)
-POSITIVE = whole(1)
-SECONDS = whole(0, name="seconds")
+PORT = integer(0, 65535, "port")
+COUNT = integer(0)
+POSITIVE = integer(1)
+SECONDS = integer(0, name="seconds")
 
 
 class Secret:
-    """A value that is never shown: every way to print it gives `***`."""
+    """A value that is never shown: its text form is `***`."""
 
     __slots__ = ("_value",)
 
@@ -246,7 +252,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself, for the one call that needs it."""
+        """Return the value, for the call that needs it."""
         return self._value
 
     def __eq__(self, other: object) -> bool:
@@ -260,7 +266,7 @@ class Secret:
 
 
 class Option(NamedTuple):
-    """What a field says about itself as a setting. `shown` replaces its default in the documentation."""
+    """The metadata of a field that is a setting. `shown` replaces its default in the documentation."""
 
     kind: AnyKind
     help: str
@@ -275,7 +281,7 @@ def option(
     shown: str | None = None,
     variables: tuple[str, ...] = (),
 ) -> Any:
-    """A field that is a setting. `variables` are the names it has besides LOCKGATE_<PATH>, lowest rank first."""
+    """Return a dataclass field that is a setting. `variables`: its names besides LOCKGATE_<PATH>, lowest rank first."""
     metadata = {"option": Option(kind, help_text, shown, variables)}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -283,5 +289,5 @@ def option(
 
 
 def empty_map() -> Mapping[str, Any]:
-    """A map without entries that cannot get any."""
+    """Return an empty map that cannot be changed."""
     return MappingProxyType({})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies: which detectors read which part of a request, and what happens to text in which they find something."""
+"""Policies: which detectors read which part of a request, and what happens to text with findings."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.config import kinds
-from lockgate.config.draft import UNREAD, Draft, check_named, read_fields, read_value
+from lockgate.config.draft import INVALID, Draft, check_named, read_fields, read_value
 from lockgate.config.kinds import empty_map
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
@@ -27,7 +27,7 @@ from lockgate.gate.verdicts import (
 Params = Mapping[str, Mapping[str, Any]]
 Detectors = Mapping[str, DetectorSettings | None]
 
-# What each section gives to read, hence which detectors can read it.
+# The types of detectors that can read each section.
 SECTION_TYPES = {
     "input": (TEXT_CONTENTS,),
     "documents": (TEXT_CONTENTS,),
@@ -42,9 +42,9 @@ _FAILURE_WORDS = ("fail", "pass")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """One policy, resolved. `on_*` hold for all detectors of a section, `own_*` for some.
+    """One policy, checked. `on_*` apply to all detectors of a section, `own_*` to single ones.
 
-    No action on `input` is STOP: a question is blocked instead. A detector that changes `output` reads contents.
+    No action on `input` is STOP: a question is blocked instead. Detectors that change `output` have type text_contents.
     """
 
     name: str
@@ -66,30 +66,30 @@ class PolicySettings:
     is_speculative: bool = False
 
     def measures(self, section: str) -> Measures:
-        """What becomes of findings in a section; of documents in the words for texts."""
+        """Return what happens to text with findings in a section; actions of documents become those of texts."""
         own = self.own_actions.get(section, {})
-        actions = {name: _as_text(action) for name, action in own.items()}
-        action = _as_text(getattr(self, f"on_{section}"))
+        actions = {name: _to_text_action(action) for name, action in own.items()}
+        action = _to_text_action(getattr(self, f"on_{section}"))
         own_detectors = frozenset(getattr(self, section)) if self.name else None
         return Measures(action, MappingProxyType(actions), self.mask_with, self.fallback, self.is_shadow, own_detectors)
 
     def passes(self, section: str, detector_id: str) -> bool:
-        """Whether text leaves that this detector could not read."""
+        """Return whether text may leave when this detector fails."""
         return self.own_failures.get(section, {}).get(detector_id, self.passes_failures)
 
     def actions(self) -> dict[str, str]:
-        """The word for each section that has detectors."""
+        """Return the action of each section that has detectors, as the settings write it."""
         return {section: self.action(section) for section in SECTION_TYPES if getattr(self, section)}
 
     def action(self, section: str, detector_id: str | None = None) -> str:
-        """The word for a section, or for one of its detectors."""
+        """Return the action of a section, or of one of its detectors, as the settings write it."""
         action: Action | DocumentAction = getattr(self, f"on_{section}")
         if detector_id is not None:
             action = self.own_actions.get(section, {}).get(detector_id, action)
         return action.name.lower()
 
     def as_keys(self) -> dict[str, Any]:
-        """The policy as a config file says it."""
+        """Return the policy as a config file has it."""
         keys = {section: self._as_section(section) for section in SECTION_TYPES} | {_ON_FINDING: self.actions()}
         given: dict[str, Any] = {"mode": "shadow" if self.is_shadow else "enforce"}
         given |= {key: value for key, value in keys.items() if value}
@@ -113,13 +113,13 @@ class PolicySettings:
         }
 
 
-def _as_text(action: Action | DocumentAction) -> Action:
+def _to_text_action(action: Action | DocumentAction) -> Action:
     return TEXT_ACTIONS[action] if isinstance(action, DocumentAction) else action
 
 
 def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> Mapping[str, PolicySettings]:
-    """The policies of the draft. A faulty detector is None; `grounding` says whether comparing detectors hold text."""
-    raw = draft.take_map(draft.tree.get("policies"), ("policies",))
+    """Return the policies of the draft. `grounding`: whether detectors that compare with documents hold the answer."""
+    raw = draft.read_map(draft.tree.get("policies"), ("policies",))
     policies = {name: _read_policy(draft, name, value, detectors) for name, value in raw.items()}
     if grounding == "trail":
         for policy in policies.values():
@@ -128,15 +128,15 @@ def read_policies(draft: Draft, detectors: Detectors, grounding: Grounding) -> M
 
 
 def check_judges(draft: Draft, found: Mapping[str, Any]) -> None:
-    """The models that judge are there."""
+    """Add a fault for each model of an `llm_judge` detector that does not exist."""
     for name, one in found["detectors"].items():
         model = one.options.get("model") if one is not None and one.embedded == "llm_judge" else None
-        if isinstance(model, str):  # the detector itself refuses anything else
+        if isinstance(model, str):  # the detector rejects other types itself
             check_named(draft, ("detectors", name, "options", "model"), "models", model, found["models"])
 
 
 def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
-    """The policies of requests that name none are there."""
+    """Add a fault for each default policy that does not exist, and warn of those that have no effect."""
     if (moderation := found.get("moderation")) is not None and moderation.policy is not None:
         check_named(draft, ("moderation", "policy"), "policies", moderation.policy, found["policies"])
     models = {name: one for name, one in found["models"].items() if one is not None and one.policy is not None}
@@ -145,7 +145,7 @@ def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
         named |= {("openai", "policies", name): policy for name, policy in found["openai"].policies.items()}
     for path, policy in named.items():
         if not isinstance(policy, str):
-            draft.blame(path, f"must be a string, not {kinds.describe(policy)}")
+            draft.add_fault(path, f"must be a string, not {kinds.describe(policy)}")
         elif policy not in found["policies"]:
             check_named(draft, path, "policies", policy, found["policies"])
         elif path[0] == "openai" and not (found["policies"][policy].input or found["policies"][policy].output):
@@ -156,12 +156,12 @@ def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:
     path = ("policies", name)
     if not name:
-        draft.blame(path, "a policy needs a name")
+        draft.add_fault(path, "a policy needs a name: the key must not be empty")
     elif check_segment(name) is not None or "@" in name:
-        draft.warn(f"policies.{name} cannot be named in a path or behind a model: its name has one of @ / ? # %")
-    keys = PolicyKeys(**read_fields(draft, PolicyKeys, draft.take_map(value, path), path))
+        draft.warn(f"policies.{name} cannot be named in a path or after a model: rename it without @ / ? # %")
+    keys = PolicyKeys(**read_fields(draft, PolicyKeys, draft.read_map(value, path), path))
     entries = {section: _read_section(draft, keys, (*path, section), detectors) for section in SECTION_TYPES}
-    words = _read_words(draft, keys, (*path, _ON_FINDING))
+    words = _read_actions(draft, keys, (*path, _ON_FINDING))
     policy = PolicySettings(
         name,
         **{
@@ -182,12 +182,12 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         is_speculative=keys.speculative,
     )
     _check_output(draft, policy, detectors)
-    _warn(draft, policy)
+    _add_warnings(draft, policy)
     return policy
 
 
 class _DetectorEntry(NamedTuple):
-    """A detector in a section: what it is given, and what the policy says of it alone."""
+    """A detector in a section: its parameters, and the settings that apply to it alone."""
 
     params: Mapping[str, Any]
     on_finding: str | None = None
@@ -205,68 +205,70 @@ def _as_action(section: str, word: str | None) -> Action | DocumentAction | None
 def _collect(
     entries: Mapping[str, Mapping[str, _DetectorEntry]], take: Callable[[str, _DetectorEntry], Any]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """What is said of some detectors alone, by section."""
+    """Return the values that apply to single detectors, by section; `take` gets the value of one, or None."""
     found = {
-        section: MappingProxyType({name: said for name, one in of.items() if (said := take(section, one)) is not None})
+        section: MappingProxyType(
+            {name: value for name, one in of.items() if (value := take(section, one)) is not None}
+        )
         for section, of in entries.items()
     }
     return MappingProxyType({section: own for section, own in found.items() if own})
 
 
 def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detectors) -> Mapping[str, _DetectorEntry]:
-    """The parameters by detector; a faulty detector stays in, so that nothing that follows takes it for absent."""
+    """Return the entries by detector. A faulty detector is kept, so that later checks do not report it as missing."""
     section = path[-1]
     raw: Mapping[str, Any] = getattr(keys, section)
     for detector_id in raw:
         detector = detectors.get(detector_id)
         if detector_id not in detectors:
-            message = f"detector `{detector_id}` not found{kinds.suggest(detector_id, list(detectors))}"
-            draft.blame((*path, detector_id), message)
+            hint = kinds.suggest(detector_id, list(detectors)) or "; add it to `detectors`, or name another"
+            draft.add_fault((*path, detector_id), f"detector `{detector_id}` not found{hint}")
         elif detector is not None and detector.type not in SECTION_TYPES[section]:
             allowed = " or ".join(SECTION_TYPES[section])
             message = f"detector `{detector_id}` is of type {detector.type}; `{section}` needs {allowed}"
-            draft.blame((*path, detector_id), message)
+            draft.add_fault((*path, detector_id), message)
     return {key: _read_entry(draft, value, (*path, key)) for key, value in raw.items()}
 
 
 def _read_entry(draft: Draft, value: object, path: Path) -> _DetectorEntry:
-    params = dict(draft.take_map(value, path))
+    params = dict(draft.read_map(value, path))
     if "threshold" in params:
         threshold = read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
-        if threshold is not UNREAD and threshold > 1:
-            draft.warn(f"{'.'.join((*path, 'threshold'))} is above 1: no score reaches it")
+        if threshold is not INVALID and threshold > 1:
+            draft.warn(f"{'.'.join((*path, 'threshold'))} is above 1, so nothing is reported: scores are at most 1")
     words = {_ON_FINDING: _SECTION_WORDS[path[-2]], _ON_FAILURE: _FAILURE_WORDS}
     own = {
         key: read_value(draft, kinds.choice(*allowed), params.pop(key), (*path, key))
         for key, allowed in words.items()
         if key in params
     }
-    said = {key: word for key, word in own.items() if word is not UNREAD}
-    return _DetectorEntry(MappingProxyType(params), said.get(_ON_FINDING), said.get(_ON_FAILURE))
+    valid = {key: word for key, word in own.items() if word is not INVALID}
+    return _DetectorEntry(MappingProxyType(params), valid.get(_ON_FINDING), valid.get(_ON_FAILURE))
 
 
-def _read_words(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:
-    """What to do with a finding, per section, in words that are valid there."""
-    said = keys.on_finding
+def _read_actions(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:
+    """Return the action of each section, as a word that is valid there."""
+    given = keys.on_finding
     words = {section: "flag" if section == "documents" else "annotate" for section in SECTION_TYPES}
-    if not isinstance(said, str):
-        return words | _read_map(draft, keys, said, path)
-    if said in DOCUMENT_WORDS and said not in TEXT_WORDS:
+    if not isinstance(given, str):
+        return words | _read_section_actions(draft, keys, given, path)
+    if given in DOCUMENT_WORDS and given not in TEXT_WORDS:
         if keys.input or keys.output or keys.grounding or not keys.documents:
-            draft.blame(path, f"`{said}` is for documents only: write `{{documents: {said}}}`")
-        return words | {"documents": said}
-    word = read_value(draft, kinds.choice(*TEXT_WORDS), said, path)
-    return words if word is UNREAD else dict.fromkeys(words, word) | {"documents": _DOCUMENTS_BY_TEXT[word]}
+            draft.add_fault(path, f"`{given}` is for documents only: write `{{documents: {given}}}`")
+        return words | {"documents": given}
+    word = read_value(draft, kinds.choice(*TEXT_WORDS), given, path)
+    return words if word is INVALID else dict.fromkeys(words, word) | {"documents": _DOCUMENTS_BY_TEXT[word]}
 
 
-def _read_map(draft: Draft, keys: PolicyKeys, said: Mapping[str, Any], path: Path) -> dict[str, str]:
+def _read_section_actions(draft: Draft, keys: PolicyKeys, given: Mapping[str, Any], path: Path) -> dict[str, str]:
     words = {}
-    for section, value in said.items():
+    for section, value in given.items():
         if section not in _SECTION_WORDS:
-            draft.blame((*path, section), f"no such section; on_finding has {', '.join(_SECTION_WORDS)}")
+            draft.add_fault((*path, section), f"no such section; on_finding has {', '.join(_SECTION_WORDS)}")
             continue
         word = read_value(draft, kinds.choice(*_SECTION_WORDS[section]), value, (*path, section))
-        if word is not UNREAD:
+        if word is not INVALID:
             words[section] = word
         if not getattr(keys, section):
             draft.warn(f"{'.'.join((*path, section))} has no effect: the policy has no detectors of `{section}`")
@@ -274,7 +276,7 @@ def _read_map(draft: Draft, keys: PolicyKeys, said: Mapping[str, Any], path: Pat
 
 
 def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) -> None:
-    """Text can be changed only before it leaves."""
+    """Add a fault for each detector that reports too late to change the answer."""
     measures = policy.measures("output")
     for detector_id in policy.output:
         path = ("policies", policy.name, "output", detector_id)
@@ -284,14 +286,16 @@ def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) ->
             continue
         word = action.name.lower()
         if detector.type != TEXT_CONTENTS:
-            too_late = f"a detector of type {detector.type} reads the answer only when all of it is said"
-            draft.blame(path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents")
+            too_late = f"a detector of type {detector.type} reads the answer only when it is complete"
+            draft.add_fault(
+                path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents"
+            )
         elif detector.chunker_id == WHOLE_TEXT_CHUNKER and not policy.is_shadow:
             draft.warn(f"{'.'.join(path)} reads the whole answer: with {word}, all of a stream waits for its end")
 
 
 def _check_grounding(draft: Draft, policy: PolicySettings) -> None:
-    """What reports at the end of the answer cannot change it."""
+    """Add a fault for each action of `grounding` that comes too late, at the end of the answer."""
     measures, own = policy.measures("grounding"), policy.own_actions.get("grounding", {})
     places: dict[Path, Action] = {}
     for name in policy.grounding:
@@ -300,26 +304,26 @@ def _check_grounding(draft: Draft, policy: PolicySettings) -> None:
     for place, action in places.items():
         if action is not Action.ANNOTATE:
             message = f"{too_late} {action.name.lower()} it: use annotate, or `grounding: hold`"
-            draft.blame(("policies", policy.name, *place), message)
+            draft.add_fault(("policies", policy.name, *place), message)
 
 
-def _warn(draft: Draft, policy: PolicySettings) -> None:
+def _add_warnings(draft: Draft, policy: PolicySettings) -> None:
     path = f"policies.{policy.name}"
     if not any(getattr(policy, section) for section in SECTION_TYPES):
         draft.warn(f"{path} has no detectors: it guards nothing")
     if policy.is_shadow:
-        draft.warn(f"{path}.mode is shadow: what its detectors find is reported and changes nothing")
+        draft.warn(f"{path}.mode is shadow: findings are reported and change nothing")
     if policy.passes_failures:
-        draft.warn(f"{path}.on_detector_failure is pass: text that a failed detector has not read leaves")
+        draft.warn(f"{path}.on_detector_failure is pass: when a detector fails, text leaves unread")
     for section, failures in policy.own_failures.items():
         for detector_id in [name for name, passes in failures.items() if passes and not policy.passes_failures]:
             place = f"{path}.{section}.{detector_id}.on_detector_failure"
-            draft.warn(f"{place} is pass: text that it has not read leaves when it fails")
+            draft.warn(f"{place} is pass: when the detector fails, text leaves unread")
     if not policy.lanes and (policy.output or policy.grounding):
-        draft.warn(f"{path}.lanes is empty: nothing that the model says is read")
+        draft.warn(f"{path}.lanes is empty: no detector reads the model's answer")
     if policy.is_speculative and not policy.input:
         draft.warn(f"{path}.speculative has no effect: the policy has no detectors of `input`")
     masking = [name for name in policy.input if policy.measures("input").of(name) in REPLACING]
     if policy.is_speculative and masking and not policy.is_shadow:
-        reason = f"`{masking[0]}` masks the input, which the model must not see before"
+        reason = f"`{masking[0]}` masks the input, and the model must not see it unmasked"
         draft.warn(f"{path}.speculative has no effect: {reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How requests and settings name endpoints: schemes, addresses, slugs, and the aggregator's paths."""
+"""Checks how requests and settings name endpoints: schemes, addresses and slugs; and the aggregator's paths."""
 
 import re
 from unicodedata import category
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from lockgate.config.addresses import read_host
 
-HERE = "lockgate:"  # the address of what this instance exposes
+LOCAL_ADDRESS = "lockgate:"  # the address of the models and sources that this instance exposes
 OPENAI_PREFIX = "openai+"  # before the address of an OpenAI-compatible server
 CHAT_PATH = "/api/v1/chat"
 CHAT_STREAM_PATH = f"{CHAT_PATH}/stream"
@@ -19,14 +19,14 @@ _BLANK = frozenset({*_CONTROL, "Zs", "Zl", "Zp"})
 
 
 def check_slug(url: str, slug: str) -> str | None:
-    """Why a slug cannot be used with this address, if so. Behind `openai+` it is a model's name and may be anything."""
-    if not url.lower().startswith((OPENAI_PREFIX, HERE)):
+    """Return why a slug cannot be used with this address, or None. After `openai+` it is a model's name."""
+    if not url.lower().startswith((OPENAI_PREFIX, LOCAL_ADDRESS)):
         return check_segment(slug)
     return _check_name(slug)
 
 
 def check_segment(slug: str) -> str | None:
-    """Why a slug cannot be one segment of a path, if so: it must not be able to choose another one."""
+    """Return why a slug cannot be one segment of a path, or None: it must not lead to another path."""
     if (fault := _check_name(slug)) is not None:
         return fault
     if slug in {".", ".."} or _RESERVED.search(slug):
@@ -35,7 +35,7 @@ def check_segment(slug: str) -> str | None:
 
 
 def check_form(url: str) -> str | None:
-    """Why an address of any host cannot be read, if so: words that repeat nothing of it."""
+    """Return what is wrong with the form of an address, or None. It does not check the host or quote the address."""
     if not url.lower().startswith(_SCHEMES):
         return "must be an absolute http or https address"
     if "?" in url or "#" in url:
@@ -46,7 +46,7 @@ def check_form(url: str) -> str | None:
 
 
 def check_url(url: str) -> str | None:
-    """Why an address cannot be called, if so: words that follow the name of the field, and repeat nothing of it."""
+    """Return why an address cannot be called, or None: words that follow the field's name, without the address."""
     if (fault := check_form(url)) is not None:
         return fault
     try:
@@ -64,7 +64,7 @@ def _check_name(slug: str) -> str | None:
 
 
 def _has(text: str, categories: frozenset[str]) -> bool:
-    """Whether a character of one of these categories is there; plain text, which is nearly all, is seen at a glance."""
+    """Return whether the text has a character of one of these categories; a quick check passes plain ASCII."""
     if text.isascii() and text.isprintable() and " " not in text:
         return False
     return any(category(char) in categories for char in text)

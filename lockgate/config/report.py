@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of `lockgate check`: what would run, where, and with which settings. Prints no secret."""
+"""The report of `lockgate check`: what would run, where, and with which settings. It shows no secret."""
 
 import dataclasses
 import re
@@ -12,7 +12,7 @@ import yaml
 from lockgate.agent.routes import choose_routes
 from lockgate.config.agent_sections import kind_of
 from lockgate.config.agent_settings import ModelSettings, SourceSettings
-from lockgate.config.endpoint_rules import OWN_RULES, EndpointRules
+from lockgate.config.endpoint_rules import DEFAULT_RULES, EndpointRules
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.refs import CHAT_STREAM_PATH
 from lockgate.config.schema import options_of
@@ -44,10 +44,10 @@ def render_check(
     locate: Locate | None = None,
     missing: Sequence[str] = (),
     endpoints: Sequence[Row] = (),
-    rules: EndpointRules = OWN_RULES,
+    rules: EndpointRules = DEFAULT_RULES,
 ) -> str:
-    """The whole report for an operator. `locate` says where an embedded part comes from."""
-    warnings = (*settings.warnings, *without_effect(settings), *missing)
+    """Return the whole report. `locate` returns the package or file of an embedded part."""
+    warnings = (*settings.warnings, *list_idle_settings(settings), *missing)
     parts = [
         _render_table("", _list_basics(settings, rules)),
         _render_table("Detectors", _list_detectors(settings, rules)),
@@ -58,40 +58,40 @@ def render_check(
         _render_table("Models", _list_upstreams(settings.models.values())),
         _render_table("Sources", _list_upstreams(settings.sources.values())),
         _render_table("Agents", _list_agents(settings)),
-        _render_table("What agents share", _list_agent_parts(settings)),
+        _render_table("Shared by all agents", _list_agent_parts(settings)),
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
-        "The resolved whole\n\n" + render_yaml(settings),
+        "All settings\n\n" + render_yaml(settings),
         _render_table("Warnings", [(warning,) for warning in warnings]),
     ]
     return "\n".join(part for part in parts if part)
 
 
 def render_yaml(settings: Settings) -> str:
-    """The settings as a config file; the value of a token is `***`."""
+    """Return the settings as a config file; secret values are `***`."""
     text = yaml.safe_dump(_to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
     return re.sub(r"(?m)^( +api_token: [^*\n]+)$", rf"\1  # {MASK}", text)
 
 
-def without_effect(settings: Settings) -> list[str]:
-    """A warning for each setting that does nothing, or keeps a detector from reporting anything."""
+def list_idle_settings(settings: Settings) -> list[str]:
+    """Return a warning for each setting that has no effect or that keeps a detector from reporting."""
     server = settings.server
     page, idle = "`server.playground`", []
     if server.allowed_hosts and not (server.playground or server.trace):
         idle.append(("server.allowed_hosts", f"{page} or `server.trace`"))
     if server.samples is not None and not server.playground:
         idle.append(("server.samples", page))
-    mute = [name for name, part in settings.detectors.items() if part.default_threshold > 1]
+    silent = [name for name, part in settings.detectors.items() if part.default_threshold > 1]
     return [
         *[f"`{name}` has no effect without {others}" for name, others in idle],
-        *[f"`detectors.{name}.default_threshold` is above 1, which no score can reach" for name in mute],
+        *[f"`detectors.{name}.default_threshold` is above 1, so it reports nothing" for name in silent],
     ]
 
 
-def describe_streams(settings: Settings, detector: DetectorSettings, rules: EndpointRules = OWN_RULES) -> str:
-    """Whether the detector holds text back on streams, or reports at their end (D-3)."""
+def describe_streams(settings: Settings, detector: DetectorSettings, rules: EndpointRules = DEFAULT_RULES) -> str:
+    """Return in words whether the detector holds text of streams, or reports at their end (D-3)."""
     if detector.type == TEXT_CONTEXT_DOC:
         pace = ", per sentence" if settings.grounding == "hold" else ""
         return f"{settings.grounding}s on {CHAT_STREAM_PATH}{pace}"
@@ -155,28 +155,28 @@ def _list_embedded(settings: Settings, locate: Locate) -> list[Row]:
 def _list_policies(settings: Settings) -> list[Row]:
     rows: list[Row] = [("name", "mode", *SECTION_TYPES, "mask with", "lanes", "default of")]
     for name, policy in settings.policies.items():
-        told = describe_policy(policy)
-        cells = [told.get(section, "-") for section in SECTION_TYPES]
+        words = describe_policy(policy)
+        cells = [words.get(section, "-") for section in SECTION_TYPES]
         users = ", ".join(list_users(settings, name)) or "-"
-        rows.append((name, told["mode"], *cells, told["mask_with"], told["lanes"], users))
+        rows.append((name, words["mode"], *cells, words["mask_with"], words["lanes"], users))
     return rows if settings.policies else []
 
 
 def describe_policy(policy: PolicySettings) -> dict[str, str]:
-    """A policy in a few words, for the report and the log: its readers, and what they do with a finding."""
-    told = {"mode": ("shadow" if policy.is_shadow else "enforce") + (", speculative" if policy.is_speculative else "")}
+    """Return a policy in a few words, for the report and the log: its detectors and their actions."""
+    words = {"mode": ("shadow" if policy.is_shadow else "enforce") + (", speculative" if policy.is_speculative else "")}
     for section in SECTION_TYPES:
         readers = []
         for name in getattr(policy, section):
             failing = ", may fail" if policy.passes(section, name) else ""
             readers.append(f"{name} ({policy.action(section, name)}{failing})")
         if readers:
-            told[section] = ", ".join(readers)
-    return told | {"mask_with": policy.mask_with.value, "lanes": ", ".join(policy.lanes) or "none"}
+            words[section] = ", ".join(readers)
+    return words | {"mask_with": policy.mask_with.value, "lanes": ", ".join(policy.lanes) or "none"}
 
 
 def list_users(settings: Settings, policy: str) -> list[str]:
-    """Whose requests are under the policy, if they name none."""
+    """Return the agents, models and endpoints that have the policy as their default."""
     users = [f"agent {name}" for name, one in settings.agents.items() if one.policy == policy]
     users += [f"model {name}" for name, one in settings.models.items() if one.policy == policy]
     named = settings.openai.policies if settings.openai is not None else {}
@@ -200,13 +200,13 @@ def _list_services(settings: Settings) -> list[Row]:
 
 
 def _list_listeners(settings: Settings) -> list[Row]:
-    asked = {True: "asked for", False: "default"}
-    there = [item for item in settings.listeners if item is not None]
-    return [(item.name, f"{item.host}:{item.port}", asked[item.is_asked_for]) for item in there]
+    origins = {True: "configured", False: "default"}
+    listeners = [item for item in settings.listeners if item is not None]
+    return [(item.name, f"{item.host}:{item.port}", origins[item.is_explicit]) for item in listeners]
 
 
 def _list_callers(settings: Settings) -> list[Row]:
-    head = ("name", "key from", "at once", "per minute")
+    head = ("name", "key from", "open at once", "per minute")
     rows = [
         (one.name, one.key_env, str(one.max_streams or "any"), str(one.requests_per_minute or "any"))
         for one in settings.callers.values()
@@ -238,7 +238,7 @@ def _fields(part: object) -> Iterable[tuple[str, Any]]:
 
 
 def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:
-    """Plain values for YAML; what was left out stays out, below the top."""
+    """Return plain values for YAML; below the top, values that are not set are left out."""
     if isinstance(value, PolicySettings):
         return {name: _keep_entries(item, name) for name, item in value.as_keys().items()}
     if dataclasses.is_dataclass(value):
@@ -256,14 +256,14 @@ def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:
 
 
 def _keep_entries(value: object, key: str) -> Any:
-    """Plain values for YAML; in a policy, a detector without parameters stays."""
+    """Return plain values for YAML; in a policy, detectors without parameters are kept."""
     if isinstance(value, Mapping):
         return {name: _to_plain(item, name) for name, item in value.items()}
     return _to_plain(value, key)
 
 
 def _list_agents(settings: Settings) -> list[Row]:
-    """Every agent, and the labels that it knows."""
+    """Return a row for each agent, with the labels of its routes."""
     rows: list[Row] = [("name", "main", "conversational", "sources", "policy", "routes")]
     for name, agent in settings.agents.items():
         labels = [route.label for route in choose_routes(has_platform=agent.platform_route)]
@@ -273,26 +273,26 @@ def _list_agents(settings: Settings) -> list[Row]:
 
 
 def _list_agent_parts(settings: Settings) -> list[Row]:
-    """What all agents share."""
+    """Return a row for each of the parts that all agents share."""
     if not settings.agents:
         return []
     ollama, classifier, evaluation = settings.embeddings.ollama, settings.classifier, settings.evaluation
-    path = classifier.model_path or "that of the data directory, else the shipped one"
-    export = f"labels go to {classifier.export_dir}" if classifier.export_dir is not None else "labels are not kept"
+    path = classifier.model_path or "the one in the data directory, else the one in the package"
+    export = f"labels go to {classifier.export_dir}" if classifier.export_dir is not None else "labels are not written"
     judging = f"judge {evaluation.judge}; questions {evaluation.questions or 'none configured'}"
     return [
         ("sessions", _describe_sessions(settings)),
-        ("embeddings", f"ollama {ollama.url} {ollama.model}" if ollama is not None else "made here"),
-        ("classifier", f"{path}; from {classifier.confidence_threshold:g} on; {export}"),
+        ("embeddings", f"ollama {ollama.url} {ollama.model}" if ollama is not None else "embedded"),
+        ("classifier", f"{path}; lowest confidence {classifier.confidence_threshold:g}; {export}"),
         ("evaluation", judging if evaluation.judge is not None else "no judge"),
     ]
 
 
 def _describe_sessions(settings: Settings) -> str:
-    """Where sessions are kept, how long, and what a request without an id means."""
+    """Return where sessions are kept, how long, and which session a request without an id has."""
     sessions = settings.sessions
-    days = f"{sessions.retention_days} days" if sessions.retention_days is not None else "without end"
-    default = "one that is shared" if sessions.shared_default else "a fresh one, not kept"
+    days = f"{sessions.retention_days} days" if sessions.retention_days is not None else "without limit"
+    default = "one shared session" if sessions.shared_default else "a new session, not kept"
     store = sessions.embedded or f"sqlite {settings.data_dir / (sessions.sqlite or '')}"
     if sessions.postgres is not None:
         store = f"postgres, address from {sessions.postgres.dsn_env}"
@@ -301,7 +301,7 @@ def _describe_sessions(settings: Settings) -> str:
 
 
 def _describe_upstream(part: ModelSettings | SourceSettings) -> str:
-    """Where a model or a source is; of a database only the variable that holds its address."""
+    """Return the address of a model or a source; of a database only the variable that holds it."""
     if part.embedded is not None:
         return part.embedded
     if isinstance(part, ModelSettings):

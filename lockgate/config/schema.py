@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings exist: read off the fields of the dataclasses, so that nothing is listed twice."""
+"""Lists the settings that exist, from the fields of the dataclasses, so that nothing is listed twice."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ Path = tuple[str, ...]
 
 
 class Setting(NamedTuple):
-    """One line of the reference. `<id>` in a path stands for a name that the operator chooses."""
+    """One row of the reference page. `<id>` in a path is a name that the operator chooses."""
 
     path: str
     type: str
@@ -24,31 +24,31 @@ class Setting(NamedTuple):
 
 
 class SettingPath(NamedTuple):
-    """Where a dotted path leads: the keys as the file spells them, and what may stand there."""
+    """A setting's path with the keys as the file spells them, and the kind of its value."""
 
     path: Path
     kind: AnyKind
 
 
 def options_of(cls: type) -> dict[str, Option]:
-    """The settings among the fields of a dataclass, by key."""
+    """Return the settings among the fields of a dataclass, by key."""
     found = {field.name: field.metadata.get("option") for field in dataclasses.fields(cls)}
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
 def required_of(cls: type) -> set[str]:
-    """The fields without a default."""
+    """Return the fields without a default."""
     missing = dataclasses.MISSING
     return {f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing}
 
 
 def variable_of(path: str) -> str:
-    """The LOCKGATE_ name of a setting."""
+    """Return the LOCKGATE_ variable of a setting."""
     return PREFIX + path.replace(".", "__").upper()
 
 
 def list_settings() -> list[Setting]:
-    """Every setting; objects that occur in several places are listed once, under `<service>` and `<tls>`."""
+    """Return every setting; objects that occur in several places are listed once, under `<service>` and `<tls>`."""
     shared: dict[str, type] = {}
     found = list(_walk(Settings, "", shared))
     listed: set[str] = set()
@@ -91,7 +91,7 @@ def _show_default(cls: type, key: str, entry: Option) -> str:
 
 
 def find_setting(names: list[str], tree: Mapping[str, Any]) -> SettingPath | None:
-    """The setting that the names lead to, in any case; ids as the tree spells them, else lower-cased."""
+    """Return the setting of a path of names in any case; ids are spelled as in the tree, or in lower case if new."""
     return _find_in(Settings, names, tree, ())
 
 
@@ -123,7 +123,7 @@ def _find_below(kind: AnyKind, names: list[str], tree: object, path: Path) -> Se
 
 
 def _match_id(names: list[str], tree: object) -> tuple[str, list[str]]:
-    """The id of the tree that the names begin with, and the names after it; an id may itself contain `__`."""
+    """Return the id of the tree with which the names begin, and the names after it; an id may contain `__`."""
     ids = sorted(tree, key=len, reverse=True) if isinstance(tree, Mapping) else []
     for count in range(len(names), 0, -1):
         wanted = "__".join(names[:count]).lower()
@@ -134,7 +134,7 @@ def _match_id(names: list[str], tree: object) -> tuple[str, list[str]]:
 
 
 def nearest_setting(names: list[str]) -> str:
-    """The path of the setting that looks most like these names."""
+    """Return the path of the setting that is most similar to these names."""
     wanted = ".".join(names).lower()
     chosen = names[1].lower() if len(names) > 1 else "<id>"
     known = [setting.path.replace("<id>", chosen) for setting in list_settings() if not setting.path.startswith("<")]

@@ -24,15 +24,15 @@ from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, WHOLE_TEXT_CHU
 
 OLD_NAMES = {"chat_generation": "openai", "chat_completions": "openai"}
 SPECIAL_KEYS = ("generation", "openai", "chunkers", "detectors", "tls")
-# Of embedded detectors that have another one than 0.5, as measured on benchmarks/labelled.
+# Default thresholds of embedded detectors where not 0.5, as measured on benchmarks/labelled.
 _THRESHOLDS = {"prompt_injection": 0.8, "toxicity": 0.8}
 GENERATION_PORTS = {"tgis": 8033, "nlp": 8085}
-_ANSWERING_KEYS = ("aggregator", "models", "sources")
+_ANSWER_SECTIONS = ("aggregator", "models", "sources")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)", re.ASCII)
 
 
 class _ServiceKind(NamedTuple):
-    """What the entries of a section are: their settings, the default port of a service, and the check of its host."""
+    """The settings of a section's entries, the default port of a service, and the check of its host name."""
 
     settings: type
     port: int
@@ -48,25 +48,25 @@ _PARTS = {
 
 
 def default_tree() -> dict[str, Any]:
-    """What stands in place of a file when there is none."""
+    """Return the settings that replace a config file when there is none."""
     return {"detectors": {name: {"embedded": name} for name in EMBEDDED_DETECTORS}}
 
 
 def rename_old_keys(draft: Draft) -> None:
-    """Old names of sections stand for the new ones; both at once is a fault (G-15)."""
+    """Rename sections with old names; a file with the old and the new name is a fault (G-15)."""
     for old, new in OLD_NAMES.items():
         if old not in draft.tree:
             continue
         draft.warn(f"`{old}` is deprecated; use `{new}`")
         value = draft.tree.pop(old)
         if new in draft.tree:
-            draft.blame((old,), f"duplicate field `{new}`: `{old}` is its old name, keep one of them")
+            draft.add_fault((old,), f"duplicate field `{new}`: `{old}` is its old name, keep one of them")
         draft.tree.setdefault(new, value)
 
 
 def add_embedded_chunkers(draft: Draft) -> None:
-    """The embedded chunkers are known under their own names; only whole_doc_chunker cannot be replaced (G-123)."""
-    chunkers = draft.take_map(draft.tree.get("chunkers"), ("chunkers",))
+    """Add the embedded chunkers under their names. The file may replace all but whole_doc_chunker (G-123)."""
+    chunkers = draft.read_map(draft.tree.get("chunkers"), ("chunkers",))
     draft.tree["chunkers"] = chunkers
     built_in = {"embedded": WHOLE_TEXT_CHUNKER}
     if chunkers.pop(WHOLE_TEXT_CHUNKER, built_in) != built_in:
@@ -76,12 +76,12 @@ def add_embedded_chunkers(draft: Draft) -> None:
 
 
 def is_hostname(text: str) -> bool:
-    """Labels of letters, digits and hyphens, joined by dots (G-23)."""
+    """Return whether a text is a host name: labels of letters, digits and hyphens, joined by dots (G-23)."""
     return len(text) <= 253 and all(_LABEL.fullmatch(label) for label in text.split("."))
 
 
 def read_service_sections(draft: Draft) -> dict[str, Any]:
-    """The sections as fields of Settings."""
+    """Return the sections as fields of Settings."""
     reader = _SectionReader(draft)
     return {
         "tls": reader.tls,
@@ -93,7 +93,7 @@ def read_service_sections(draft: Draft) -> dict[str, Any]:
 
 
 class _SectionReader:
-    """Reads what has a service in it; the named TLS settings come first, because services refer to them."""
+    """Reads the sections with services; `tls` comes first, because services name its entries."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -101,16 +101,16 @@ class _SectionReader:
         self.tls = read_value(draft, options_of(Settings)["tls"].kind, self._tree.get("tls"), ("tls",))
 
     def read_single(self, section: str) -> Any:
-        """The section `generation` or `openai`; None if it is not there (G-16, G-17)."""
+        """Return the section `generation` or `openai`; None if it is missing (G-16, G-17)."""
         if (raw := self._tree.get(section)) is None:
             return None
         return build(_PARTS[section].settings, self._read_part(raw, (section,)))
 
     def read_detectors(self) -> MappingProxyType[str, DetectorSettings | None]:
-        """G-19; the file must name at least one, unless it is about answers: then it is none of the orchestrator's."""
-        detectors = self._draft.take_map(self._tree.get("detectors"), ("detectors",))
-        if not detectors and not any(self._tree.get(key) for key in _ANSWERING_KEYS):
-            self._draft.blame(("detectors",), "no detectors configured", Check.NO_DETECTORS)
+        """Return the detectors. None at all is a fault, unless the file has sections that only Lockgate has (G-19)."""
+        detectors = self._draft.read_map(self._tree.get("detectors"), ("detectors",))
+        if not detectors and not any(self._tree.get(key) for key in _ANSWER_SECTIONS):
+            self._draft.add_fault(("detectors",), "no detectors configured", Check.NO_DETECTORS)
         return MappingProxyType({name: self._read_detector(name, raw) for name, raw in detectors.items()})
 
     def _read_detector(self, name: str, raw: object) -> DetectorSettings | None:
@@ -120,32 +120,32 @@ class _SectionReader:
         chunker = found.get("chunker_id")
         if chunker is not None and chunker not in self._tree["chunkers"]:
             message = f"chunker `{chunker}` not found for detector `{name}`"
-            self._draft.blame((*path, "chunker_id"), message, Check.CHUNKER_KNOWN)
+            self._draft.add_fault((*path, "chunker_id"), message, Check.CHUNKER_KNOWN)
         detector: DetectorSettings | None = build(DetectorSettings, found)
         return detector
 
     def read_chunkers(self) -> MappingProxyType[str, ChunkerSettings | None]:
-        """The remote chunkers and the embedded ones (G-18)."""
+        """Return the remote chunkers and the embedded ones (G-18)."""
         chunkers: dict[str, ChunkerSettings | None] = {}
         for name, raw in self._tree["chunkers"].items():
             path = ("chunkers", name)
             if isinstance(raw, dict) and raw.get("service") is not None and raw.get("type") is None:
-                self._draft.blame((*path, "type"), "is required")
+                self._draft.add_fault((*path, "type"), "is required")
             chunkers[name] = build(ChunkerSettings, self._read_part(raw, path))
         return MappingProxyType(chunkers)
 
     def _read_part(
         self, value: object, path: Path, defaults: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, Any]:
-        """The fields of something that is a service, or that may run here."""
+        """Return the fields of an entry that is a service, or embedded where the section allows it."""
         section, part = path[0], _PARTS[path[0]]
-        raw = self._draft.take_map(value, path)
+        raw = self._draft.read_map(value, path)
         services = [key for key in ("service", "health_service") if key in options_of(part.settings)]
         found = read_fields(self._draft, part.settings, raw, path, special=services, defaults=defaults)
         if len(path) > 1:
-            self._check_one_way(raw, path, section.removesuffix("s"))
+            self._check_place(raw, path, section.removesuffix("s"))
         elif raw.get("service") is None:
-            self._draft.blame((*path, "service"), "is required")
+            self._draft.add_fault((*path, "service"), "is required")
         port = GENERATION_PORTS.get(found.get("provider", ""), part.port)
         for key in services:
             if raw.get(key) is not None and (service := self._read_service(raw[key], (*path, key), port)) is not None:
@@ -153,19 +153,19 @@ class _SectionReader:
         self._check_host(raw, path, part.host_check)
         return found
 
-    def _check_one_way(self, raw: dict[str, Any], path: Path, what: str) -> None:
-        """Exactly one of `service` and `embedded` (D-23)."""
+    def _check_place(self, raw: dict[str, Any], path: Path, part: str) -> None:
+        """Add a fault unless the entry has exactly one of `service` and `embedded` (D-23)."""
         is_remote, is_embedded = raw.get("service") is not None, raw.get("embedded") is not None
         if is_remote and is_embedded:
-            self._draft.blame(path, f"has both `service` and `embedded`: a {what} is either remote or runs here")
+            self._draft.add_fault(path, "has both `service` and `embedded`: keep one of them")
         elif not is_remote and not is_embedded:
-            self._draft.blame(path, f"needs `service` (a remote {what}) or `embedded` (one that runs here)")
+            self._draft.add_fault(path, f"needs `service` (a remote {part}) or `embedded` (one inside Lockgate)")
         elif is_remote and raw.get("options"):
-            self._draft.warn(f"{'.'.join(path)}.options is ignored: only an embedded {what} has options")
+            self._draft.warn(f"{'.'.join(path)}.options is ignored: only an embedded {part} has options")
 
     def _read_service(self, value: object, path: Path, port: int) -> ServiceSettings | None:
-        """The service, its token the value of the named variable as it is (G-20)."""
-        raw = self._draft.take_map(value, path)
+        """Return the service, with the unchanged value of the variable that it names as its token (G-20)."""
+        raw = self._draft.read_map(value, path)
         if not isinstance(value, dict):
             return None
         found = read_fields(self._draft, ServiceSettings, raw, path, special=("tls",), defaults={"port": port})
@@ -175,12 +175,12 @@ class _SectionReader:
             value = self._draft.environ.get(name)
             found["api_token_value"] = None if value is None else Secret(value)
             if value is None:
-                self._draft.blame_missing((*path, "api_token"), name, "token")
+                self._draft.add_missing_variable((*path, "api_token"), name, "token")
         service: ServiceSettings | None = build(ServiceSettings, found)
         return service
 
     def _read_tls(self, raw: dict[str, Any], path: Path) -> TlsSettings | None:
-        """A name of an entry of `tls`, or such an entry; a name must exist, also for health services (G-22)."""
+        """Return TLS settings: the entry of `tls` that is named, which must exist (G-22), or those written in place."""
         value = raw.get("tls")
         if not isinstance(value, str):
             tls: TlsSettings | None = None
@@ -190,7 +190,7 @@ class _SectionReader:
         if value not in self.tls:
             port = raw["port"] if isinstance(raw.get("port"), int) else 0
             message = f"tls config `{value}` not found for service `{raw.get('hostname')}:{port}`"
-            self._draft.blame(path, message, Check.TLS_NAME)
+            self._draft.add_fault(path, message, Check.TLS_NAME)
         named: TlsSettings | None = self.tls.get(value)
         return named
 
@@ -198,13 +198,13 @@ class _SectionReader:
         service = raw.get("service")
         hostname = service.get("hostname") if isinstance(service, dict) else None
         if isinstance(hostname, str) and not is_hostname(hostname):
-            who = f"{path[0].removesuffix('s')} `{path[1]}`" if len(path) > 1 else f"`{path[0]}`"
-            message = f"invalid hostname: {who} has an invalid hostname"
-            self._draft.blame((*path, "service", "hostname"), message, check)
+            owner = f"{path[0].removesuffix('s')} `{path[1]}`" if len(path) > 1 else f"`{path[0]}`"
+            message = f"invalid hostname: {owner} has an invalid hostname"
+            self._draft.add_fault((*path, "service", "hostname"), message, check)
 
 
 def embedded_defaults(embedded: object) -> dict[str, Any]:
-    """What a detector that runs here has where the settings say nothing."""
+    """Return the defaults of an embedded detector."""
     chunker = WHOLE_TEXT_CHUNKER if embedded == "format" else "sentence"
     kind = TEXT_CONTEXT_DOC if embedded == "groundedness" else TEXT_CONTENTS
     return {"type": kind, "chunker_id": chunker, "default_threshold": _THRESHOLDS.get(str(embedded), 0.5)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option with its default and its help. A field without help is no setting: `load_settings` fills it in."""
+"""Every setting with its default and help text. `load_settings` fills in the fields that have no help text."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ DETECTOR_TYPES = get_args(DetectorType)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to speak TLS to a service."""
+    """TLS of connections to a service."""
 
     cert_path: Path | None = option(kinds.PATH, "client certificate chain (PEM)", None)
     key_path: Path | None = option(kinds.PATH, "private key of the client certificate (PEM)", None)
@@ -89,7 +89,7 @@ SERVICE = Section(ServiceSettings, shared="<service>")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """A generation server spoken to by gRPC."""
+    """A generation server, called over gRPC."""
 
     provider: str = option(kinds.choice("tgis", "nlp"), "protocol of the generation server")
     service: ServiceSettings = option(SERVICE, "where it is")
@@ -100,7 +100,7 @@ class OpenAISettings:
     """An OpenAI-compatible server."""
 
     service: ServiceSettings = option(SERVICE, "where it is")
-    health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
+    health_service: ServiceSettings | None = option(SERVICE, "where to send health checks, if elsewhere", None)
     policies: Mapping[str, Any] = option(
         kinds.MAP, "the policy of requests that name none, by model; `*` for all other models", dict, "{}"
     )
@@ -108,23 +108,25 @@ class OpenAISettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChunkerSettings:
-    """What cuts text; exactly one of `service` and `embedded` is set."""
+    """A chunker, which cuts text; exactly one of `service` and `embedded` is set."""
 
     type: str | None = option(kinds.choice("sentence", "all"), "has no effect", None, "required with `service`")
     service: ServiceSettings | None = option(SERVICE, "a remote chunker", None)
     embedded: str | None = option(
-        kinds.EMBEDDED, "one that runs here: sentence, paragraph, word, whole_doc_chunker, or `module:attribute`", None
+        kinds.EMBEDDED,
+        "a chunker inside Lockgate: sentence, paragraph, word, whole_doc_chunker, or `module:attribute`",
+        None,
     )
-    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded chunker is given", dict, "{}")
+    options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded chunker", dict, "{}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DetectorSettings:
-    """What reads text; exactly one of `service` and `embedded` is set."""
+    """A detector, which reads text; exactly one of `service` and `embedded` is set."""
 
     type: DetectorType = option(
         kinds.choice(*DETECTOR_TYPES),
-        "what it reads, hence where it serves",
+        "what it reads, which decides the endpoints that can use it",
         shown="required; embedded: text_contents (`groundedness`: text_context_doc)",
     )
     chunker_id: str = option(
@@ -134,19 +136,19 @@ class DetectorSettings:
     )
     default_threshold: float = option(
         kinds.NUMBER,
-        "lowest score reported when a request names none",
+        "lowest score that is reported, unless a request sets `threshold`",
         shown="required; embedded: 0.5 (`prompt_injection`, `toxicity`: 0.8)",
     )
     service: ServiceSettings | None = option(SERVICE, "a remote detector", None)
-    health_service: ServiceSettings | None = option(SERVICE, "where its health is asked, if elsewhere", None)
+    health_service: ServiceSettings | None = option(SERVICE, "where to send health checks, if elsewhere", None)
     model_id: str | None = option(kinds.TEXT, "read for router mode, which is not supported", None)
     embedded: str | None = option(
         kinds.EMBEDDED,
-        "one that runs here: pii, secrets, regex, keywords, format, citations, prompt_injection, toxicity, language, "
-        "groundedness, llm_judge, or `module:attribute`",
+        "a detector inside Lockgate: pii, secrets, regex, keywords, format, citations, prompt_injection, toxicity, "
+        "language, groundedness, llm_judge, or `module:attribute`",
         None,
     )
-    options: Mapping[str, Any] = option(kinds.MAP, "what the embedded detector is given", dict, "{}")
+    options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded detector", dict, "{}")
     path: str | None = option(
         kinds.normalised(kinds.TEXT, lambda text: "/" + text.lstrip("/")),
         "path on the remote detector",
@@ -154,7 +156,7 @@ class DetectorSettings:
         "by type",
     )
     batch_contents: int = option(
-        kinds.POSITIVE, "texts of several streams that a request to a busy remote detector may have; 1: never share", 32
+        kinds.POSITIVE, "most texts of several streams in one request to a busy remote detector; 1: never share", 32
     )
     batch_wait_ms: float = option(
         kinds.between(0, 1000), "milliseconds that a text may wait for others to share a request with", 5.0, "5"
@@ -163,7 +165,7 @@ class DetectorSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """Router mode of existing files; read, and refused when it is switched on."""
+    """Router mode of the orchestrator's files; `enabled: true` is a fault."""
 
     enabled: bool = option(kinds.BOOLEAN, "router mode is not supported: true stops the start", False)
     hostname: str = option(kinds.TEXT, "not used", "localhost")
@@ -172,53 +174,55 @@ class RouterSettings:
     reply_type: str = option(kinds.TEXT, "not used", "redis")
 
 
-LANES = ("content", "reasoning", "tool_arguments")  # what a model says, each through a gate of its own
+LANES = ("content", "reasoning", "tool_arguments")  # the texts of a model's answer, each with a separate gate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyKeys:
-    """One policy as the file says it; `lockgate.config.policies` makes it a PolicySettings."""
+    """One policy as it is in the file; `lockgate.config.policies` makes a PolicySettings from it."""
 
     mode: str = option(
-        kinds.choice("enforce", "shadow"), "shadow: everything is read and reported, nothing is changed", "enforce"
+        kinds.choice("enforce", "shadow"),
+        "shadow: detectors read and report everything, and nothing is changed",
+        "enforce",
     )
-    input: Mapping[str, Any] = option(kinds.MAP, "detectors of what the user says, by id", dict, "{}")
+    input: Mapping[str, Any] = option(kinds.MAP, "detectors of the user's text, by id", dict, "{}")
     documents: Mapping[str, Any] = option(kinds.MAP, "detectors of retrieved documents, by id", dict, "{}")
-    output: Mapping[str, Any] = option(kinds.MAP, "detectors of what the model says, by id", dict, "{}")
+    output: Mapping[str, Any] = option(kinds.MAP, "detectors of the model's answer, by id", dict, "{}")
     grounding: Mapping[str, Any] = option(kinds.MAP, "detectors that compare answer and documents, by id", dict, "{}")
     on_finding: str | Mapping[str, Any] = option(
         kinds.word_or_map(*TEXT_WORDS),
-        "what happens to text with a finding; the map says it for `input`, `documents`, `output` and `grounding`",
+        "what happens to text with a finding; a map has a word for each of `input`, `documents`, `output`, `grounding`",
         "annotate",
     )
     mask_with: str = option(
         kinds.choice("block", "label", "pseudonym"),
-        "what stands for masked text: `█` for each character, its kind as in `[EMAIL]`, or a made-up name",
+        "what replaces masked text: `█` for each character, its kind as in `[EMAIL]`, or a made-up name",
         "block",
     )
     lanes: tuple[str, ...] = option(
-        kinds.words_of(*LANES), "what is read of what the model says; the rest is passed on unread", LANES[:2],
+        kinds.words_of(*LANES), "parts of the model's answer that detectors read; the others leave unread", LANES[:2],
         "[content, reasoning]",
     )  # fmt: skip
-    fallback: str = option(kinds.TEXT, "what stands in place of text that was withheld", "This answer was withheld.")
+    fallback: str = option(kinds.TEXT, "text that replaces withheld text", "This answer was withheld.")
     on_detector_failure: str = option(
-        kinds.choice("fail", "pass"), "pass: text that a failed detector has not read leaves, with a warning", "fail"
+        kinds.choice("fail", "pass"), "pass: when a detector fails, text leaves unread, with a warning", "fail"
     )
     speculative: bool = option(
-        kinds.BOOLEAN, "the model starts while `input` is being read; nothing leaves before that is done", False
+        kinds.BOOLEAN, "the model starts while detectors read `input`; nothing leaves before they end", False
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModerationSettings:
-    """How moderations are answered that name no policy."""
+    """Settings of `/v1/moderations`."""
 
     policy: str | None = option(kinds.NAME, "id of the policy of moderations that name none", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallerSettings:
-    """A caller. `name` is that of its entry, `key` the value of the variable that `key_env` names."""
+    """A caller. `name` is the key of its entry, `key` the value of the variable that `key_env` names."""
 
     name: str
     key: Secret
@@ -241,18 +245,18 @@ class AggregatorSettings:
         kinds.DURATION, "seconds that a whole question may take", 180.0, "180", ("AGGREGATOR_TOTAL_TIMEOUT",)
     )
     default_top_k: int = option(
-        kinds.POSITIVE, "documents asked of each source when a request does not say", 5,
+        kinds.POSITIVE, "documents per source, unless a request sets `top_k`", 5,
         "5, or `max_top_k` if that is less", ("AGGREGATOR_DEFAULT_TOP_K",),
     )  # fmt: skip
     max_top_k: int = option(
-        kinds.POSITIVE, "documents that a request may ask of each source", 20, variables=("AGGREGATOR_MAX_TOP_K",)
+        kinds.POSITIVE, "most documents per source that a request may ask for", 20, variables=("AGGREGATOR_MAX_TOP_K",)
     )
     max_data_sources: int = option(
         kinds.POSITIVE, "sources that a request may name", 10, variables=("AGGREGATOR_MAX_DATA_SOURCES",)
     )
     model_streaming: bool = option(
         kinds.BOOLEAN,
-        "on the stream, pass the model's words on as they come",
+        "in streams, pass the model's text on as it arrives",
         False,
         variables=("AGGREGATOR_MODEL_STREAMING_ENABLED",),
     )
@@ -264,10 +268,16 @@ class AggregatorSettings:
         ("AGGREGATOR_CORS_ORIGINS",),
     )
     syfthub_url: str = option(
-        kinds.TEXT, "kept; nothing is called there", "http://localhost:8000", variables=("AGGREGATOR_SYFTHUB_URL",)
+        kinds.TEXT,
+        "accepted for compatibility; never called",
+        "http://localhost:8000",
+        variables=("AGGREGATOR_SYFTHUB_URL",),
     )
     syfthub_jwks_cache_ttl_s: int = option(
-        kinds.SECONDS, "kept; nothing is called there", 3600, variables=("AGGREGATOR_SYFTHUB_JWKS_CACHE_TTL",)
+        kinds.SECONDS,
+        "accepted for compatibility; never called",
+        3600,
+        variables=("AGGREGATOR_SYFTHUB_JWKS_CACHE_TTL",),
     )
 
 
@@ -284,7 +294,7 @@ class ServerTlsSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where we listen and what we open."""
+    """Ports, processes and optional pages of the server."""
 
     host: str = option(kinds.NAME, "address to bind", ANY_HOST, "0.0.0.0; 127.0.0.1 without a config file")
     http_port: int = option(kinds.PORT, "API port", 8033, variables=("HTTP_PORT",))
@@ -299,15 +309,15 @@ class ServerSettings:
     )
     samples: Path | None = option(kinds.PATH, "sample questions of the playground, a YAML file", None)
     tls: ServerTlsSettings = option(Section(ServerTlsSettings), "TLS of the API port", ServerTlsSettings)
-    workers: int = option(kinds.whole(1, 512), "processes that serve the API port", 1)
+    workers: int = option(kinds.integer(1, 512), "processes that serve the API port", 1)
     shutdown_timeout_s: float | None = option(
-        kinds.DURATION, "seconds that requests may still take once a stop is asked for", None, "10 with TLS, else 30"
+        kinds.DURATION, "seconds that open requests may still take after a stop signal", None, "10 with TLS, else 30"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """How much we take on."""
+    """Limits on sizes, numbers and times of requests."""
 
     body_bytes: int = option(kinds.POSITIVE, "largest request body", 2097152)
     line_bytes: int = option(kinds.POSITIVE, "longest line of a streamed request", 2097152)
@@ -319,7 +329,7 @@ class LimitSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogSettings:
-    """One logger on standard output. `format` None: decided at start by whether that is a terminal."""
+    """The log on standard output. `format` None: chosen at start, by whether standard output is a terminal."""
 
     format: str | None = option(
         kinds.choice(*kinds.LOG_FORMATS, is_case_kept=False),
@@ -335,7 +345,7 @@ class LogSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """Export of traces and metrics. The two signal endpoints are resolved."""
+    """Export of traces and metrics. Once loaded, both signal endpoints are set."""
 
     export: tuple[str, ...] = option(
         kinds.words_of("traces", "metrics"), "what to export", (), "[]", variables=("OTLP_EXPORT",)
@@ -366,16 +376,16 @@ class OtlpSettings:
 
 
 class Listener(NamedTuple):
-    """One socket to open. `is_asked_for`: a flag, a variable or the file names its port."""
+    """One socket to open. `is_explicit`: a flag, a variable or the file names its port."""
 
     name: str
     host: str
     port: int
-    is_asked_for: bool
+    is_explicit: bool
 
 
 class Listeners(NamedTuple):
-    """The sockets of the process; `agent` only with an agent, `aggregator` only with an AGGREGATOR_ variable."""
+    """The sockets of the process; `agent` only if an agent is configured, `aggregator` with an AGGREGATOR_ variable."""
 
     api: Listener
     health: Listener
@@ -388,15 +398,17 @@ DEFAULT_LISTENERS = Listeners(Listener("api", "127.0.0.1", 8033, False), Listene
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The resolved whole."""
+    """All settings, checked and complete."""
 
     source: str = EMBEDDED_DEFAULT
     warnings: tuple[str, ...] = ()
     listeners: Listeners = DEFAULT_LISTENERS
     trace_token: Secret | None = None  # made anew at each start
-    compat: Compat = option(kinds.choice("none", "fms"), "fms: follow the existing orchestrator to the letter", "none")
+    compat: Compat = option(
+        kinds.choice("none", "fms"), "fms: answer exactly as the guardrails orchestrator does", "none"
+    )
     release_strategy: ReleaseStrategy | None = option(
-        kinds.choice("max_processed_index", "frontier"), "where held text is cut; null: by endpoint", None
+        kinds.choice("max_processed_index", "frontier"), "where releases of held text end; null: by endpoint", None
     )
     whole_document: WholeDocument | None = option(
         kinds.choice("hold", "trail"), "whether whole-document detectors hold a stream; null: by endpoint", None
@@ -439,18 +451,26 @@ class Settings:
     agents: Mapping[str, AgentSettings] = option(SectionMap(AgentSettings), "agents by name", empty_map)
     sessions: SessionSettings = option(Section(SessionSettings), "where an agent's sessions are kept", SessionSettings)
     embeddings: EmbeddingSettings = option(
-        Section(EmbeddingSettings), "who turns text into vectors; not given: it is done here", EmbeddingSettings
+        Section(EmbeddingSettings), "the embedding model; if not set, it runs inside Lockgate", EmbeddingSettings
     )
     classifier: ClassifierSettings = option(
-        Section(ClassifierSettings), "what chooses an agent's route before a model is asked", ClassifierSettings
+        Section(ClassifierSettings),
+        "the classifier that chooses an agent's route without a call to a model",
+        ClassifierSettings,
     )
     evaluation: EvaluationSettings = option(
         Section(EvaluationSettings), "how an agent's answers are judged", EvaluationSettings
     )
     callers: Mapping[str, CallerSettings] = option(SectionMap(CallerSettings), "callers by name", empty_map)
-    upstreams: UpstreamSettings = option(Section(UpstreamSettings), "who may be called", UpstreamSettings)
-    server: ServerSettings = option(Section(ServerSettings), "where we listen", ServerSettings)
-    limits: LimitSettings = option(Section(LimitSettings), "how much we take on", LimitSettings)
+    upstreams: UpstreamSettings = option(
+        Section(UpstreamSettings), "which addresses that requests name may be called", UpstreamSettings
+    )
+    server: ServerSettings = option(
+        Section(ServerSettings), "ports, processes and optional pages of the server", ServerSettings
+    )
+    limits: LimitSettings = option(
+        Section(LimitSettings), "limits on sizes, numbers and times of requests", LimitSettings
+    )
     log: LogSettings = option(Section(LogSettings), "the log", LogSettings)
     quiet: bool = option(kinds.BOOLEAN, "no log on standard output", False, variables=("QUIET",))
     start_up_health_check: bool = option(
@@ -459,7 +479,7 @@ class Settings:
     otlp: OtlpSettings = option(Section(OtlpSettings), "export of traces and metrics", OtlpSettings)
     data_dir: Path = option(
         kinds.PATH,
-        "where weights, index and sessions lie",
+        "directory of weights, index and sessions",
         Path("~/.local/share/lockgate"),
         "$XDG_DATA_HOME/lockgate, else ~/.local/share/lockgate",
     )

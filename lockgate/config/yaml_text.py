@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML text to plain values: the YAML 1.2 core schema, with bounds on depth and size, noticing duplicate keys."""
+"""Parses YAML (the 1.2 core schema) into plain values, limits depth and size, and lists duplicate keys."""
 
 import re
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ TAG = "tag:yaml.org,2002:"
 
 
 class BadYaml(ValueError):
-    """The text is not YAML that we take; the message has line and column where they are known."""
+    """The text is not YAML that Lockgate accepts; the message has line and column if they are known."""
 
 
 class Duplicate(NamedTuple):
-    """A key that a map has twice."""
+    """A key that occurs twice in a map."""
 
     path: tuple[str, ...]
     first_line: int
@@ -25,7 +25,7 @@ class Duplicate(NamedTuple):
 
 
 class _Composer(yaml.SafeLoader):
-    """Gives nodes, no deeper than MAX_DEPTH."""
+    """Composes YAML nodes, at most MAX_DEPTH levels deep."""
 
     depth = 0
 
@@ -38,7 +38,7 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
-_Composer.yaml_implicit_resolvers = {}  # none of YAML 1.1
+_Composer.yaml_implicit_resolvers = {}  # removes those of YAML 1.1
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
@@ -51,7 +51,7 @@ for _name, _pattern, _first in (
 
 
 def parse_yaml(text: str) -> tuple[Any, list[Duplicate]]:
-    """The value that the text holds, and the keys that it has twice; of these the last one counts."""
+    """Return the value of the text, and its duplicate keys; the last one of each counts."""
     if bad := yaml.reader.Reader.NON_PRINTABLE.search(text):
         raise BadYaml(f"a character that YAML does not allow at line {text.count(chr(10), 0, bad.start()) + 1}")
     loader = _Composer(text)
@@ -75,7 +75,7 @@ def _place(mark: yaml.Mark | None) -> str:
 
 
 class _Builder:
-    """Turns nodes into plain values; every use of an alias is counted in full."""
+    """Builds plain values from nodes; each use of an alias counts as all its values."""
 
     def __init__(self) -> None:
         self.duplicates: list[Duplicate] = []

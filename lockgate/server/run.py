@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lockgate._version import __version__
 from lockgate.api.endpoints import TRACED_CHAT_PATH
 from lockgate.compat import find_rules
-from lockgate.config.report import describe_policy, list_users, without_effect
+from lockgate.config.report import describe_policy, list_idle_settings, list_users
 from lockgate.config.settings import Listener, Secret, Settings
 from lockgate.errors import CannotListen
 from lockgate.gateway import Gateway, open_gateway
@@ -62,7 +62,7 @@ def serve(settings: Settings, then: Then | None = None) -> None:
 
 
 async def _serve(settings: Settings, then: Then | None) -> None:
-    for warning in (*settings.warnings, *without_effect(settings)):
+    for warning in (*settings.warnings, *list_idle_settings(settings)):
         log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
     load_tls(settings.server.tls)
     async with open_gateway(settings) as gateway:
@@ -139,7 +139,7 @@ def bind_all(settings: Settings) -> list[Bound]:
     """The health port first, then the others. A default port that is taken may stay closed if another was asked for."""
     given = settings.listeners
     listeners = [one for one in (given.health, given.api, given.agent, given.aggregator) if one]
-    is_any_asked_for = any(one.is_asked_for for one in listeners)
+    is_any_explicit = any(one.is_explicit for one in listeners)
     bound: list[Bound] = []
     try:
         for listener in listeners:
@@ -151,7 +151,7 @@ def bind_all(settings: Settings) -> list[Bound]:
                 place = listener._replace(port=taken.getsockname()[1])
                 bound.append(Bound(place, taken, _build_address(settings, listener, taken)))
             except OSError as error:
-                if listener.is_asked_for or not is_any_asked_for or error.errno != errno.EADDRINUSE:
+                if listener.is_explicit or not is_any_explicit or error.errno != errno.EADDRINUSE:
                     raise CannotListen(f"failed to run server: io error: {_describe(error, listener)}") from error
                 log_event(LogEvent.PORT_LEFT_CLOSED, logging.WARNING, listener=listener.name, port=listener.port)
     except CannotListen:

@@ -66,11 +66,17 @@ def test_a_file_without_agents_gets_one_too(loader: Loader) -> None:  # D-32
 @pytest.mark.parametrize(
     ("environ", "fault"),
     [
-        ({"OLLAMA_URL": "http://o"}, "OLLAMA_MODEL_NAME: models.main.ollama.model: is required with `OLLAMA_URL`"),
+        ({"OLLAMA_URL": "http://o"}, (
+            "OLLAMA_MODEL_NAME: models.main.ollama.model: is required with `OLLAMA_URL`: "
+            "set this variable"
+)),
         ({"OLLAMA_URL": "http://o", "OLLAMA_MODEL_NAME": ""},
-         "OLLAMA_MODEL_NAME: models.main.ollama.model: is required with `OLLAMA_URL`"),
+         "OLLAMA_MODEL_NAME: models.main.ollama.model: is required with `OLLAMA_URL`: set this variable"),
         ({**OLLAMA, "ELASTICSEARCH_URL": "http://es"},
-         "ELASTICSEARCH_INDEX: sources.docs.elasticsearch.index: is required with `ELASTICSEARCH_URL`"),
+         (
+             "ELASTICSEARCH_INDEX: sources.docs.elasticsearch.index: "
+             "is required with `ELASTICSEARCH_URL`: set this variable"
+)),
         ({**OLLAMA, "OLLAMA_URL": "o:11434"},
          "OLLAMA_URL: models.main.ollama.url: must be an absolute http or https address"),
         ({"CLASSIFIER_CONFIDENCE_THRESHOLD": "high"},
@@ -125,14 +131,14 @@ def test_nothing_is_added_to_a_file_that_has_agents(loader: Loader) -> None:
     settings = loader.load(text, OLLAMA | ELASTIC | {"OLLAMA_MODEL_NAME_CONVERSATIONAL": "c"})
     assert (list(settings.models), settings.sources, list(settings.agents)) == (["m"], {}, ["a"])
     assert len(settings.warnings) == 5
-    assert settings.warnings[0] == "OLLAMA_URL has no effect: what it stands for is set otherwise"
+    assert settings.warnings[0] == "OLLAMA_URL has no effect: the settings already have what it sets"
 
 
 def test_embeddings_follow_their_variable_whoever_the_agents_are(loader: Loader) -> None:  # D-32
     settings = loader.load(FILE, {"OLLAMA_URL": "http://o", "OLLAMA_EMB_MODEL_NAME": "e"})
     assert settings.embeddings.ollama == OllamaModelSettings("http://o", "e")
     assert loader.faults(FILE, {"OLLAMA_EMB_MODEL_NAME": "e"}) == [
-        "OLLAMA_URL: embeddings.ollama.url: is required with `OLLAMA_EMB_MODEL_NAME`"
+        "OLLAMA_URL: embeddings.ollama.url: is required with `OLLAMA_EMB_MODEL_NAME`: set this variable"
     ]
 
 
@@ -150,7 +156,7 @@ def test_models_and_sources_of_the_file_stay_when_they_are_of_another_kind(loade
     settings = loader.load(text, OLLAMA)
     assert settings.models == {"main": ModelSettings("main", OpenAIModelSettings("http://s/v1", "s"))}
     assert settings.agents == {"default": AgentSettings("default", "main", "main", ("docs",))}
-    reason = "has no effect: what it stands for is set otherwise"
+    reason = "has no effect: the settings already have what it sets"
     assert settings.warnings == (f"OLLAMA_URL {reason}", f"OLLAMA_MODEL_NAME {reason}")
 
 

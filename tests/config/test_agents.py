@@ -110,12 +110,15 @@ def test_a_file_about_agents_needs_no_detectors(loader: Loader) -> None:
     ("agents", "faults"),
     [
         ("{a: }", ["a.main: is required"]),
-        ("{a: {main: n}}", ["a.main: model `n` not found in section `models`"]),
+        ("{a: {main: n}}", ["a.main: model `n` not found in section `models`; add it there, or name another"]),
         (
             "{a: {main: m, conversational: mm}}",
             ["a.conversational: model `mm` not found in section `models`; did you mean `m`?"],
         ),
-        ("{a: {main: m, sources: [docs, s]}}", ["a.sources: source `docs` not found in section `sources`"]),
+        ("{a: {main: m, sources: [docs, s]}}", [(
+            "a.sources: source `docs` not found in section `sources`; add it there, or name "
+            "another"
+)]),
         ("{a: {main: m, sources: docs}}", ["a.sources: must be a list of strings, not a string"]),
         (
             "{a: {main: m, policy: polite}}",
@@ -131,9 +134,9 @@ def test_a_file_about_agents_needs_no_detectors(loader: Loader) -> None:
         ("{a: {main: m, platform_route: perhaps}}", ["a.platform_route: must be true or false, not a string"]),
         ("{a: [m]}", ["a: must be a map, not a list"]),
         ("{a/b: {main: m}}",
-         ["a/b: the name of an agent is made of letters, digits, - _ and . only: requests say `agent/<name>`"]),
+         ["a/b: an agent's name may have only letters, digits, `-`, `_` and `.`: requests write `agent/<name>`"]),
         ("{'': {main: m}}",
-         [": the name of an agent is made of letters, digits, - _ and . only: requests say `agent/<name>`"]),
+         [": an agent's name may have only letters, digits, `-`, `_` and `.`: requests write `agent/<name>`"]),
     ],
 )  # fmt: skip
 def test_an_agent_that_cannot_work_is_refused_with_its_place(loader: Loader, agents: str, faults: list[str]) -> None:
@@ -149,7 +152,9 @@ def test_agents_must_be_a_map(loader: Loader) -> None:
 
 @pytest.mark.parametrize("name", ["agent/a", "m@support", "brunix"])
 def test_a_model_cannot_be_called_what_requests_mean_otherwise(loader: Loader, name: str) -> None:
-    reason = "requests write `<model>@<policy>`, `agent/<name>`, and `brunix` for the agent `default`"
+    reason = (
+        "requests write `<model>@<policy>`, `agent/<name>`, and `brunix` for the agent `default`; choose another id"
+    )
     text = f"{PII}models: {{{name!r}: {{embedded: a}}}}"
     assert loader.faults(text) == [f"config.yaml: models.{name}: cannot be the id of a model: {reason}"]
 
@@ -180,8 +185,14 @@ def test_a_model_cannot_be_called_what_requests_mean_otherwise(loader: Loader, n
         ("embeddings: {olama: {}}", "embeddings.olama: no such key; did you mean `ollama`?"),
         ("classifier: {confidence_threshold: 85}", "classifier.confidence_threshold: must be from 0 to 1"),
         ("classifier: {export_threshold: 0}", "classifier.export_threshold: must be at least 1"),
-        ("classifier: {path: x}", "classifier.path: no such key"),
-        ("evaluation: {judge: nobody}", "evaluation.judge: model `nobody` not found in section `models`"),
+        ("classifier: {path: x}", (
+            "classifier.path: no such key; remove it, or use one of model_path, "
+            "confidence_threshold, export_dir, export_threshold"
+)),
+        ("evaluation: {judge: nobody}", (
+            "evaluation.judge: model `nobody` not found in section `models`; add it there, "
+            "or name another"
+)),
         ("limits: {agent_request_bytes: 0}", "limits.agent_request_bytes: must be at least 1"),
         ("sources: {s: {postgres: {dsn_env: DSN, table: 'a; drop table b'}}}",
          "sources.s.postgres.table: must be a name of at most 48 lower-case letters, digits and _, and not begin "
@@ -201,7 +212,7 @@ def test_a_file_of_sessions_lies_in_the_data_directory_unless_it_is_absolute(loa
     for said, place in (("s.db", "/d/s.db"), ("/x/s.db", "/x/s.db")):
         settings = loader.load(f"{AGENT}sessions: {{sqlite: {said}}}\ndata_dir: /d")
         assert settings.data_dir / (settings.sessions.sqlite or "") == Path(place)
-        assert f"sqlite {place}, kept without end, 200 messages each" in render_check(settings)
+        assert f"sqlite {place}, kept without limit, 200 messages each" in render_check(settings)
 
 
 # What is shown
@@ -218,11 +229,11 @@ def test_the_report_shows_agents_and_no_secret(loader: Loader) -> None:
         f"  default  big    small           pg, es, here  support  {LABELS}, PLATFORM\n"
         f"  bare     small  small           -             -        {LABELS}\n"
         "\n"
-        "What agents share\n"
+        "Shared by all agents\n"
         "  sessions    postgres, address from DSN, kept 30 days, 50 messages each; "
-        "without an id: a fresh one, not kept\n"
+        "without an id: a new session, not kept\n"
         "  embeddings  ollama http://o:11434 bge\n"
-        "  classifier  labels.onnx; from 0.9 on; labels go to labels\n"
+        "  classifier  labels.onnx; lowest confidence 0.9; labels go to labels\n"
         "  evaluation  judge small; questions questions.jsonl\n"
     ) in shown
     assert "  agent   0.0.0.0:50051  default\n" in shown

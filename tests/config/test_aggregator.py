@@ -100,7 +100,11 @@ def test_booleans_are_words_in_any_case(loader: Loader, word: str) -> None:  # A
         ("MAX_DATA_SOURCES", "2.5", "aggregator.max_data_sources: must be an integer, not a number"),
         ("MODEL_STREAMING_ENABLED", "2", "aggregator.model_streaming: must be true or false, not an integer"),
         ("MODEL_STREAMING_ENABLED", "maybe", "aggregator.model_streaming: must be true or false, not a string"),
-        ("CORS_ORIGINS", '["https://a.example"', "aggregator.cors_origins: is not readable as YAML"),
+        (
+            "CORS_ORIGINS",
+            '["https://a.example"',
+            "aggregator.cors_origins: is not valid YAML: write the value as in a config file",
+        ),
         ("CORS_ORIGINS", '{"a": 1}', "aggregator.cors_origins: must be a list of strings, not a map"),
         ("CORS_ORIGINS", "[1.5]", "aggregator.cors_origins: must be a string, not a number"),
         ("SYFTHUB_JWKS_CACHE_TTL", "an hour", "aggregator.syfthub_jwks_cache_ttl_s: must be an integer, not a string"),
@@ -231,11 +235,11 @@ def test_models_can_come_from_variables_alone(loader: Loader) -> None:  # D-23
         ("models: {m: {openai: {url: 'http://h', model: m, api_token: sk-Secret1}}}",
          ["models.m.openai.api_token: must be the name of an environment variable that is set, not the token itself"]),
         ("models: {m: {openai: {url: 'http://h', model: m, api_token: EMPTY}}}",
-         ["models.m.openai.api_token: env var `EMPTY` is empty"]),
+         ["models.m.openai.api_token: env var `EMPTY` is empty: set it to the token"]),
         ("models: {m: {embedded: 'not a name'}}",
          ["models.m.embedded: must be the name of an embedded part or `module:attribute`"]),
         ("models: {m: {embedded: a, expose: perhaps}}", ["models.m.expose: must be true or false, not a string"]),
-        ("models: {'': {embedded: a}}", ["models.: needs an id"]),
+        ("models: {'': {embedded: a}}", ["models.: needs an id: the key must not be empty"]),
         ("models: {m: {openai: 1}}", ["models.m.openai: must be a map, not an integer"]),
         ("sources: {s: {}}", ["sources.s: needs exactly one of syftai_space, embedded, postgres, elasticsearch"]),
         ("sources: {s: {embedded: index, elasticsearch: {url: 'http://h', index: i}}}",
@@ -289,7 +293,7 @@ def test_an_address_is_checked_and_never_repeated(loader: Loader, url: str, faul
 
 def test_options_of_what_does_not_run_here_are_ignored_with_a_warning(loader: Loader) -> None:
     settings = loader.load(f"{PII}models: {{m: {{openai: {{url: 'http://h', model: m}}, options: {{a: 1}}}}}}")
-    assert settings.warnings == ("models.m.options is ignored: only what runs here has options",)
+    assert settings.warnings == ("models.m.options is ignored: only an `embedded` entry has options",)
 
 
 def test_what_runs_here_is_tried_with_all_other_faults(loader: Loader) -> None:

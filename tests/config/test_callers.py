@@ -43,10 +43,16 @@ def test_a_caller_can_come_from_variables_alone(loader: Loader) -> None:
     ("entry", "environ", "fault"),
     [
         ("app: {key_env: APP_KEY}", {}, "callers.app.key_env: env var `APP_KEY` not found"),
-        ("app: {key_env: APP_KEY}", {"APP_KEY": ""}, "callers.app.key_env: env var `APP_KEY` is empty"),
-        ("app: {key_env: APP_KEY}", {"APP_KEY": " \n"}, "callers.app.key_env: env var `APP_KEY` is empty"),
+        ("app: {key_env: APP_KEY}", {"APP_KEY": ""}, (
+            "callers.app.key_env: env var `APP_KEY` is empty: "
+            "set it to the key"
+)),
+        ("app: {key_env: APP_KEY}", {"APP_KEY": " \n"}, (
+            "callers.app.key_env: env var `APP_KEY` is empty: "
+            "set it to the key"
+)),
         ("app: {key_env: APP_KEY}", {"APP_KEY": "hunter\n2"},
-         "callers.app.key_env: env var `APP_KEY` holds characters that no key can have"),
+         "callers.app.key_env: env var `APP_KEY` has control characters or line breaks: set it to the key alone"),
         ("app: {key_env: Hunter-2!}", {},
          "callers.app.key_env: must be the name of an environment variable that is set, not the key itself"),
         ("app: {max_streams: 1}", {}, "callers.app.key_env: is required"),
@@ -56,10 +62,13 @@ def test_a_caller_can_come_from_variables_alone(loader: Loader) -> None:
         ("app: {key_env: K, max_streams: 0}", {"K": "k"}, "callers.app.max_streams: must be at least 1"),
         ("app: {key_env: K, requests_per_minute: 1.5}", {"K": "k"},
          "callers.app.requests_per_minute: must be an integer, not a number"),
-        ("'': {key_env: K}", {"K": "k"}, "callers.: a caller needs a name"),
+        ("'': {key_env: K}", {"K": "k"}, "callers.: a caller needs a name: the key must not be empty"),
         ("app: {key_env: K}, web: {key_env: L}", {"K": "hunter2", "L": "hunter2\n"},
-         "callers.web.key_env: has the same key as `app`"),
-        ("app: {key_env: K}, web: {key_env: K}", {"K": "hunter2"}, "callers.web.key_env: has the same key as `app`"),
+         "callers.web.key_env: has the same key as `app`: give each caller a different one"),
+        ("app: {key_env: K}, web: {key_env: K}", {"K": "hunter2"}, (
+            "callers.web.key_env: has the same key as `app`: "
+            "give each caller a different one"
+)),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_without_a_key(loader: Loader, entry: str, environ: dict[str, str], fault: str) -> None:
@@ -83,8 +92,8 @@ def test_faults_of_callers_are_told_with_all_others(loader: Loader) -> None:
 def test_check_shows_callers_and_no_key(loader: Loader) -> None:
     settings = loader.load(TWO, {"APP_KEY": "hunter2", "WEB_KEY": "swordfish"})
     told = render_check(settings)
-    assert "Callers\n  name  key from  at once  per minute\n  app   APP_KEY   3        600\n" in told
-    assert "  web   WEB_KEY   any      any\n" in told
+    assert "Callers\n  name  key from  open at once  per minute\n  app   APP_KEY   3             600\n" in told
+    assert "  web   WEB_KEY   any           any\n" in told
     assert "    key_env: APP_KEY\n    max_streams: 3\n    requests_per_minute: 600\n" in told
     for text in (told, repr(settings), str(settings.callers)):
         assert "hunter2" not in text

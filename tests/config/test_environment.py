@@ -93,7 +93,7 @@ def test_a_variable_that_the_settings_name_as_the_place_of_a_secret_is_no_typo(l
 
 def test_an_unreadable_variable_is_a_fault_that_does_not_repeat_it(loader: Loader) -> None:
     [fault] = loader.faults(PII, {"LOCKGATE_LIMITS": "{hunter2: *hunter2"})
-    assert fault == "LOCKGATE_LIMITS: limits: is not readable as YAML"
+    assert fault == "LOCKGATE_LIMITS: limits: is not valid YAML: write the value as in a config file"
 
 
 def test_an_empty_variable_counts_as_unset(loader: Loader) -> None:
@@ -204,7 +204,7 @@ def test_any_aggregator_variable_opens_one_more_listener(loader: Loader) -> None
 
 def test_an_aggregator_variable_that_is_not_known_is_said(loader: Loader) -> None:
     settings = loader.load(None, {"AGGREGATOR_TOTAL_TIMEOUTS": "5"})
-    assert settings.warnings == ("AGGREGATOR_TOTAL_TIMEOUTS is not known: it is ignored",)
+    assert settings.warnings == ("AGGREGATOR_TOTAL_TIMEOUTS is ignored: there is no such setting; remove the variable",)
 
 
 def test_aggregator_debug_opens_the_docs(loader: Loader) -> None:  # D-17, A-14

@@ -174,7 +174,7 @@ def test_endpoints_of_telemetry_follow_the_protocol(loader: Loader) -> None:  # 
 def test_an_unknown_telemetry_protocol_falls_back_with_a_warning(loader: Loader) -> None:  # G-2
     settings = loader.load(PII, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
     assert settings.otlp.protocol == "grpc"
-    assert settings.warnings == ("unknown otlp.protocol `http/protobuf`: using grpc",)
+    assert settings.warnings == ("unknown otlp.protocol `http/protobuf`: using grpc; write grpc or http",)
 
 
 def test_an_unknown_word_in_the_export_list_is_a_fault(loader: Loader) -> None:  # G-2
@@ -219,7 +219,7 @@ def test_null_stands_for_the_default(loader: Loader) -> None:
     settings = loader.load(f"{PII}compat:\nlimits:\nserver: {{http_port: null}}")
     assert settings.compat == "none"
     assert settings.server.http_port == 8033
-    assert not settings.listeners.api.is_asked_for
+    assert not settings.listeners.api.is_explicit
 
 
 def test_the_file_may_begin_with_a_byte_order_mark(loader: Loader) -> None:

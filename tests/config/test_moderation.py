@@ -27,7 +27,7 @@ def test_a_name_that_is_no_policy_is_a_fault(loader: Loader) -> None:
         "config.yaml: moderation.policy: policy `strct` not found in section `policies`; did you mean `strict`?"
     ]
     assert loader.faults(f"{PII}moderation: {{policy: strict}}") == [
-        "config.yaml: moderation.policy: policy `strict` not found in section `policies`"
+        "config.yaml: moderation.policy: policy `strict` not found in section `policies`; add it there, or name another"
     ]
     assert "moderation.policy" in loader.faults(f"{POLICIES}moderation: {{policy: [strict]}}")[0]
 

@@ -143,7 +143,7 @@ def test_what_a_policy_cannot_mean_is_refused_with_its_place(loader: Loader, key
 def test_text_is_not_changed_by_a_detector_that_reads_it_at_its_end(loader: Loader, word: str, detector: str) -> None:
     kind = {"chat": "text_chat", "generated": "text_generation"}[detector]
     assert _faults(loader, f"output: {{pii: {{}}, {detector}: {{}}}}, on_finding: {{output: {word}}}") == [
-        f"policies.p.output.{detector}: a detector of type {kind} reads the answer only when all of it is said, "
+        f"policies.p.output.{detector}: a detector of type {kind} reads the answer only when it is complete, "
         f"too late to {word} it: use annotate, or a detector of type text_contents"
     ]
     assert _policy(loader, f"output: {{pii: {{}}, {detector}: {{}}}}").on_output is Action.ANNOTATE
@@ -173,7 +173,7 @@ def test_what_reports_at_the_end_of_an_answer_cannot_change_it(loader: Loader, w
 
 def test_a_policy_needs_a_name_and_a_map(loader: Loader) -> None:
     assert loader.faults(f"{PII}policies: {{'': {{input: {{pii: {{}}}}}}}}") == [
-        "config.yaml: policies.: a policy needs a name"
+        "config.yaml: policies.: a policy needs a name: the key must not be empty"
     ]
     assert loader.faults(f"{PII}policies: {{p: mask}}") == ["config.yaml: policies.p: must be a map, not a string"]
     assert loader.faults(f"{PII}policies: mask") == ["config.yaml: policies: must be a map, not a string"]
@@ -188,8 +188,8 @@ limits: {body_bytes: 0}
     assert [fault.removeprefix("config.yaml: ") for fault in loader.faults(text)] == [
         "detectors.broken.chunker_id: is required",
         "detectors.broken.default_threshold: is required",
-        "detectors.broken: needs `service` (a remote detector) or `embedded` (one that runs here)",
-        "policies.a.input.gone: detector `gone` not found",
+        "detectors.broken: needs `service` (a remote detector) or `embedded` (one inside Lockgate)",
+        "policies.a.input.gone: detector `gone` not found; add it to `detectors`, or name another",
         "policies.a.on_finding: must be one of annotate, mask, stop, block, not `no`",
         "policies.b.output.pii.threshold: must be a number, not a string",
         "limits.body_bytes: must be at least 1",
@@ -201,7 +201,7 @@ limits: {body_bytes: 0}
     [
         ("", "policies.p has no detectors: it guards nothing"),
         ("output: {pii: {}}, on_detector_failure: pass",
-         "policies.p.on_detector_failure is pass: text that a failed detector has not read leaves"),
+         "policies.p.on_detector_failure is pass: when a detector fails, text leaves unread"),
         ("output: {pii: {}}, on_finding: {input: block}",
          "policies.p.on_finding.input has no effect: the policy has no detectors of `input`"),
         ("output: {whole: {}}, on_finding: mask",

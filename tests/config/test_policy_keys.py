@@ -191,7 +191,7 @@ def test_a_detector_has_a_word_of_its_own_for_its_failure(loader: Loader, for_al
         ("output: {pii: {on_detector_failure: true}}",
          "output.pii.on_detector_failure: must be one of fail, pass, not a boolean"),
         ("output: {chat: {on_finding: mask}}",
-         "output.chat: a detector of type text_chat reads the answer only when all of it is said, too late to mask it: "
+         "output.chat: a detector of type text_chat reads the answer only when it is complete, too late to mask it: "
          "use annotate, or a detector of type text_contents"),
     ],
 )  # fmt: skip
@@ -229,12 +229,12 @@ def test_a_word_of_its_own_frees_a_detector_that_reports_at_the_end(loader: Load
     ("keys", "warning"),
     [
         ("output: {pii: {}}, mode: shadow",
-         "policies.p.mode is shadow: what its detectors find is reported and changes nothing"),
+         "policies.p.mode is shadow: findings are reported and change nothing"),
         ("output: {pii: {on_detector_failure: pass}}",
-         "policies.p.output.pii.on_detector_failure is pass: text that it has not read leaves when it fails"),
+         "policies.p.output.pii.on_detector_failure is pass: when the detector fails, text leaves unread"),
         ("output: {pii: {on_detector_failure: pass}}, on_detector_failure: pass",
-         "policies.p.on_detector_failure is pass: text that a failed detector has not read leaves"),
-        ("output: {pii: {}}, lanes: []", "policies.p.lanes is empty: nothing that the model says is read"),
+         "policies.p.on_detector_failure is pass: when a detector fails, text leaves unread"),
+        ("output: {pii: {}}, lanes: []", "policies.p.lanes is empty: no detector reads the model's answer"),
         ("output: {pii: {}}, speculative: true",
          "policies.p.speculative has no effect: the policy has no detectors of `input`"),
         ("output: {whole: {on_finding: stop}}",
@@ -260,7 +260,7 @@ def test_what_cannot_surprise_is_no_warning(loader: Loader, keys: str) -> None:
 
 def test_in_shadow_nothing_waits_for_the_end(loader: Loader) -> None:
     warnings = _load(loader, "output: {whole: {}}, on_finding: stop, mode: shadow").warnings
-    assert warnings == ("policies.p.mode is shadow: what its detectors find is reported and changes nothing",)
+    assert warnings == ("policies.p.mode is shadow: findings are reported and change nothing",)
 
 
 def test_a_variable_changes_how_a_policy_acts(loader: Loader) -> None:
@@ -405,7 +405,7 @@ def test_models_behind_the_backend_have_default_policies(loader: Loader) -> None
         (BACKEND.replace("POLICIES", "gpt: wach"),
          "openai.policies.gpt: policy `wach` not found in section `policies`; did you mean `watch`?"),
         (BACKEND.replace("POLICIES", "'*': other"),
-         "openai.policies.*: policy `other` not found in section `policies`"),
+         "openai.policies.*: policy `other` not found in section `policies`; add it there, or name another"),
         (BACKEND.replace("POLICIES", "gpt: [strict]"), "openai.policies.gpt: must be a string, not a list"),
         (BACKEND.replace("POLICIES", "gpt: "), "openai.policies.gpt: must be a string, not null"),
         (BACKEND.replace("{POLICIES}", "strict"), "openai.policies: must be a map, not a string"),
@@ -417,7 +417,7 @@ def test_a_default_policy_that_is_not_there_is_a_fault(loader: Loader, text: str
 
 def test_a_default_policy_needs_policies(loader: Loader) -> None:
     assert loader.faults(f"{PII}models: {{m: {{openai: {UPSTREAM}, policy: strict}}}}") == [
-        "config.yaml: models.m.policy: policy `strict` not found in section `policies`"
+        "config.yaml: models.m.policy: policy `strict` not found in section `policies`; add it there, or name another"
     ]
 
 
@@ -433,7 +433,10 @@ def test_the_model_that_judges_is_one_of_the_models(loader: Loader) -> None:
         "config.yaml: detectors.tone.options.model: model `jugde` not found in section `models`; did you mean `judge`?"
     ]
     assert loader.faults(JUDGE.replace("MODEL", "judge")) == [
-        "config.yaml: detectors.tone.options.model: model `judge` not found in section `models`"
+        (
+            "config.yaml: detectors.tone.options.model: "
+            "model `judge` not found in section `models`; add it there, or name another"
+        )
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from lockgate.api.endpoints import list_endpoints
 from lockgate.compat import find_rules
 from lockgate.config.load import load_settings
-from lockgate.config.report import describe_streams, render_check, render_yaml, without_effect
+from lockgate.config.report import describe_streams, list_idle_settings, render_check, render_yaml
 from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, Loader
 
@@ -103,10 +103,10 @@ def test_detectors_of_other_types_hold_or_trail_where_they_serve(loader: Loader)
 
 def test_a_setting_that_nothing_looks_at_is_said_to_have_no_effect(loader: Loader) -> None:
     text = f"{PII}upstreams: {{allow: [h]}}\nserver: {{cors_origins: ['*'], allowed_hosts: [h]}}"
-    assert without_effect(loader.load(text)) == [
+    assert list_idle_settings(loader.load(text)) == [
         "`server.allowed_hosts` has no effect without `server.playground` or `server.trace`"
     ]
     assert "`server.allowed_hosts` has no effect" in render_check(loader.load(text))
-    assert without_effect(loader.load(f"{PII}server: {{trace: true, allowed_hosts: [h]}}")) == []
-    assert without_effect(loader.load(f"{PII}server: {{samples: s.yaml}}"))
-    assert without_effect(loader.load(PII)) == []
+    assert list_idle_settings(loader.load(f"{PII}server: {{trace: true, allowed_hosts: [h]}}")) == []
+    assert list_idle_settings(loader.load(f"{PII}server: {{samples: s.yaml}}"))
+    assert list_idle_settings(loader.load(PII)) == []

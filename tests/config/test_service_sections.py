@@ -159,7 +159,7 @@ def test_unknown_keys_are_ignored_with_a_warning(loader: Loader) -> None:  # G-1
 
 def test_a_duplicate_key_is_a_fault_with_both_lines(loader: Loader) -> None:  # G-15
     assert loader.faults("detectors:\n  pii: {embedded: pii}\n  pii: {embedded: pii}\n") == [
-        "config.yaml: detectors.pii: duplicate key at line 3, first at line 2"
+        "config.yaml: detectors.pii: duplicate key at line 3, first at line 2: remove one"
     ]
 
 

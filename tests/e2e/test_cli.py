@@ -247,7 +247,7 @@ def test_check_tells_what_is_missing_at_the_end_of_its_output(tmp_path: Path) ->
     path.write_text(AGENT)
     done = run("check", "--config-path", str(path), cwd=tmp_path, LOCKGATE_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, b"")
-    last = done.stdout.decode().split("The resolved whole\n")[1].split("Warnings\n")[1].splitlines()
+    last = done.stdout.decode().split("All settings\n")[1].split("Warnings\n")[1].splitlines()
     assert [line.strip() for line in last if line] == [
         "unknown key `unknown` is ignored",
         f"no embedding weights in {tmp_path}: run `lockgate setup`; until then agents search by words alone, "

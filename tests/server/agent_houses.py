@@ -234,7 +234,7 @@ async def open_agent(folder: Path, config: Path, **environ: str) -> AsyncIterato
         readiness = Readiness(gateway.opened.needed)
         number = find_free_port()
         callers = Callers(settings.callers.values(), lambda: 0.0)  # for them no minute ever ends
-        port = build_agent_port(gateway, readiness, Listener("agent", HOST, number, is_asked_for=True), callers)
+        port = build_agent_port(gateway, readiness, Listener("agent", HOST, number, is_explicit=True), callers)
         await port.start()
         async with readiness.watch():
             serving = asyncio.create_task(port.serve(1.0))

@@ -51,16 +51,16 @@ def settings_with_ports(*, api: Listener, health: Listener) -> Settings:
 def test_a_default_port_that_is_taken_ends_the_start_unless_another_was_asked_for() -> None:
     """D-16."""
     with take_port() as taken:
-        default = Listener("health", "127.0.0.1", taken.getsockname()[1], is_asked_for=False)
-        not_asked = Listener("api", "127.0.0.1", 0, is_asked_for=False)
+        default = Listener("health", "127.0.0.1", taken.getsockname()[1], is_explicit=False)
+        not_asked = Listener("api", "127.0.0.1", 0, is_explicit=False)
         with pytest.raises(CannotListen, match="Address already in use"):
             bind_all(settings_with_ports(api=not_asked, health=default))
-        asked = not_asked._replace(is_asked_for=True)
+        asked = not_asked._replace(is_explicit=True)
         bound = bind_all(settings_with_ports(api=asked, health=default))
         assert [one.listener.name for one in bound] == ["api"]
         for one in bound:
             one.socket.close()
-        taken_and_asked = default._replace(is_asked_for=True)
+        taken_and_asked = default._replace(is_explicit=True)
         with pytest.raises(CannotListen):
             bind_all(settings_with_ports(api=not_asked, health=taken_and_asked))
 

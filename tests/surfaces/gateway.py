@@ -83,7 +83,7 @@ def load_config(folder: Path, name: str, config: Mapping[str, Any]) -> Settings:
 @asynccontextmanager
 async def open_agent_client(gateway: Gateway) -> AsyncIterator[Client]:
     """A client of the agent's gRPC port."""
-    listener = Listener("agent", HOST, find_free_port(), is_asked_for=True)
+    listener = Listener("agent", HOST, find_free_port(), is_explicit=True)
     agent = build_agent_port(gateway, Readiness({}), listener)
     await agent.start()
     serving = asyncio.ensure_future(agent.serve(1))

@@ -12,7 +12,7 @@ from lockgate.api.aggregator import format as wire
 from lockgate.api.guarded_answer import MAPPING_HEADER, Answering
 from lockgate.api.shapes import decode
 from lockgate.config.policies import PolicySettings
-from lockgate.config.refs import HERE, check_slug
+from lockgate.config.refs import LOCAL_ADDRESS, check_slug
 from lockgate.errors import (
     CheckFailed,
     GenerationFailed,
@@ -150,7 +150,7 @@ class ChatRoutes:
         return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
 
     async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Policy:
-        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == HERE else None
+        own = self._gateway.settings.models.get(model.slug) if model.url.lower() == LOCAL_ADDRESS else None
         default = own.policy if own is not None else None  # of a configured model
         if wanted is None and default is None:
             return NO_POLICY
