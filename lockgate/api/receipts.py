@@ -91,7 +91,7 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
                 "covered": one.is_covered,
             }
             | ({"failed": True} if one.has_failed else {})
-            for one in receipt.settle()
+            for one in receipt.list_reads()
         ],
         "digest": {"algorithm": ALGORITHM, "frames": chain.frames, "value": chain.value},
     }

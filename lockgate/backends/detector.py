@@ -137,7 +137,7 @@ class _BatchQueue:
     def close(self) -> None:
         """Waiting calls fail, and nothing is left that a timer or the end of a request could send."""
         for call in self._callers:
-            self._queue.leave(call)
+            self._queue.cancel(call)
             self._end(call, closed(self._shared.service))
         self._stop_timer()
 
@@ -159,7 +159,7 @@ class _BatchQueue:
 
     def _leave(self, call: _Call) -> None:
         """Takes the call out of the queue and cancels requests that no caller waits for."""
-        self._queue.leave(call)
+        self._queue.cancel(call)
         self._set_timer()
         for task, shares in self.requests.items():
             if not any(share.call in self._callers for share in shares):
@@ -215,7 +215,7 @@ class _BatchQueue:
         for share, part in zip(shares, parts, strict=True):
             if isinstance(part, UpstreamError):
                 self._end(share.call, part)
-            elif self._queue.give(share, part):
+            elif self._queue.add_results(share, part):
                 self._end(share.call)
 
     def _close_request(self, task: "asyncio.Task[None]") -> None:

@@ -65,7 +65,7 @@ class ModelPool(Generic[Item, Result]):
         try:
             error = await end
         finally:
-            self._queue.leave(call)
+            self._queue.cancel(call)
             del self._callers[call]
         if error is not None:
             raise error
@@ -107,7 +107,7 @@ class ModelPool(Generic[Item, Result]):
             return
         start = 0
         for share in batch:
-            if self._queue.give(share, results[start : start + len(share.items)]):
+            if self._queue.add_results(share, results[start : start + len(share.items)]):
                 self._end(share.call)
             start += len(share.items)
 
@@ -130,7 +130,7 @@ class ModelPool(Generic[Item, Result]):
 
     def _end(self, call: QueuedCall[Item, Result], error: LockgateError | None = None) -> None:
         if error is not None:
-            self._queue.leave(call)
+            self._queue.cancel(call)
         end = self._callers.get(call)
         if end is not None and not end.done():
             end.set_result(error)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure state machines: they take one event and return a list; no await, clock, file, socket or third-party import."""
+"""Pure state machines: each takes one event and returns a list. No await, clock, file, socket or third-party import."""

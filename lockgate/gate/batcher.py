@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ChunkAligner: ties a chunker's answers to its text. DetectionBatcher: what to ask which detector next.
+"""ChunkAligner: matches chunks with the text sent to a chunker. DetectionBatcher: builds the requests to detectors.
 
-The aligner decides whether a chunk may be believed. In a stream chunks must follow each other: white space may be left
-out between them, anything else that no detector would read, an overlap, or text that was never sent is the chunker's
-fault, because cleared text may already have left. When the text is whole, nothing leaves before every chunk has been
-read, so gaps, overlaps and any order are fine; only text that does not match is a fault.
+The aligner checks each chunk. In a stream the chunks must come in order: only white space may be missing between them.
+Other missing text, an overlap, or text that was never sent is a fault of the chunker, because cleared text may already
+have left. Of a whole text nothing leaves before the detectors have read every chunk, so gaps, overlaps and any order
+are allowed; only text that does not match is a fault.
 
 The batcher decides which chunks go into a request, how many requests are open, and how far each detector has read:
-answers come in any order and count in text order. In a stream a request carries one chunk, of a whole text all.
+responses come in any order and are applied in text order. In a stream a request has one chunk, for a whole text all.
 
-Where a chunker was forced to cut in the middle of running text, a finding may lie across the cut. A detector that
-looks back then reads the end of the chunk before once more, so the chunk before counts as read only up to there;
-each finding belongs to the chunk that is responsible for its first character, and is reported once. The very first
-character seen by looking back belongs to the chunk before, as what seems to begin there may begin earlier: such a
-finding counts from the next character on, unless the chunk before has reported it.
+A forced cut lies in the middle of running text, so a finding may lie across it. A detector with look-behind then reads
+the end of the previous chunk again, so the previous chunk counts as read only up to the start of this look-behind text.
+Each finding belongs to the chunk that is responsible for its first character, and is reported once. The first
+character of the look-behind text belongs to the previous chunk, because a finding there may begin earlier: such a
+finding counts from the next character on, unless the previous chunk reported it.
 """
 
 from collections import deque
@@ -24,31 +24,31 @@ from typing import NamedTuple
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
 
-_MAX_GAP = 64  # of white space before a chunk whose place has to be found
-_MAX_BACKLOG = 256  # chunks that wait for one detector
+_MAX_GAP = 64  # white space characters before a chunk whose position `find` looks for
+_MAX_BACKLOG = 256  # chunks that wait for one detector before a backlog is reported
 
 
 @dataclass(slots=True, eq=False)
 class ChunkerInput:
-    """The frames that some chunker has not placed, stored once for all; each aligner keeps its own place in them."""
+    """The frames that are not yet in a chunk of every chunker, shared by all aligners; each keeps its own position."""
 
     frames: list[Frame] = field(default_factory=list)
-    first: int = 0  # how many frames were forgotten
+    first: int = 0  # the number of frames removed
     received: int = 0
 
     def append(self, frame: Frame) -> None:
-        """Take in a frame with text."""
+        """Adds a frame."""
         self.frames.append(frame)
         self.received += len(frame.text)
 
     def forget(self, before: int) -> None:
-        """No aligner needs the frames before that one any more."""
+        """Removes the frames before number `before`, which no aligner needs any more."""
         del self.frames[: before - self.first]
         self.first = before
 
 
 class ChunkAligner:
-    """One chunker's view of one text: how much it was given, and how much it has placed."""
+    """Tracks one chunker's progress in one text: frames given to it, and text placed in its chunks."""
 
     __slots__ = ("_chunker", "_head", "_input", "_is_whole", "_reads_empty", "_whole", "given", "placed", "reached")
 
@@ -61,17 +61,17 @@ class ChunkAligner:
         self._input = chunker_input
         self._whole: str | None = None
         self._head = 0  # characters of the frame `reached` that are already placed
-        self.reached = 0  # the first frame that is not placed whole
-        self.given = 0  # frames that the chunker has taken
+        self.reached = 0  # the first frame that is not wholly placed
+        self.given = 0  # frames given to the chunker
         self.placed = 0
 
     @property
-    def is_fed(self) -> bool:
-        """Whether the chunker has taken all there is."""
+    def has_all_text(self) -> bool:
+        """Whether the chunker was given all frames."""
         return self.given == self._input.first + len(self._input.frames)
 
     def feed(self) -> list[Frame]:
-        """The frames that the chunker has not yet taken."""
+        """Returns the frames not yet given to the chunker."""
         chunker_input = self._input
         frames = chunker_input.frames[self.given - chunker_input.first :]
         if frames:
@@ -79,7 +79,7 @@ class ChunkAligner:
         return frames
 
     def place(self, chunk: Chunk) -> bool:
-        """Whether the chunk is one to read: in a stream an empty one is passed over, unless empty texts are read."""
+        """Checks the chunk; returns whether to read it. An empty chunk of a stream is read only with `reads_empty`."""
         start, end, text = chunk.start, chunk.end, chunk.text
         received = self._input.received
         if not 0 <= start <= end <= received:
@@ -98,7 +98,7 @@ class ChunkAligner:
         return end > start or (self._reads_empty and not received)
 
     def find(self, text: str) -> int | None:
-        """Where the text stands that a chunker names, if it is what comes next; white space may be left out."""
+        """Returns the position of a chunk's text if it comes next, perhaps after white space; else None."""
         start, wanted = self.placed, len(text)
         come, size = [], 0
         head = self._head
@@ -113,7 +113,7 @@ class ChunkAligner:
         return start + gap if rest.startswith(text, gap) else None
 
     def finish(self) -> int:
-        """The chunker has ended: the position up to which its chunks count, which is all that was sent."""
+        """Handles the end of the chunker; returns the length of the text sent, which its chunks now cover."""
         received = self._input.received
         if not self._is_whole:
             self._skip(received)
@@ -121,8 +121,8 @@ class ChunkAligner:
         self.reached = self._input.first + len(self._input.frames)
         return received
 
-    def pass_over(self) -> int:
-        """The chunker has failed, and its text goes on unread: the position up to which that is so."""
+    def skip_rest(self) -> int:
+        """Handles a failure of the chunker: its remaining text stays unread. Returns the position of the text's end."""
         self.placed, self._head = self._input.received, 0
         self.reached = self.given = self._input.first + len(self._input.frames)
         return self.placed
@@ -162,7 +162,7 @@ class ChunkAligner:
 
 
 class DetectorSpec(NamedTuple):
-    """A detector as the machines see it."""
+    """The settings of a detector that the gate needs."""
 
     detector: str
     chunker: str
@@ -172,7 +172,7 @@ class DetectorSpec(NamedTuple):
 
 
 class DetectorRequest(NamedTuple):
-    """One request to one detector. `number` counts that detector's requests."""
+    """One request to one detector. `number` counts the requests to this detector."""
 
     detector: str
     number: int
@@ -182,7 +182,7 @@ class DetectorRequest(NamedTuple):
 
 
 class DetectorProgress(NamedTuple):
-    """A detector has read everything up to `upto`, and found these."""
+    """A detector has read the text up to `upto`, with these new findings."""
 
     detector: str
     upto: int
@@ -191,48 +191,48 @@ class DetectorProgress(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class DetectorQueue:
-    """One detector's queue: chunks to ask, requests open, answers that wait for an earlier one."""
+    """One detector's queue: waiting chunks, open requests, and responses that wait for an earlier one."""
 
-    reader: DetectorSpec
+    spec: DetectorSpec
     detector: str
-    look: int
+    lookbehind: int
     waiting: deque[Chunk] = field(default_factory=deque)
     open: dict[int, DetectorRequest] = field(default_factory=dict)
     answers: dict[int, tuple[DetectorRequest, Sequence[Sequence[Detection]]]] = field(default_factory=dict)
-    asked: int = 0
-    told: int = 0
+    sent: int = 0
+    next_number: int = 0
     frontier: int = 0
-    before: str = ""
-    reported: tuple[Detection, ...] = ()  # of the chunk before, where its cut was forced
-    passed: int = 0  # how far its text goes on unread, its chunker having failed
-    ends_at: int = 0  # where its text ends, its chunker having ended
+    before: str = ""  # the end of the previous chunk, if its cut was forced
+    reported: tuple[Detection, ...] = ()  # findings of the previous chunk, if its cut was forced
+    unread_until: int = 0  # end of the text that stays unread because the chunker failed
+    ends_at: int = 0  # end of the text, once the chunker has ended
 
     def excerpt(self, chunk: Chunk) -> Excerpt:
-        """What the detector reads of the chunk."""
+        """Returns the text of the chunk, with look-behind text after a forced cut."""
         before = self.before
-        self.before = (before + chunk.text)[-self.look :] if chunk.is_forced and self.look else ""
+        self.before = (before + chunk.text)[-self.lookbehind :] if chunk.is_forced and self.lookbehind else ""
         return Excerpt(chunk.text, before)
 
 
 class DetectionBatcher:
-    """All detectors of one text."""
+    """Builds the requests to all detectors of one text and tracks their progress."""
 
     __slots__ = ("_by_chunker", "_choice", "_is_whole", "_max_open", "_queues")
 
     def __init__(
-        self, readers: Iterable[DetectorSpec], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
+        self, detectors: Iterable[DetectorSpec], *, max_open: int = 4, is_whole: bool = False, choice: int = 0
     ) -> None:
         self._choice = choice
         self._max_open = max_open
         self._is_whole = is_whole
-        self._queues = {one.detector: DetectorQueue(one, one.detector, one.lookbehind_chars) for one in readers}
+        self._queues = {one.detector: DetectorQueue(one, one.detector, one.lookbehind_chars) for one in detectors}
         self._by_chunker: dict[str, list[DetectorQueue]] = {}
         for queue in self._queues.values():
-            self._by_chunker.setdefault(queue.reader.chunker, []).append(queue)
+            self._by_chunker.setdefault(queue.spec.chunker, []).append(queue)
 
     def add(self, chunker: str, chunks: Sequence[Chunk]) -> list[DetectorRequest]:
-        """Chunks to be read by every detector of their chunker. Those of a whole text wait until it has ended."""
-        asks: list[DetectorRequest] = []
+        """Queues chunks for every detector of the chunker. Chunks of a whole text wait until the text has ended."""
+        requests: list[DetectorRequest] = []
         for queue in self._by_chunker[chunker]:
             if self._is_whole:
                 queue.waiting.extend(chunks)
@@ -241,13 +241,13 @@ class DetectionBatcher:
                 if queue.waiting or len(queue.open) >= self._max_open:
                     queue.waiting.append(chunk)
                 else:
-                    is_plain = not (queue.before or chunk.is_forced)  # as nearly every chunk is
-                    self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), asks)
-        return asks
+                    is_plain = not (queue.before or chunk.is_forced)  # the common case
+                    self._open(queue, (chunk,), (Excerpt(chunk.text) if is_plain else queue.excerpt(chunk),), requests)
+        return requests
 
     def end(self, chunker: str, upto: int) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
-        """The chunker has no more chunks; with its last answer a detector has read up to `upto`."""
-        asks: list[DetectorRequest] = []
+        """Handles the end of a chunker; with its last response a detector has read up to `upto`."""
+        requests: list[DetectorRequest] = []
         progress: list[DetectorProgress] = []
         for queue in self._by_chunker[chunker]:
             queue.ends_at = upto
@@ -256,61 +256,61 @@ class DetectionBatcher:
                 queue.waiting.clear()
                 forced = [chunk for chunk in chunks if chunk.is_forced]
                 excerpts = [queue.excerpt(chunk) if forced else Excerpt(chunk.text) for chunk in chunks]
-                self._open(queue, chunks, tuple(excerpts), asks)
+                self._open(queue, chunks, tuple(excerpts), requests)
             elif not (queue.open or queue.waiting):
                 self._skip(queue, upto, progress)
-        return asks, progress
+        return requests, progress
 
-    def pass_over(self, chunker: str, upto: int) -> list[DetectorProgress]:
-        """The chunker has failed: its detectors read what it has cut, and nothing that follows, up to `upto`."""
+    def skip_rest(self, chunker: str, upto: int) -> list[DetectorProgress]:
+        """Handles a failure of the chunker: its detectors read the chunks it has made, and no text after them."""
         progress: list[DetectorProgress] = []
         for queue in self._by_chunker[chunker]:
-            queue.passed = upto
+            queue.unread_until = upto
             if not (queue.open or queue.waiting):
                 self._skip(queue, upto, progress)
         return progress
 
     def _skip(self, queue: DetectorQueue, upto: int, progress: list[DetectorProgress]) -> None:
-        """The detector has nothing to read before `upto`."""
+        """Moves the detector's frontier to `upto`, as it has no chunk to read before."""
         if upto > queue.frontier:
             queue.frontier = upto
             progress.append(DetectorProgress(queue.detector, upto, ()))
 
     def answer(
-        self, ask: DetectorRequest, findings: Sequence[Sequence[Detection]]
+        self, request: DetectorRequest, findings: Sequence[Sequence[Detection]]
     ) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
-        """A detector's answer to a request: what to ask next, and how far it has now read."""
-        queue = self._queues[ask.detector]
-        if queue.open.pop(ask.number, None) is None:
-            raise RuntimeError(f"request {ask.number} to {ask.detector} is not open")
-        asks: list[DetectorRequest] = []
+        """Handles a detector's response; returns the next requests and the detector's progress."""
+        queue = self._queues[request.detector]
+        if queue.open.pop(request.number, None) is None:
+            raise RuntimeError(f"request {request.number} to {request.detector} is not open")
+        requests: list[DetectorRequest] = []
         progress: list[DetectorProgress] = []
-        if ask.number != queue.told:  # an earlier answer is still missing
-            queue.answers[ask.number] = ask, findings
+        if request.number != queue.next_number:  # an earlier response is missing
+            queue.answers[request.number] = request, findings
         else:
-            self._tell(queue, ask, findings, progress)
-            while queue.answers and (ready := queue.answers.pop(queue.told, None)) is not None:
-                self._tell(queue, *ready, progress)
+            self._apply_answer(queue, request, findings, progress)
+            while queue.answers and (ready := queue.answers.pop(queue.next_number, None)) is not None:
+                self._apply_answer(queue, *ready, progress)
         while queue.waiting and len(queue.open) < self._max_open:
             chunk = queue.waiting.popleft()
-            self._open(queue, (chunk,), (queue.excerpt(chunk),), asks)
+            self._open(queue, (chunk,), (queue.excerpt(chunk),), requests)
         if not (queue.open or queue.waiting):
-            self._skip(queue, max(queue.passed, queue.ends_at), progress)
-        return asks, progress
+            self._skip(queue, max(queue.unread_until, queue.ends_at), progress)
+        return requests, progress
 
-    def owes(self, detectors: Iterable[str]) -> bool:
-        """Whether one of the detectors has text to read or to answer for."""
+    def has_pending(self, detectors: Iterable[str]) -> bool:
+        """Returns whether one of the detectors has waiting chunks or open requests."""
         return any(self._queues[name].open or self._queues[name].waiting for name in detectors)
 
     def has_backlog(self, chunker: str) -> bool:
-        """Whether many of the chunker's chunks wait for one of its detectors."""
+        """Returns whether a detector of the chunker has too many waiting chunks."""
         is_long = False
         for queue in self._by_chunker[chunker]:  # for every frame: cheaper than any()
             is_long |= len(queue.waiting) >= _MAX_BACKLOG
         return is_long
 
     def frontiers(self) -> dict[str, int]:
-        """How far each detector has read."""
+        """Returns the position up to which each detector has read."""
         return {name: queue.frontier for name, queue in self._queues.items()}
 
     def _open(
@@ -318,34 +318,34 @@ class DetectionBatcher:
         queue: DetectorQueue,
         chunks: tuple[Chunk, ...],
         excerpts: tuple[Excerpt, ...],
-        asks: list[DetectorRequest],
+        requests: list[DetectorRequest],
     ) -> None:
-        number = queue.asked
-        ask = queue.open[number] = DetectorRequest(queue.detector, number, chunks, excerpts, self._choice)
-        queue.asked = number + 1
-        asks.append(ask)
+        number = queue.sent
+        request = queue.open[number] = DetectorRequest(queue.detector, number, chunks, excerpts, self._choice)
+        queue.sent = number + 1
+        requests.append(request)
 
-    def _tell(
+    def _apply_answer(
         self,
         queue: DetectorQueue,
-        ask: DetectorRequest,
+        request: DetectorRequest,
         findings: Sequence[Sequence[Detection]],
         progress: list[DetectorProgress],
     ) -> None:
         found: list[Detection] = []
-        queue.told += 1
-        look, frontier = queue.look, queue.frontier
-        for number, chunk in enumerate(ask.chunks):
-            begin, end, is_reread = frontier, chunk.end, look and chunk.is_forced
+        queue.next_number += 1
+        lookbehind, frontier = queue.lookbehind, queue.frontier
+        for number, chunk in enumerate(request.chunks):
+            begin, end, is_reread = frontier, chunk.end, lookbehind and chunk.is_forced
             if is_reread:
-                end -= look - 1
+                end -= lookbehind - 1
             if end > begin:
                 frontier = end
             placed: list[Detection] = []
-            if number < len(findings) and findings[number]:  # a short answer means no findings for the rest
+            if number < len(findings) and findings[number]:  # a short response has no findings for the other chunks
                 placed = _place(queue, chunk, findings[number], begin, frontier if is_reread else None)
                 found += placed
-            if look:
+            if lookbehind:
                 queue.reported = tuple(placed) if is_reread else ()
         queue.frontier = frontier
         progress.append(DetectorProgress(queue.detector, frontier, tuple(found)))
@@ -354,15 +354,15 @@ class DetectionBatcher:
 def _place(
     queue: DetectorQueue, chunk: Chunk, findings: Iterable[Detection], begin: int, stop: int | None
 ) -> list[Detection]:
-    """The findings that this chunk is responsible for, with spans in the whole text.
+    """Returns the findings that this chunk is responsible for, with spans in the whole text.
 
-    One that starts before the chunk was seen by looking back: it counts from `begin`, where the chunk before stopped.
-    One that starts at `stop` or later will be seen again by the next chunk.
+    A finding that starts before the chunk lies in its look-behind text: it counts from `begin`, the old frontier.
+    A finding that starts at `stop` or later is found again in the next chunk.
     """
     placed = []
     for found in findings:
         start, end, text = found.start + chunk.start, found.end + chunk.start, found.text
-        if found.score < queue.reader.threshold or (stop is not None and start >= stop):
+        if found.score < queue.spec.threshold or (stop is not None and start >= stop):
             continue
         if found.start < 0 and start < begin:
             if end <= begin or any(one.start <= start and end <= one.end for one in queue.reported):

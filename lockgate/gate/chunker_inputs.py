@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InputLog: which messages of a stream of text each chunk was made of.
+"""InputLog: records the messages of a text stream that each chunk consists of.
 
-A message with text belongs to every chunk that has one of its characters. A message without any belongs to the chunk
-whose text follows it, at the very end to the last one, so that its other fields are not lost.
+A message with text belongs to every chunk that has one of its characters. A message without text belongs to the chunk
+whose text follows it, at the end of the stream to the last chunk, so its other fields are not lost.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class _MessageRun(NamedTuple):
-    """A message with text, or all messages without any that came at the same point."""
+    """A message with text, or all messages without text at the same position."""
 
     first: int
     last: int
@@ -19,7 +19,7 @@ class _MessageRun(NamedTuple):
 
 
 class InputLog:
-    """The messages of one stream. Their sender chooses their numbers."""
+    """The messages of one stream, by the sender's numbers."""
 
     __slots__ = ("_is_finished", "_latest", "_runs", "placed", "received")
 
@@ -32,11 +32,11 @@ class InputLog:
 
     @property
     def held_chars(self) -> int:
-        """How much text is in no chunk yet."""
+        """The number of characters that are not yet in a chunk."""
         return self.received - self.placed
 
     def receive(self, number: int, length: int) -> None:
-        """A message with that many characters follows the ones before."""
+        """Adds a message with that many characters."""
         if self._is_finished:
             raise RuntimeError("a message came after the end")
         start, self._latest = self.received, number
@@ -47,11 +47,11 @@ class InputLog:
         self._runs.append(run)
 
     def finish(self) -> None:
-        """No message follows."""
+        """Ends the input."""
         self._is_finished = True
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """The numbers of the first and the last message of the chunk `start`..`end`; chunks come in order."""
+        """Returns the numbers of the first and the last message of the chunk `start`..`end`; chunks come in order."""
         runs = self._runs
         while runs and _is_before(runs[0], start):
             runs.popleft()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lane: one guarded text from its frames to its releases. Lanes: the texts of one stream, one lane per choice.
 
-Joins aligner, batcher and gate, and decides whether more text may be read. Above the soft mark reading stops, but
-only while the detector that has read least can go on without more text: it owes an answer, or its chunker has not
-yet taken what it was given. Otherwise it waits for text, and refusing to read would wait for ever. Held text has a
-hard limit all the same.
+A lane connects aligner, batcher and gate, and decides whether to read more text from the source. Above the soft limit
+reading stops, but only while the detector that has read least can continue without more text: it has an open request
+or waiting chunks, or its chunker has not taken all frames. Otherwise this detector needs more text, and to stop
+reading would be a deadlock. Held text has a hard limit too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ from lockgate.gate.release import Release, ReleaseGate, Strategy
 from lockgate.gate.values import Chunk, Detection, Frame, Span
 
 _TRIM_CHARS = 512
-_MAX_FRAMES = 65_536  # that a chunker has not placed
+_MAX_FRAMES = 65_536  # frames that are not in a chunk
 
 
 class OpenedLane(NamedTuple):
-    """A choice appeared for the first time: its chunkers are to be started."""
+    """The first frame of a choice came: the caller starts its chunkers."""
 
     choice: int
 
@@ -36,19 +36,19 @@ class OpenedLane(NamedTuple):
 Outcome = DetectorRequest | OpenedLane | Release
 
 
-MAX_CHOICES = 128  # of one answer
+MAX_CHOICES = 128  # per answer
 
 
 class LanePlan(NamedTuple):
-    """How the lanes of a stream behave. `is_whole`: the text is complete, and everything is asked at once.
+    """The settings of a stream's lanes. `is_whole`: the text is complete, and each detector gets it in one request.
 
-    `feeds_empty`: the chunkers are given frames without text too. `trusts_chunks`: the chunks of a whole text are read
-    as they are, wherever their chunker says that they lie; those of a stream lie where their text comes next.
-    `reads_empty`: a streamed text without a character is read too, by readers of whole texts. `max_cuts`: how many
-    pieces of a whole text a chunker is given at once.
+    `feeds_empty`: chunkers also get frames without text. `trusts_chunks`: chunks of a whole text are read without
+    a check of their positions; chunks of a stream are placed where their text comes next.
+    `reads_empty`: detectors of whole texts also read an empty streamed text. `max_cuts`: the number of pieces of a
+    whole text that a chunker cuts at the same time.
     """
 
-    readers: tuple[DetectorSpec, ...]
+    detectors: tuple[DetectorSpec, ...]
     strategy: Strategy = Strategy.FRONTIER
     max_open: int = 4
     soft_held_chars: int = 65_536
@@ -62,7 +62,7 @@ class LanePlan(NamedTuple):
 
 
 class Lane:
-    """One text."""
+    """The state of one guarded text."""
 
     __slots__ = (
         "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_log", "_open", "_plan", "_trim_at", "aligners",
@@ -74,70 +74,70 @@ class Lane:
         self._input = ChunkerInput()
         self.aligners = {
             name: ChunkAligner(name, self._input, is_whole=plan.is_whole, reads_empty=plan.reads_empty)
-            for name in dict.fromkeys([reader.chunker for reader in plan.readers])
+            for name in dict.fromkeys([spec.chunker for spec in plan.detectors])
         }
         self.is_source_open = True  # more text may come
         self._open = set(self.aligners)  # chunkers that may still send chunks
-        self.batcher = DetectionBatcher(plan.readers, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
-        self._chunker_of = {reader.detector: reader.chunker for reader in plan.readers}
+        self.batcher = DetectionBatcher(plan.detectors, max_open=plan.max_open, is_whole=plan.is_whole, choice=choice)
+        self._chunker_of = {spec.detector: spec.chunker for spec in plan.detectors}
         self._gate = ReleaseGate(
-            [reader.detector for reader in plan.readers if reader.holds],
-            [reader.detector for reader in plan.readers if not reader.holds],
+            [spec.detector for spec in plan.detectors if spec.holds],
+            [spec.detector for spec in plan.detectors if not spec.holds],
             strategy=plan.strategy,
             choice=choice,
         )
         self._log = self._gate.log
-        self.is_finished = False  # the final release has been given out
-        # Of each chunk: its end, the frames that its chunker names, the place that it is said to have.
+        self.is_finished = False  # the final release was returned
+        # For each chunk: its end, the frames and the span that its chunker claims for it.
         self._claims: list[tuple[int, tuple[int, int], Span]] = []
         self._trim_at = _TRIM_CHARS
         self._check_at = float("inf") if plan.max_held_chars is None else plan.max_held_chars
 
     @property
     def held_chars(self) -> int:
-        """Characters that wait at the gate."""
+        """The number of characters not yet released."""
         return self._gate.held_chars
 
     def frontiers(self) -> dict[str, int]:
-        """How far each detector has read."""
+        """Returns the position up to which each detector has read."""
         return self.batcher.frontiers()
 
     def receive(self, frame: Frame) -> list[Outcome]:
-        """A frame came from the source."""
+        """Handles a frame from the source."""
         if not self.is_source_open:
             raise RuntimeError("the source has ended")
         log = self._log
         if self.aligners and (frame.text or self._plan.feeds_empty):
-            # what a frame carries besides is kept once, by the log
+            # only the log keeps the other fields of a frame
             self._input.append(frame if frame.fields is None else Frame(frame.number, frame.text, frame.choice))
             if self._input.received >= self._trim_at or len(self._input.frames) >= _MAX_FRAMES:
                 self._trim()
-        outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list, ours to extend
+        outcomes: list[Outcome] = self._gate.receive(frame)  # type: ignore[assignment]  # a new list
         if log.received + len(log.frames) > self._check_at:
             self._check_held()
         return outcomes + self.end() if frame.is_last else outcomes
 
     def end(self) -> list[Outcome]:
-        """The source has ended well: the chunkers may flush."""
+        """Handles the end of the source; chunkers may now end too."""
         self.is_source_open = False
         return self._advance([], ())
 
     def place(self, chunker: str, chunk: Chunk) -> list[Outcome]:
-        """A chunk came from a chunker."""
-        told = Span(chunk.start, chunk.end)
+        """Handles a chunk of a streamed text."""
+        claimed = Span(chunk.start, chunk.end)
         if self._plan.trusts_chunks and chunk.text:
             at = self.aligners[chunker].find(chunk.text)
-            if at is not None and at != chunk.start:  # its text counts, not the place that it is said to have
+            if at is not None and at != chunk.start:  # its text counts, not the claimed position
                 chunk = chunk._replace(start=at)
         if chunk.end - chunk.start != len(chunk.text):
             chunk = _fit(chunk)
         is_to_read = self.aligners[chunker].place(chunk)
         if chunk.inputs is not None and is_to_read:
-            self._claims.append((chunk.end, chunk.inputs, told))
+            self._claims.append((chunk.end, chunk.inputs, claimed))
         return self.batcher.add(chunker, (chunk,)) if is_to_read else []  # type: ignore[return-value]  # a new list
 
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
-        """All chunks of a whole text came at once."""
+        """Handles all chunks of a whole text."""
         place = self.aligners[chunker].place
         chunks = [chunk if chunk.end - chunk.start == len(chunk.text) else _fit(chunk) for chunk in chunks]
         if self._plan.trusts_chunks:
@@ -148,39 +148,41 @@ class Lane:
         return self.batcher.add(chunker, to_read)  # type: ignore[return-value]  # a new list
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
-        """A chunker has ended; it may not before the source has."""
+        """Handles the end of a chunker, which must come after the end of the source."""
         if self.is_source_open:
             raise BrokeProtocol(chunker, f"chunker `{chunker}`: ended before its text")
-        asks, progress = self.batcher.end(chunker, self.aligners[chunker].finish())
+        requests, progress = self.batcher.end(chunker, self.aligners[chunker].finish())
         self._open.discard(chunker)
-        return self._advance([*asks], progress)
+        return self._advance([*requests], progress)
 
-    def pass_over(self, chunker: str) -> list[Outcome]:
-        """A chunker has failed and is excused: what has come goes on without its detectors."""
-        upto = self.aligners[chunker].pass_over()
-        return self._advance([], self.batcher.pass_over(chunker, upto))
+    def skip_rest(self, chunker: str) -> list[Outcome]:
+        """Handles a failure of a chunker that may fail: the gate no longer waits for its detectors."""
+        upto = self.aligners[chunker].skip_rest()
+        return self._advance([], self.batcher.skip_rest(chunker, upto))
 
-    def answer(self, ask: DetectorRequest, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
-        """A detector answered."""
+    def answer(self, request: DetectorRequest, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
+        """Handles a detector's response."""
         outcomes: list[Outcome]
-        outcomes, progress = self.batcher.answer(ask, findings)  # type: ignore[assignment]  # a new list of asks
+        outcomes, progress = self.batcher.answer(request, findings)  # type: ignore[assignment]  # a new list of asks
         return self._advance(outcomes, progress)
 
-    def can_go_on(self) -> bool:
-        """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return self.batcher.owes(self._chunker_of) or not all(aligner.is_fed for aligner in self.aligners.values())
+    def can_progress(self) -> bool:
+        """Returns whether the lane can progress without more text: chunks to read, or frames not given to a chunker."""
+        return self.batcher.has_pending(self._chunker_of) or not all(
+            aligner.has_all_text for aligner in self.aligners.values()
+        )
 
-    def has_unplaced(self) -> bool:
-        """Whether a chunker still owes chunks of what has come."""
+    def awaits_chunks(self) -> bool:
+        """Returns whether a chunker has not yet placed all received text in chunks."""
         return any(aligner.placed < self._input.received for aligner in self.aligners.values())
 
     def may_read(self) -> bool:
-        """Whether the source may be read on. A whole text is read to its end before anything else begins."""
+        """Returns whether to read more from the source. A whole text is always read to its end first."""
         log = self._log
         if self._plan.is_whole or log.received - log.released + len(log.frames) <= self._plan.soft_held_chars:
             return True
         return not any(
-            self.batcher.owes([name]) or not self.aligners[self._chunker_of[name]].is_fed
+            self.batcher.has_pending([name]) or not self.aligners[self._chunker_of[name]].has_all_text
             for name in self._gate.lowest()
         )
 
@@ -190,25 +192,25 @@ class Lane:
         if self._claims:
             outcomes = [self._name_inputs(one) if isinstance(one, Release) else one for one in outcomes]
         is_busy = self._open or self.is_source_open or self.is_finished
-        if not (is_busy or self.batcher.owes(self._chunker_of)):
+        if not (is_busy or self.batcher.has_pending(self._chunker_of)):
             self.is_finished = True
             outcomes += self._gate.finish()
         return outcomes
 
     def _name_inputs(self, release: Release) -> Release:
-        """The release with the frames that the chunkers name for the chunks in it."""
+        """Returns the release with the frame numbers that the chunkers claim for its chunks."""
         named = [claim for claim in self._claims if claim[0] <= release.end]
         if not named:
             return release
         self._claims = [claim for claim in self._claims if claim[0] > release.end]
         first, last = min(inputs[0] for _, inputs, _ in named), max(inputs[1] for _, inputs, _ in named)
         is_one = self._plan.trusts_chunks and len(named) == 1 and named[0][0] == release.end
-        return release._replace(inputs=(first, last), told=named[0][2] if is_one else None)
+        return release._replace(inputs=(first, last), claimed=named[0][2] if is_one else None)
 
     def _check_held(self) -> None:
-        """No more than the limit may wait, of characters or of frames, which may be empty.
+        """Raises HeldTooMuch if more characters or frames wait than the limit allows; frames may be empty.
 
-        Nothing can be wrong before the limit's worth has come in behind what is read now: no need to look earlier.
+        The next check can wait until `limit` more characters or frames than those read now have come.
         """
         limit = self._plan.max_held_chars or 0
         read = min(self.batcher.frontiers().values(), default=self._log.received)
@@ -217,7 +219,7 @@ class Lane:
         self._check_at = read + limit
 
     def _trim(self) -> None:
-        """Forget what every chunker has placed, at most once per as much text as is left."""
+        """Removes the frames that every chunker has placed. The next run waits for as much new text as remains."""
         chunker_input, aligners = self._input, self.aligners.values()
         chunker_input.forget(min(min(aligner.reached, aligner.given) for aligner in aligners))
         if len(chunker_input.frames) >= _MAX_FRAMES:  # without text, or not taken
@@ -227,7 +229,7 @@ class Lane:
 
 
 def _fit(chunk: Chunk) -> Chunk:
-    """A chunk is its text: it ends with that, not where its chunker says."""
+    """Returns the chunk with an end that matches the length of its text."""
     return chunk._replace(end=chunk.start + len(chunk.text))
 
 
@@ -241,15 +243,15 @@ class Lanes:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every lane has given out its final release."""
+        """Whether every lane has returned its final release."""
         return self._is_ended and all(lane.is_finished for lane in self.by_choice.values())
 
     def receive(self, frame: Frame) -> list[Outcome]:
-        """A frame came: it goes to the lane of its choice, which opens with its first frame."""
+        """Handles a frame: passes it to the lane of its choice, which the first frame opens."""
         lane = self.by_choice.get(frame.choice)
         if lane is not None:
             return lane.receive(frame)
-        if len(self.by_choice) >= self._plan.max_choices:  # those that are finished need not be known any more
+        if len(self.by_choice) >= self._plan.max_choices:  # finished lanes are not needed any more
             self.by_choice = {choice: lane for choice, lane in self.by_choice.items() if not lane.is_finished}
         if len(self.by_choice) >= self._plan.max_choices:
             raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
@@ -257,21 +259,21 @@ class Lanes:
         return [OpenedLane(frame.choice), *lane.receive(frame)]
 
     def end(self) -> list[Outcome]:
-        """The source has ended well."""
+        """Handles the end of the source."""
         self._is_ended = True
         return [outcome for lane in self.by_choice.values() if lane.is_source_open for outcome in lane.end()]
 
     def may_read(self) -> bool:
-        """Whether the source may be read on."""
+        """Returns whether to read more from the source."""
         may_read = True
         for lane in self.by_choice.values():  # for every frame: cheaper than all()
             may_read = may_read and lane.may_read()
         return may_read
 
-    def can_go_on(self) -> bool:
-        """Whether anything can still happen without more text: an answer owed, or text that no chunker has taken."""
-        return any(lane.can_go_on() for lane in self.by_choice.values())
+    def can_progress(self) -> bool:
+        """Returns whether a lane can progress without more text."""
+        return any(lane.can_progress() for lane in self.by_choice.values())
 
-    def has_unplaced(self) -> bool:
-        """Whether a chunker still owes chunks of what has come."""
-        return any(lane.has_unplaced() for lane in self.by_choice.values())
+    def awaits_chunks(self) -> bool:
+        """Returns whether a chunker has not yet placed all received text in chunks."""
+        return any(lane.awaits_chunks() for lane in self.by_choice.values())

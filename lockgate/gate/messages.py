@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which message of a chat is read by whom: the rules of roles and contents (ADR 009).
+"""Chooses the messages and texts of a chat that detectors read, by role and content (ADR 009).
 
-Detectors of contents read the last message of the input, if a person or a model wrote it, and every choice of the
-output, unless it is a tool's. Messages are plain maps; other fields are ignored.
+Detectors of contents read the last message of the input, if its role is user, assistant or system, and every choice of
+the output, unless its role is a tool's. Messages are plain maps; other fields are ignored.
 """
 
 import json
@@ -18,7 +18,7 @@ _BETWEEN_MESSAGES = "\n\n"
 
 
 def check_last_content(messages: Sequence[Mapping[str, Any]], *, allows_parts: bool = False) -> None:
-    """The last message has a text to read; with `allows_parts` also in parts, if all of them are text."""
+    """Raises InvalidRequest unless the last message has text; `allows_parts` allows a list of text parts too."""
     content = messages[-1].get("content")
     if isinstance(content, list) and not (allows_parts and all(_is_text_part(part) for part in content)):
         raise InvalidRequest("Detection on array is not supported")
@@ -31,13 +31,13 @@ def _is_text_part(part: Any) -> bool:
 
 
 def check_last_role(messages: Sequence[Mapping[str, Any]]) -> None:
-    """The last message is of a role whose contents are read."""
+    """Raises InvalidRequest unless detectors read messages with the last message's role."""
     if messages[-1].get("role") not in READ_ROLES:
         raise InvalidRequest("Last message role must be user, assistant, or system")
 
 
 def check_reviewable(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Every message says something, in text."""
+    """Raises InvalidRequest unless every message has content or tool calls, and content only as text."""
     for message in messages:
         content = message.get("content")
         if content is None and message.get("tool_calls") is None:
@@ -47,12 +47,12 @@ def check_reviewable(messages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def is_read(role: object) -> bool:
-    """Whether detectors of contents read an output of this role; where none is named, it is the assistant's."""
+    """Returns whether detectors of contents read an output with this role; a missing role counts as `assistant`."""
     return not (isinstance(role, str) and role in TOOL_ROLES)
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text that is read of a message: its content, or the first part that has a text."""
+    """Returns the text of a message that detectors read: its content, or its first part with text."""
     if not is_read(message.get("role")):
         return ""
     content = message.get("content")
@@ -66,7 +66,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def all_text_of(message: Mapping[str, Any], between: str = "", *, of_any_role: bool = False) -> str:
-    """All text of a message that is read; that of parts is joined."""
+    """Returns all text of a message that detectors read; texts of parts are joined."""
     content = message.get("content") if of_any_role or is_read(message.get("role")) else None
     if isinstance(content, str):
         return content
@@ -75,7 +75,7 @@ def all_text_of(message: Mapping[str, Any], between: str = "", *, of_any_role: b
 
 
 def join_texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int, int]]]:
-    """The texts of all messages that are read, joined; and of each its message, where it starts and where it ends."""
+    """Returns the joined texts of all messages that are read, and (message index, start, end) of each text."""
     parts: list[str] = []
     read: list[tuple[int, int, int]] = []
     start = 0
@@ -89,7 +89,7 @@ def join_texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[i
 
 
 def with_text(message: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The message with another text; of parts the first one with a text says it all, others without one stay."""
+    """Returns the message with another text: the first text part gets all of it, other text parts are removed."""
     content = message.get("content")
     if not isinstance(content, list):
         return {**message, "content": text}
@@ -104,9 +104,9 @@ def with_text(message: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Any]) -> None:
-    """Add what a stream says of its tool calls: ids and names are told once, arguments in pieces.
+    """Merges streamed deltas into tool calls: servers send ids and names once, and arguments in pieces.
 
-    Servers send them in many shapes, and they leave as they are; what cannot be understood is not merged.
+    Servers send deltas in many shapes; an unknown shape is not merged.
     """
     for delta in deltas:
         if not isinstance(delta, Mapping):

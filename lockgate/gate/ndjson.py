@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LineSplitter: bytes into lines of newline-delimited JSON, each of bounded length."""
+"""LineSplitter: splits bytes into lines of newline-delimited JSON with a maximum length."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from lockgate.errors import UnreadableBody
 
 
 class LineSplitter:
-    """Bytes in, lines out; any cut gives the same lines. A last line needs no line feed."""
+    """Takes bytes, returns lines; any cut of the bytes gives the same lines. The last line needs no line feed."""
 
     __slots__ = ("_max_bytes", "_rest", "_size")
 
@@ -17,7 +17,7 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that these bytes complete; those before a line that is too long come first."""
+        """Yields the lines that these bytes complete; raises at a line that is too long, after the lines before it."""
         first, *others = data.split(b"\n")
         self._keep(first)
         for part in others:
@@ -28,7 +28,7 @@ class LineSplitter:
             self._keep(part)
 
     def finish(self) -> list[bytes]:
-        """The last line, if it had no line feed."""
+        """Returns the last line if it had no line feed."""
         last = b"".join(self._rest)
         self._rest.clear()
         return [last] if last else []

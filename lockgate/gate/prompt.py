@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_prompt: a question and its documents become the two messages for the model.
+"""build_prompt: builds the two messages for the model from a question and its documents.
 
-Nothing inside a document can close its element, open another, or pass for the frame around it.
+Text inside a document cannot close its element, open another, or look like the text around the documents.
 
-CitationScanner: marks such as `[owner/dataset]` and `[owner/a, owner/b]` in an answer, however it is cut.
+CitationScanner: finds marks such as `[owner/dataset]` and `[owner/a, owner/b]` in a streamed answer.
 
-A mark is what stands between `[` and the next `]` on the same line, at most 512 characters and without another `[`: of
-nested brackets the innermost pair counts. Its items are parted by commas; white space around them does not count. An
+A mark is the text between `[` and the next `]` on the same line, at most 512 characters and without another `[`: of
+nested brackets the innermost pair counts. Commas separate its items; white space around an item does not count. An
 item is a citation
 
-- if it is a known path, as it is or as the prompt writes it: escaped, on one line;
+- if it is a known path, unchanged or as the prompt writes it: escaped, on one line;
 - or if it has the form `x/y`: two parts without white space, slash, bracket or comma;
-- or if its mark has one of these, and it has no white space and no `://`.
+- or if another item of its mark is a citation by these rules, and it has no white space and no `://`.
 
-This takes `[1/2]`, `[and/or]` and `rows[i/2]` for citations, since owners and datasets may be called anything, and no
-address such as `[https://x/y]`. A known path may have spaces; one with a comma is recognised where it stands alone in
-its mark, one with a bracket never.
+`[1/2]`, `[and/or]` and `rows[i/2]` therefore count as citations, because owners and datasets may have any name; an
+address such as `[https://x/y]` does not. A known path may have spaces; a path with a comma is found only if it is the
+whole mark, and a path with a bracket never.
 """
 
 import re
@@ -62,14 +62,14 @@ _FENCES = re.compile(f"{FENCE}{{3,}}")
 _LAST_END = "\n</content>\n</document>"
 _END = f"{_LAST_END}\n\n"  # one blank line between documents
 
-# What makes a name look like another, or like several lines: control characters, line and paragraph separators, marks
-# that turn the direction of writing, and invisible characters, which can hide words from people. The two joiners are
-# none of these: Persian, Indian scripts and emoji need them. A lone surrogate is no character at all.
-_UNSEEN = re.compile(
+# Characters that make a name look like another name or like several lines: control characters, line and paragraph
+# separators, marks that change the writing direction, and invisible characters. The two joiners are not in this set:
+# Persian, Indian scripts and emoji need them. A lone surrogate is not a character.
+_INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-# NUL ends a text for programs that are written in C, and a lone surrogate cannot be sent.
+# NUL ends a text in C programs, and a lone surrogate cannot be encoded.
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 
 MAX_MARK_CHARS = 512
@@ -80,7 +80,7 @@ _WHITE = re.compile(r"\s")
 
 
 class AnswerGrounds(NamedTuple):
-    """What an answer is to rest on. `has_sources`: documents were asked for, though there may be none."""
+    """The question and documents of an answer. `has_sources`: the request named sources, even if they gave nothing."""
 
     question: str
     documents: Sequence[Document]
@@ -91,26 +91,26 @@ class AnswerGrounds(NamedTuple):
 def build_prompt(
     question: str, documents: Sequence[Document], *, has_sources: bool, system_prompt: str | None = None
 ) -> tuple[Message, Message]:
-    """The system and the user message. The documents stand in the order given; `has_sources`: some were asked for."""
+    """Builds the system and the user message, with the documents in the given order."""
     parts = [_INSTRUCTIONS, "\n\n<documents>\n"]
     if documents:
         for index, document in enumerate(documents, 1):
-            parts += _write(index, document)
+            parts += _format_document(index, document)
         parts[-1] = _LAST_END
     else:
-        parts.append(tell_lack(has_sources=has_sources))
+        parts.append(explain_missing_documents(has_sources=has_sources))
     parts += ("\n</documents>\n\n---\nUSER QUESTION:\n", question, "\n---")
     return Message("system", system_prompt or SYSTEM_PROMPT), Message("user", "".join(parts))
 
 
-def tell_lack(*, has_sources: bool) -> str:
-    """What stands in place of documents where there are none."""
+def explain_missing_documents(*, has_sources: bool) -> str:
+    """Returns the text that the prompt has in place of documents. `has_sources`: the request named sources."""
     return _NOTHING_FOUND if has_sources else _NOTHING_ASKED
 
 
 def escape(text: str) -> str:
-    """The text without characters that could be part of a tag."""
-    if "&" in text:  # to look is far cheaper than to replace nothing
+    """Returns the text with `&`, `<` and `>` escaped."""
+    if "&" in text:  # a search is far cheaper than a replace without effect
         text = text.replace("&", "&amp;")
     if "<" in text:
         text = text.replace("<", "&lt;")
@@ -118,18 +118,18 @@ def escape(text: str) -> str:
 
 
 def find_fence(texts: Iterable[str]) -> str:
-    """A line of this kind stands in none of the texts, so none can end its block before its time."""
+    """Returns a fence line that is in none of the texts, so no text can end its block too early."""
     longest = max((len(run) for text in texts for run in _FENCES.findall(text)), default=2)
     return FENCE * (longest + 1)
 
 
 def flatten_name(name: str) -> str:
-    """A title or path as one line of visible characters: every other one becomes a space."""
-    return name if name.isascii() and name.isprintable() else _UNSEEN.sub(" ", name)
+    """Returns a title or path as one line of visible characters; a space replaces every other character."""
+    return name if name.isascii() and name.isprintable() else _INVISIBLE.sub(" ", name)
 
 
-def _write(index: int, document: Document) -> tuple[str, str, str]:
-    """The document in pieces: a prompt is large, and each of its characters is copied once, when all is joined."""
+def _format_document(index: int, document: Document) -> tuple[str, str, str]:
+    """Returns the document in pieces, so that the one join at the end copies each character once."""
     title = flatten_name(document.title)
     if not title or title.isspace():
         title = f"Document {index}"
@@ -142,10 +142,10 @@ def _write(index: int, document: Document) -> tuple[str, str, str]:
 
 
 def make_sendable(text: str) -> str:
-    """The text with U+FFFD in place of each character that cannot be sent, or that would end it for some."""
+    """Returns the text with U+FFFD in place of NUL and lone surrogates."""
     if "\0" not in text:
         try:
-            text.encode("utf-16-le")  # the cheapest way to see whether a surrogate stands alone
+            text.encode("utf-16-le")  # the cheapest way to find a lone surrogate
         except UnicodeEncodeError:
             pass
         else:
@@ -163,7 +163,7 @@ class Citation(NamedTuple):
 
 
 class Sources:
-    """The paths that may be cited, in every form in which an answer may write them."""
+    """The known paths, in every form in which an answer may write them."""
 
     __slots__ = ("_forms",)
 
@@ -175,7 +175,7 @@ class Sources:
         self._forms = frozenset(forms)
 
     def find(self, text: str, offset: int = 0) -> list[Citation]:
-        """The citations in a text whose first character is number `offset` of the answer."""
+        """Returns the citations in a text that begins at position `offset` of the answer."""
         return [found for mark in _MARK.finditer(text) for found in self._read_mark(mark[1], offset + mark.start() + 1)]
 
     def _read_mark(self, mark: str, start: int) -> list[Citation]:
@@ -194,18 +194,18 @@ class Sources:
 
 
 class CitationScanner:
-    """Finds the citations of one answer as it comes. Any cut of the text gives the same; memory is bounded."""
+    """Finds the citations of one streamed answer. Any cut of the text gives the same ones; memory is bounded."""
 
     __slots__ = ("_is_finished", "_open", "_read", "_sources")
 
     def __init__(self, known: Collection[str]) -> None:
         self._sources = Sources(known)
         self._read = 0
-        self._open = ""  # a copy of the text from a bracket on that may still be closed
+        self._open = ""  # the text from the last open bracket on
         self._is_finished = False
 
     def feed(self, text: str) -> list[Citation]:
-        """The citations whose mark ends in this text."""
+        """Returns the citations whose mark ends in this text."""
         if self._is_finished:
             raise RuntimeError("text was fed to a citation scanner that is finished")
         start = self._read
@@ -220,7 +220,7 @@ class CitationScanner:
         return self._sources.find(text, start)
 
     def finish(self) -> list[Citation]:
-        """No text follows. A mark that is still open is none."""
+        """Ends the input; an open mark is not a citation."""
         self._is_finished = True
         self._open = ""
         return []

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receipt: who read what of one request, whether that was everything that was let through, and what became of it.
+"""Receipt: records the text of a request that each detector read, whether it covers the released text, and the outcome.
 
-Counts what detectors were really given, beside what was released, and compares the two at the end. So it does not rest
-on the gate's promise but would show if that were broken. White space that a chunker drops need not have been read.
+It counts the characters given to detectors and the characters released, and compares them at the end. So the receipt
+would show an error of the gate. White space that a chunker drops does not have to be read.
 
-FrameChain: one value for everything that was released, in its order, that changes with any change of it. Each frame is
-hashed together with the value before it, with the name of its lane and with both lengths, so that no two sequences of
-frames give the same bytes. The steps are written down in docs/receipts.md. It is no signature: anybody can build a
-chain.
+FrameChain: one digest of all released text in order; any change of the text changes it. Each frame is hashed with the
+previous digest, the name of its lane and both lengths, so different sequences of frames never give the same bytes.
+docs/receipts.md describes the steps. The digest is not a signature: any program can compute a chain.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,11 +22,11 @@ _ASCII_SPACES = tuple(one for one in _SPACES if one.isascii())
 _ONE_LANE = ("content",)
 ALGORITHM: Final = "sha256-chain-1"
 _START: Final = sha256(b"lockgate receipt 1").digest()
-_LANE_BYTES, _TEXT_BYTES = 4, 8  # how wide the lengths are written
+_LANE_BYTES, _TEXT_BYTES = 4, 8  # the widths of the two lengths
 
 
 class RequestPart(StrEnum):
-    """What is read of a request."""
+    """The parts of a request that detectors read."""
 
     PROMPT = "prompt"
     DOCUMENTS = "documents"
@@ -35,13 +34,13 @@ class RequestPart(StrEnum):
 
 
 class Outcome(IntEnum):
-    """What became of a request, from mild to strict; in shadow, what would have become of it."""
+    """The outcome of a request, from mild to strict; in shadow mode, the outcome that `enforce` would have had."""
 
-    RELEASED = 0  # as it was
-    MASKED = 1  # some text was hidden, or a document left out; the rest went on
+    RELEASED = 0  # unchanged
+    MASKED = 1  # some text was masked, or a document dropped; the rest was used
     STOPPED = 2  # the answer ended at a finding
-    BLOCKED = 3  # the prompt or the answer was withheld
-    FAILED = 4  # it ended with an error, as a detector that it needs gave no answer
+    BLOCKED = 3  # the prompt or the answer was blocked
+    FAILED = 4  # the request ended with an error because a required detector failed
 
 
 _OUTCOMES = {
@@ -55,7 +54,7 @@ _OUTCOMES = {
 
 
 class DetectorRead(NamedTuple):
-    """What one detector did: the characters that it read of each part, and whether it covered what was released."""
+    """One detector's work: the characters that it read of each part, and whether they cover the released text."""
 
     detector_id: str
     chars: dict[RequestPart, int]
@@ -68,7 +67,7 @@ class DetectorRead(NamedTuple):
 
 @dataclass(slots=True)
 class _DetectorFigures:
-    """The running figures of one detector."""
+    """The counts of one detector so far."""
 
     chars: dict[RequestPart, int] = field(default_factory=dict)
     solid: dict[RequestPart, int] = field(default_factory=dict)
@@ -80,15 +79,15 @@ class _DetectorFigures:
 
 @dataclass(slots=True, eq=False)
 class FrameChain:
-    """Frames in, one value out. A frame without text is none."""
+    """Computes one digest over frames; frames without text do not count."""
 
     frames: int = 0
     _digest: bytes = _START
-    _lane: str = ""  # the last one, which is nearly always the next one too
+    _lane: str = ""  # the lane of the last frame, cached because the next frame usually has the same
     _head: bytes = bytes(_LANE_BYTES)
 
     def add(self, lane: str, text: str) -> None:
-        """The text is released in this lane."""
+        """Adds a text released in this lane."""
         if not text:
             return
         if lane != self._lane:
@@ -100,54 +99,54 @@ class FrameChain:
 
     @property
     def value(self) -> str:
-        """The value up to here, in hexadecimal digits."""
+        """The current digest in hexadecimal digits."""
         return self._digest.hex()
 
 
 class Receipt:
-    """The figures of one request, under which policy it was, and the chain of the frames that left."""
+    """The counts of one request, its policy, its outcome and the digest of its released frames."""
 
     def __init__(self, policy: str = "", *, is_shadow: bool = False, lanes: Sequence[str] = _ONE_LANE) -> None:
         self.policy = policy
         self.is_shadow = is_shadow
-        self.lanes = tuple(lanes)  # what is read of an answer that has several texts
+        self.lanes = tuple(lanes)  # the lanes of an answer that detectors read
         self.outcome = Outcome.RELEASED
         self.chain = FrameChain()
         self.released = dict.fromkeys(RequestPart, 0)
-        self._accounts: dict[str, _DetectorFigures] = {}
+        self._figures: dict[str, _DetectorFigures] = {}
         self._solid = dict.fromkeys(RequestPart, 0)
 
     def expect(self, detector_id: str, part: RequestPart) -> None:
-        """The detector is to read this part."""
-        account = self._accounts.setdefault(detector_id, _DetectorFigures())
-        account.chars.setdefault(part, 0)
-        account.solid.setdefault(part, 0)
+        """Records that the detector has to read this part."""
+        figures = self._figures.setdefault(detector_id, _DetectorFigures())
+        figures.chars.setdefault(part, 0)
+        figures.solid.setdefault(part, 0)
 
     def note_read(self, detector_id: str, part: RequestPart, texts: Iterable[str], seconds: float) -> None:
-        """The detector has read these chunks of the part."""
-        account = self._accounts[detector_id]
-        account.seconds += seconds
+        """Counts chunks of the part that the detector has read."""
+        figures = self._figures[detector_id]
+        figures.seconds += seconds
         for text in texts:
-            account.chunks += 1
-            account.chars[part] += len(text)
-            account.solid[part] += _count_solid(text)
+            figures.chunks += 1
+            figures.chars[part] += len(text)
+            figures.solid[part] += _count_solid(text)
 
     def note_failure(self, detector_id: str, *, ends: bool = False) -> None:
-        """The detector failed. `ends`: that ends the request, or would if this were not shadow."""
-        self._accounts.setdefault(detector_id, _DetectorFigures()).has_failed = True
+        """Records a failure of the detector. `ends`: it ends the request, or would outside shadow mode."""
+        self._figures.setdefault(detector_id, _DetectorFigures()).has_failed = True
         if ends:
             self.note_action(Outcome.FAILED)
 
     def note_finding(self, detector_id: str) -> None:
-        """The detector has found something that is reported."""
-        account = self._accounts.get(detector_id)
-        if account is not None:
-            account.findings += 1
+        """Counts a reported finding of the detector."""
+        figures = self._figures.get(detector_id)
+        if figures is not None:
+            figures.findings += 1
 
     def note_action(
         self, action: Outcome | Action | DocumentAction | str, part: RequestPart = RequestPart.ANSWER
     ) -> None:
-        """This was done, or in shadow would have been; the strictest counts. A document is hidden at most."""
+        """Records an action; the strictest becomes the outcome. An action on documents counts as `masked` at most."""
         word = action if isinstance(action, str) else action.name.lower()
         outcome = _OUTCOMES.get(word)
         if outcome is None:
@@ -157,39 +156,47 @@ class Receipt:
         self.outcome = max(self.outcome, outcome)
 
     def note_released(self, part: RequestPart, text: str) -> None:
-        """The text goes on: to a source or the model, or to the client."""
+        """Counts text sent on to a source, the model or the client."""
         self.released[part] += len(text)
         self._solid[part] += _count_solid(text)
 
-    def take_back(self, part: RequestPart) -> None:
-        """Nothing of the part has left after all: resets its counts of released text."""
+    def reset_released(self, part: RequestPart) -> None:
+        """Resets the counts of released text of the part, when none of it was sent."""
         self.released[part] = self._solid[part] = 0
 
     def note_dropped(self, part: RequestPart, chars: int) -> None:
-        """So many released characters of the part have not left after all: the answer ended before their turn came."""
+        """Subtracts released characters that were not sent because the answer ended earlier."""
         self.released[part] -= chars
 
     def note_withheld(self, part: RequestPart, text: str) -> None:
-        """The text was read and does not go on: that it was read stands for nothing that did."""
+        """Counts text that was read and withheld, so that reading it cannot stand for unread released text."""
         self._solid[part] += _count_solid(text)
 
     @property
     def is_covered(self) -> bool:
-        """Whether every detector has read all that it was to read of what was released."""
-        return all(map(self._covers, self._accounts.values()))
+        """Whether every detector has read all released text of its parts."""
+        return all(map(self._covers, self._figures.values()))
 
-    def settle(self) -> list[DetectorRead]:
-        """What every detector did, in the order in which they were expected."""
+    def list_reads(self) -> list[DetectorRead]:
+        """Returns every detector's counts, in the order of `expect` calls."""
         return [
-            DetectorRead(name, its.chars, its.chunks, its.findings, its.seconds, self._covers(its), its.has_failed)
-            for name, its in self._accounts.items()
+            DetectorRead(
+                name,
+                figures.chars,
+                figures.chunks,
+                figures.findings,
+                figures.seconds,
+                self._covers(figures),
+                figures.has_failed,
+            )
+            for name, figures in self._figures.items()
         ]
 
-    def _covers(self, account: _DetectorFigures) -> bool:
-        return not account.has_failed and all(count >= self._solid[part] for part, count in account.solid.items())
+    def _covers(self, figures: _DetectorFigures) -> bool:
+        return not figures.has_failed and all(count >= self._solid[part] for part, count in figures.solid.items())
 
 
 def _count_solid(text: str) -> int:
-    """Characters that are no white space. Counted by kind: no pieces of a long text are made."""
+    """Counts characters that are not white space, without splitting a long text."""
     kinds = _ASCII_SPACES if text.isascii() else _SPACES
     return len(text) - sum(map(text.count, kinds))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReleaseGate: what may leave now. The promise of the product.
+"""ReleaseGate: decides which text may leave now. This is the main guarantee of Lockgate.
 
-The gate keeps one frontier per holding detector: how far that detector has read. No character leaves before every
-holding detector has cleared it, so detectors may use chunks of any size. Two strategies decide where a release ends:
+The gate keeps one frontier per holding detector: the position up to which this detector has read. No character leaves
+before every holding detector has cleared it, so detectors may use chunks of any size. Two strategies end a release:
 
 FRONTIER             up to the smallest frontier, as soon as it moves.
-MAX_PROCESSED_INDEX  wait for one answer of every detector; the largest chunk end among the first answers is the
+MAX_PROCESSED_INDEX  wait for one response of every detector; the largest chunk end among the first responses is the
                      reference; when every detector has reached it, release up to it. The releases do not depend on
-                     the order in which the answers came.
+                     the order of the responses.
 
-A finding leaves once, with the first released text that overlaps it. A trailing detector holds nothing; its findings
-leave with the final release. What a frame carried beside its text leaves with its last character.
+A finding leaves once, with the first released text that overlaps it. A trailing detector holds no text; its findings
+leave with the final release. The other fields of a frame leave with its last character.
 """
 
 import heapq
@@ -25,17 +25,17 @@ from lockgate.gate.values import Detection, Frame, Span
 
 
 class Strategy(Enum):
-    """Where a release ends."""
+    """The rule that decides where a release ends."""
 
     FRONTIER = "frontier"
     MAX_PROCESSED_INDEX = "max_processed_index"
 
 
 class Release(NamedTuple):
-    """Text that may leave, with its findings and the frames that it completes. `is_final`: nothing follows.
+    """Text that may leave, with its findings and the frames that it completes. `is_final`: it is the last release.
 
-    `inputs` are the numbers of the first and the last frame that it was made of, as the chunkers tell them, else as
-    the text lies. `told` is the place that a chunker that is trusted tells of it, where that is another.
+    `inputs`: the numbers of its first and last frame, as claimed by the chunkers, else by position of the text.
+    `claimed`: the span that a trusted chunker claims for this text; it may differ from `start`..`end`.
     """
 
     start: int
@@ -46,27 +46,27 @@ class Release(NamedTuple):
     choice: int = 0
     is_final: bool = False
     inputs: tuple[int, int] = (0, 0)
-    told: Span | None = None
+    claimed: Span | None = None
 
 
 @dataclass(slots=True, eq=False)
 class FrameLog:
-    """The frames of one text that have been received and not yet released."""
+    """The frames of one text that are received and not yet released."""
 
     frames: deque[Frame] = field(default_factory=deque)
     received: int = 0
     released: int = 0
-    first: int = 0  # numbers of the first and the last frame whose text the latest release holds
+    first: int = 0  # numbers of the first and the last frame with text in the latest release
     last: int = 0
     _head_start: int = 0
 
     def append(self, frame: Frame) -> None:
-        """Take in one frame; its text follows what was received before."""
+        """Adds one frame at the end."""
         self.frames.append(frame)
         self.received += len(frame.text)
 
     def release(self, upto: int) -> tuple[str, tuple[Frame, ...]]:
-        """The text from the last release up to `upto`, and the frames whose last character it contains."""
+        """Returns the text from the last release up to `upto`, and the frames whose last character it contains."""
         if not self.released <= upto <= self.received:
             raise RuntimeError(f"cannot release up to {upto}: released {self.released}, received {self.received}")
         frames, texts, completed = self.frames, [], []
@@ -89,7 +89,7 @@ class FrameLog:
 
 
 class ReleaseGate:
-    """One gate per text: frames and progress in, releases out."""
+    """The gate of one text: takes frames and detector progress, returns releases."""
 
     __slots__ = (
         "_choice", "_ends", "_frontiers", "_lowest", "_order", "_pending", "_reference", "_seen", "_trailing", "log",
@@ -118,25 +118,25 @@ class ReleaseGate:
 
     @property
     def received(self) -> int:
-        """Characters that came in."""
+        """The number of characters received."""
         return self.log.received
 
     @property
     def released(self) -> int:
-        """Characters that have left."""
+        """The number of characters released."""
         return self.log.released
 
     @property
     def held_chars(self) -> int:
-        """Characters that wait here."""
+        """The number of characters not yet released."""
         return self.log.received - self.log.released
 
     def lowest(self) -> list[str]:
-        """The holding detectors that have read least."""
+        """Returns the holding detectors that have read least."""
         return [name for name, upto in self._frontiers.items() if upto == self._lowest]
 
     def receive(self, frame: Frame) -> list[Release]:
-        """A frame of the model: it waits, unless no detector holds or it adds no text to what has left."""
+        """Handles a frame; releases it at once if no detector holds, or if no text waits."""
         log = self.log
         log.append(frame)
         if log.received == log.released or not self._frontiers:
@@ -144,14 +144,14 @@ class ReleaseGate:
         return []
 
     def clear(self, detector: str, upto: int, detections: Sequence[Detection] = ()) -> list[Release]:
-        """The detector has read everything up to `upto` and found these."""
+        """Handles a detector's progress: it has read the text up to `upto` and made these findings."""
         before = self._frontiers.get(detector)
         if before is None:
             self._trailing[detector].extend(detections)
             return []
         if not before <= upto <= self.log.received:
             raise RuntimeError(f"{detector} cannot clear {upto}: it was at {before} of {self.log.received}")
-        for found in detections:  # each leaves with its first character, or with the nearest one just cleared
+        for found in detections:  # each leaves with its first character, or with the nearest character just cleared
             at = min(max(found.start, before), max(upto - 1, before))
             heapq.heappush(self._pending, (at, self._order[detector], self._seen, found))
             self._seen += 1
@@ -166,7 +166,7 @@ class ReleaseGate:
         return self._release_references(self._ends)
 
     def finish(self) -> list[Release]:
-        """Every holding detector has read everything and every trailing one has answered: the final release."""
+        """Returns the final release, after every detector has read the whole text."""
         if self._frontiers and self._lowest < self.log.received:
             raise RuntimeError(f"{self.lowest()} read only {self._lowest} of {self.log.received} characters")
         last = self._release(self.log.received, is_final=True)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-sent events, both ways.
+"""Parses and encodes server-sent events.
 
-Decides where a line and an event end. Only CR, LF and CRLF end a line: U+2028 and its like are plain text, and a
-parser that splits there corrupts JSON.
+Only CR, LF and CRLF end a line. U+2028 and similar characters are plain text: a parser that splits there corrupts JSON.
 """
 
 import re
@@ -15,14 +14,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseEvent(NamedTuple):
-    """One dispatched event; `event` is empty where the sender named none."""
+    """One complete event; `event` is empty if the sender gave no type."""
 
     data: str
     event: str = ""
 
 
 class SseParser:
-    """Bytes in, events out. Any cut of the bytes gives the same events."""
+    """Takes bytes, returns events. Any cut of the bytes gives the same events."""
 
     __slots__ = (
         "_data", "_data_size", "_event", "_is_first_line", "_max_bytes", "_rest", "_rest_size", "_service", "_skip_lf",
@@ -31,16 +30,16 @@ class SseParser:
     def __init__(self, service: str = "model", *, max_event_bytes: int = 4 * 1024 * 1024) -> None:
         self._service = service
         self._max_bytes = max_event_bytes
-        self._rest: list[bytes] = []  # pieces of a line whose end has not come
+        self._rest: list[bytes] = []  # pieces of an incomplete line
         self._rest_size = 0
-        self._skip_lf = False  # the last line ended in CR: an LF that follows belongs to it
+        self._skip_lf = False  # the last line ended with CR: a following LF belongs to it
         self._is_first_line = True
         self._data: list[bytes] = []
         self._data_size = 0
         self._event = b""
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """The events that these bytes complete."""
+        """Returns the events that these bytes complete."""
         events: list[SseEvent] = []
         if self._skip_lf or b"\r" in data:
             data = self._with_one_line_end(data)
@@ -51,7 +50,7 @@ class SseParser:
             self._rest.clear()
             self._rest_size = 0
         for line in lines:
-            if line.startswith(b"data: "):  # nearly every line that is not empty
+            if line.startswith(b"data: "):  # the common case
                 self._is_first_line = False
                 value: bytes | None = line[6:]
             else:
@@ -68,13 +67,13 @@ class SseParser:
         return events
 
     def finish(self) -> list[SseEvent]:
-        """The end of the bytes: an event without its closing blank line is dropped, as the standard says."""
+        """Ends the input; drops an event without its closing blank line, as the standard requires."""
         self._rest.clear()
         self._data.clear()
         return []
 
     def _with_one_line_end(self, data: bytes) -> bytes:
-        """The bytes with LF for every line end."""
+        """Returns the bytes with LF for every line end."""
         if data:
             if self._skip_lf:
                 data = data.removeprefix(b"\n")
@@ -82,7 +81,7 @@ class SseParser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _take_line(self, line: bytes, events: list[SseEvent]) -> bytes | None:
-        """The data in the line, if it has some; an empty line ends an event."""
+        """Returns the line's data, or None; an empty line completes an event."""
         if self._is_first_line:
             self._is_first_line = False
             line = line.removeprefix(_BOM)
@@ -106,7 +105,7 @@ class SseParser:
 
 
 def encode_event(data: str, event: str = "") -> bytes:
-    """One event as bytes; a line end inside `data` becomes a further `data:` line."""
+    """Encodes one event; each line of `data` becomes a `data:` line."""
     head = f"event: {event}\n" if event else ""
     if "\n" in data or "\r" in data:
         data = "\ndata: ".join(_ANY_LINE_END.split(data))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that the machines exchange. All offsets count Unicode code points.
+"""The values that the state machines exchange. All offsets count Unicode code points.
 
-They are named tuples, not frozen dataclasses: just as immutable, and made in less than half the time
+They are named tuples, not frozen dataclasses: also immutable, but created in less than half the time
 (docs/decisions/0001-values-are-named-tuples.md).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-WHOLE_TEXT_CHUNKER = "whole_doc_chunker"  # its one chunk is the text; always there, under the name that contracts use
-# The types of detectors: what each reads, hence where it serves.
+WHOLE_TEXT_CHUNKER = "whole_doc_chunker"  # built in; its one chunk is the whole text
+# The types of detectors: the input that each reads.
 TEXT_CONTENTS: Final = "text_contents"
 TEXT_GENERATION: Final = "text_generation"
 TEXT_CHAT: Final = "text_chat"
@@ -17,16 +17,16 @@ TEXT_CONTEXT_DOC: Final = "text_context_doc"
 
 
 class Span(NamedTuple):
-    """A piece of a text: `start` belongs to it, `end` does not."""
+    """A range of a text; `end` is exclusive."""
 
     start: int
     end: int
 
 
 class Frame(NamedTuple):
-    """One message of the model stream: its number in the stream, its text, its choice, and what else it carried.
+    """One message of the model stream: its number in the stream, its text, its choice, and its other fields.
 
-    `is_last`: no more text follows in this choice, though others may go on.
+    `is_last`: no more text follows in this choice; other choices may continue.
     """
 
     number: int
@@ -37,9 +37,9 @@ class Frame(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What a detector reads. `is_forced`: the chunker had to cut where the text does not end.
+    """A piece of text that a detector reads. `is_forced`: the chunker had to cut where no boundary is.
 
-    `inputs` are the numbers of the first and the last frame that belong to it, where the chunker tells them.
+    `inputs`: the numbers of the chunk's first and last frame, if the chunker reports them.
     """
 
     start: int
@@ -50,14 +50,14 @@ class Chunk(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """What a detector is given: a chunk's text, and what stands before it where the cut was forced."""
+    """The input of a detector: a chunk's text, and the look-behind text before it after a forced cut."""
 
     text: str
     before: str = ""
 
 
 class Detection(NamedTuple):
-    """One finding. The span is relative to what the detector was given until the batcher places it."""
+    """One finding. The span is relative to the detector's input until the batcher makes it relative to the text."""
 
     start: int
     end: int
@@ -70,18 +70,18 @@ class Detection(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
 
-UNANSWERED: Final[list[Detection]] = []  # known by identity: a detector has said nothing about a text
+UNANSWERED: Final[list[Detection]] = []  # compared by identity: the detector gave no response for a text
 
 
 class Conversation(NamedTuple):
-    """A chat as a reviewer reads it: its messages and the tools that were offered, in the caller's own words."""
+    """A chat that a reviewer reads: its messages and tools as the caller sent them."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
 
 
 class Generated(NamedTuple):
-    """A prompt and what a model made of it."""
+    """A prompt and the text that a model generated for it."""
 
     prompt: str
     text: str
@@ -99,7 +99,7 @@ Subject = Conversation | Generated | Claim
 
 
 class Generation(NamedTuple):
-    """What a backend is asked to generate. `body` is in the backend's own words; `kind` names its endpoint, if any."""
+    """A request to a model backend. `body` has the backend's own format; `kind` names its endpoint, if any."""
 
     model: str
     body: Mapping[str, Any]
@@ -108,7 +108,7 @@ class Generation(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a service is. `code` is an HTTP status."""
+    """The health of a service. `code` is an HTTP status."""
 
     status: str
     code: int = 200
@@ -116,7 +116,7 @@ class Health(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One retrieved document; its title is empty where it has none, `source` the path of the source that gave it."""
+    """One retrieved document; `title` may be empty, `source` is the path of its data source."""
 
     title: str
     text: str

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policy says about findings: annotate, mask, stop or block a text; flag, mask or drop a document.
+"""Applies a policy's actions to findings: annotate, mask, stop or block a text; flag, mask or drop a document.
 
-Where text is replaced (stop, block) the fallback takes the place of everything that has not left yet; they
-differ only in the release that brings the finding: `stop` lets the part before the first finding leave, `block`
-nothing. So of an answer that is judged whole, `stop` shows the clean beginning and `block` only the fallback.
+`stop` and `block` replace all text that has not left yet by the fallback. They differ only in the release that brings
+the finding: `stop` releases the part before the first finding, `block` nothing. So of an answer that is judged whole,
+`stop` shows the clean beginning and `block` only the fallback.
 
-In shadow nothing is changed and nothing told: only what would have been done is known.
+In shadow mode no text is changed and no finding reported; only the action that would apply is recorded.
 
-A finding arrives once, with the first released text that overlaps it or earlier; what it covers beyond that text is
-remembered.
+A finding arrives once, with the first released text that overlaps it or earlier. The masker keeps it until the text
+that it covers has come.
 
-A mask is a block for each character, the kind of what was found, or a made-up name that stays the same for the same
-value, wherever releases are cut. Masks that overlap are one, named by the one that begins first.
+A mask is a block character for each character, the kind of the finding, or a made-up name that is the same for the
+same value, at any cut of the releases. Overlapping masks become one, with the text of the one that begins first.
 """
 
 import re
@@ -35,11 +35,11 @@ _WORDS = (
 )  # fmt: skip
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_WORD = re.compile(r"[^A-Z0-9]+")
-_MIN_QUOTE_CHARS = 3  # of a found text that its kind must not repeat: a letter or two are in many names
+_MIN_QUOTE_CHARS = 3  # the kind of a finding must not repeat so much of its text; one or two letters are in many names
 
 
 class Action(IntEnum):
-    """What to do with text that has a finding, from mild to strict."""
+    """The action on text with a finding, from mild to strict."""
 
     ANNOTATE = 0
     MASK = 1
@@ -48,24 +48,24 @@ class Action(IntEnum):
 
 
 class DocumentAction(IntEnum):
-    """What to do with a retrieved document that has a finding, from mild to strict."""
+    """The action on a retrieved document with a finding, from mild to strict."""
 
     FLAG = 0
     MASK = 1
     DROP = 2
 
 
-REPLACING = frozenset({Action.MASK})  # what is found is replaced, and the rest of the text goes on
+REPLACING = frozenset({Action.MASK})  # replaces the found text and keeps the rest
 TEXT_WORDS = {action.name.lower(): action for action in Action}
 DOCUMENT_WORDS = {action.name.lower(): action for action in DocumentAction}
-_FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata in a detector's own words
+_FREE_WORDS = frozenset({"reason", "reasons", "best"})  # metadata keys with free text of a detector
 TEXT_ACTIONS = {DocumentAction.FLAG: Action.ANNOTATE, DocumentAction.DROP: Action.BLOCK} | {
     DOCUMENT_WORDS[word]: action for word, action in TEXT_WORDS.items() if action in REPLACING
-}  # what is done with the text of a document
+}  # the action on the text of a document
 
 
 class MaskWith(StrEnum):
-    """What is written in place of a masked text."""
+    """The kind of text that replaces masked text."""
 
     BLOCK = "block"
     LABEL = "label"
@@ -73,7 +73,7 @@ class MaskWith(StrEnum):
 
 
 class Mask(NamedTuple):
-    """Characters that must not be seen, and what is written for them. Of one that goes on the rest may be nothing."""
+    """A span to hide and its replacement text; the text is empty in a part that continues an earlier mask."""
 
     start: int
     end: int
@@ -81,7 +81,7 @@ class Mask(NamedTuple):
 
 
 def label(found: Detection) -> str:
-    """The kind of what was found, as `EMAIL`; never the found text, even if a detector names it so."""
+    """Returns the kind of the finding, such as `EMAIL`; never the found text, even if a detector uses it as kind."""
     kind = found.detection[: _MAX_LABEL_CHARS * 2]
     words = _NO_WORD.sub("_", _CAMEL.sub("_", kind).upper()).strip("_").removesuffix("_ADDRESS")
     words = words[:_MAX_LABEL_CHARS].strip("_") or _NAMELESS
@@ -96,18 +96,18 @@ def _squeeze(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Pseudonyms:
-    """The made-up names of one request: the same value has the same name, and a name is never renamed."""
+    """The pseudonyms of one request: one per value; a pseudonym that is found as a value stays unchanged."""
 
     _names: dict[str, str] = field(default_factory=dict)
-    values: dict[str, str] = field(default_factory=dict)  # what each name stands for: for the caller alone, never kept
+    values: dict[str, str] = field(default_factory=dict)  # the value of each name; only for the caller, never stored
 
     def name(self, found: Detection) -> str:
-        """The name for what was found; its kind alone, where there are too many names or the value has no end."""
+        """Returns the pseudonym of the found value, or its label if the value is too long or there are too many."""
         value = found.text
         known = self._names.get(value)
         if known is not None:
             return known
-        if value in self.values:  # a name of ours came back, as from a model that was given it
+        if value in self.values:  # the model repeated a pseudonym from its prompt
             return value
         kind = label(found)
         if len(self._names) >= _MAX_NAMES or not 0 < len(value) <= _MAX_VALUE_CHARS:
@@ -117,19 +117,19 @@ class Pseudonyms:
         return name
 
     def _invent(self, kind: str, value: str) -> str:
-        """A new name, in which nothing of the value is known again."""
+        """Returns a new name that does not contain the value and is not contained in it."""
         hidden = _squeeze(value)
         place = len(self._names)
         while True:
             turn, at = divmod(place, len(_WORDS))
             word = _WORDS[at] + (str(turn + 1) if turn else "")
-            name = _dress(kind, word)
+            name = _format_name(kind, word)
             if name not in self.values and name not in self._names and hidden not in word and word not in hidden:
                 return name
             place += 1
 
 
-def _dress(kind: str, word: str) -> str:
+def _format_name(kind: str, word: str) -> str:
     if "EMAIL" in kind or "E_MAIL" in kind:
         return f"{word}@masked.invalid"
     return f"{kind.lower().replace('_', '-')}-{word}"
@@ -137,18 +137,18 @@ def _dress(kind: str, word: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Masker:
-    """The masks of one text whose releases come in order.
+    """Makes the masks of one text, whose releases come in order.
 
-    A finding comes once, with the first release that it overlaps or earlier; what it covers beyond is remembered.
+    A finding comes once, with the first release that it overlaps or earlier; the masker keeps its rest for later ones.
     """
 
     _with: MaskWith = MaskWith.BLOCK
     _names: Pseudonyms = field(default_factory=Pseudonyms)
-    ahead: list[Detection] = field(default_factory=list)  # what covers text that has not come
-    _upto: int = 0  # where the mask that was begun last ends, as far as is known
+    ahead: list[Detection] = field(default_factory=list)  # findings that cover text of later releases
+    _upto: int = 0  # the end of the current mask, as known so far
 
     def mask(self, start: int, length: int, found: Sequence[Detection]) -> list[Mask]:
-        """The masks of the release that starts there, cut to it; in order, and none overlaps another."""
+        """Returns the masks of a release, cut to its span, in order and without overlaps."""
         end = start + length
         spans = [*self.ahead, *found]
         if len(spans) > 1:
@@ -168,7 +168,7 @@ class Masker:
             else:
                 text = f"[{label(one)}]" if self._with is MaskWith.LABEL else self._names.name(one)
             masks.append(Mask(low, high, text))
-        elif not masks or masks[-1].end < low:  # what was begun before goes on
+        elif not masks or masks[-1].end < low:  # the mask of an earlier release continues
             masks.append(Mask(low, high, self._go_on(high - low)))
         elif masks[-1].end < high:
             last = masks[-1]
@@ -180,7 +180,7 @@ class Masker:
 
 
 def clip_mask(mask: Mask, start: int, end: int) -> Mask:
-    """The part of a mask that lies there; what it says is said where it begins, blocks everywhere."""
+    """Returns the part of a mask in that span. Block characters fill every part; other text is in the first only."""
     low, high = max(mask.start, start), min(mask.end, end)
     if not mask.text.strip(MASK_CHARACTER):
         return Mask(low, high, MASK_CHARACTER * (high - low))
@@ -188,14 +188,14 @@ def clip_mask(mask: Mask, start: int, end: int) -> Mask:
 
 
 def mask_part(start: int, text: str, masks: Sequence[Mask]) -> str:
-    """A part of a text, which starts there, with the masks of the whole."""
+    """Returns a part of a text, which begins at `start`, with the masks of the whole text applied."""
     end = start + len(text)
     own = [clip_mask(one, start, end) for one in masks if one.start < end and one.end > start]
     return apply_masks(start, text, own)
 
 
 def apply_masks(start: int, text: str, masks: Sequence[Mask]) -> str:
-    """The text, which starts there, with the masks in place of what they cover."""
+    """Returns the text, which begins at `start`, with the masks applied."""
     if not masks:
         return text
     parts: list[str] = []
@@ -208,10 +208,10 @@ def apply_masks(start: int, text: str, masks: Sequence[Mask]) -> str:
 
 
 class Measures(NamedTuple):
-    """What becomes of findings in one part of a request: one action for all detectors, and others for some.
+    """The actions for one part of a request: a default for all detectors, and others for some.
 
-    `own` are the detectors of the policy, if it is one. Others that a request names only annotate what has left in
-    the clear: a caller's own pattern could ask a masked text letter by letter.
+    `own`: the policy's detectors; None without a policy. Other detectors, named by the request, only annotate text that
+    left unmasked: otherwise a caller could find out a masked text letter by letter with patterns.
     """
 
     action: Action = Action.ANNOTATE
@@ -222,27 +222,26 @@ class Measures(NamedTuple):
     own: frozenset[str] | None = None
 
     def of(self, detector_id: str) -> Action:
-        """What a finding of this detector calls for."""
+        """Returns the action for findings of this detector."""
         return self.actions.get(detector_id, self.action) if self.trusts(detector_id) else Action.ANNOTATE
 
     def trusts(self, detector_id: str) -> bool:
-        """Whether a finding of this detector may be told though its text is hidden."""
+        """Returns whether findings of this detector are reported even if their text is hidden."""
         return self.own is None or detector_id in self.own
 
     def strictest(self, detector_ids: Iterable[str]) -> Action:
-        """The strictest that findings of these detectors could call for."""
+        """Returns the strictest action for findings of these detectors."""
         return max([self.of(name) for name in detector_ids], default=Action.ANNOTATE)
 
     def changes_text(self, detector_ids: Iterable[str]) -> bool:
-        """Whether a finding of one of these detectors would change the text."""
+        """Returns whether a finding of one of these detectors would change the text."""
         return not self.is_shadow and self.strictest(detector_ids) is not Action.ANNOTATE
 
 
 class Verdict(NamedTuple):
-    """The text that may leave, and the findings as they may be told. `is_blocked`: nothing of the text follows.
+    """The text that may leave and the findings to report. `is_blocked`: no more of the original text follows.
 
-    The text is that of the first `kept` characters of what was judged, the masks in place, and where it is blocked the
-    fallback behind it.
+    The text is the first `kept` characters of the judged text with masks applied, then the fallback if it is blocked.
     """
 
     text: str
@@ -253,39 +252,41 @@ class Verdict(NamedTuple):
 
 
 def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, ...]:
-    """The findings whose score reaches the threshold."""
+    """Returns the findings whose score reaches the threshold."""
     return tuple(found for found in detections if found.score >= threshold)
 
 
 class Judge:
     """Applies measures to the releases of one text, in order.
 
-    Where any of them changes text, a finding tells what it found only if just that has left in the clear: the text of
-    one may hold the secret of another. `called_for` is the strictest action that any finding called for.
+    If an action can change text, a finding is reported with its text only if exactly this text left unmasked, because
+    it may contain another finding's secret. `strictest_action` is the strictest action of all findings so far.
     """
 
-    __slots__ = ("_is_blocked", "_masker", "_measures", "_tells_all", "called_for")
+    __slots__ = ("_is_blocked", "_masker", "_measures", "_only_annotates", "strictest_action")
 
     def __init__(self, measures: Measures, names: Pseudonyms | None = None) -> None:
         self._measures = measures
         strictest = max([measures.action, *measures.actions.values()])
-        self._tells_all = strictest is Action.ANNOTATE
+        self._only_annotates = strictest is Action.ANNOTATE
         self._masker = Masker(measures.mask_with, names or Pseudonyms())
         self._is_blocked = False
-        self.called_for = Action.ANNOTATE
+        self.strictest_action = Action.ANNOTATE
 
     def judge(self, start: int, text: str, detections: Sequence[Detection] = ()) -> Verdict:
-        """The verdict on the text that starts at `start`; spans count from the first character of the whole."""
-        if not (detections or self._is_blocked or self._masker.ahead):  # as nearly always
+        """Returns the verdict on the text that begins at `start`; all spans are positions in the whole text."""
+        if not (detections or self._is_blocked or self._masker.ahead):  # the common case
             return Verdict(text, (), False, len(text))
         if detections:
-            self.called_for = max(self.called_for, self._measures.strictest([one.detector_id for one in detections]))
+            self.strictest_action = max(
+                self.strictest_action, self._measures.strictest([one.detector_id for one in detections])
+            )
         if self._measures.is_shadow:
             return Verdict(text, (), kept=len(text))
-        if self._tells_all:
+        if self._only_annotates:
             return Verdict(text, tuple(detections), kept=len(text))
         if self._is_blocked:
-            return Verdict("", self._tell(detections, start, "", ()), is_blocked=True)
+            return Verdict("", self._report(detections, start, "", ()), is_blocked=True)
         return self._apply(start, text, detections)
 
     def _apply(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
@@ -296,31 +297,31 @@ class Judge:
             self._is_blocked = True
             kept = text[: self._find_end(start, ending)]
             masks = _cut(masks, start + len(kept))
-        told = self._tell(detections, start, kept, masks)
+        reported = self._report(detections, start, kept, masks)
         left = apply_masks(start, kept, masks)
         if ending:
             left += self._measures.fallback
-        return Verdict(left, told, bool(ending), len(kept), tuple(masks))
+        return Verdict(left, reported, bool(ending), len(kept), tuple(masks))
 
-    def _tell(
+    def _report(
         self, detections: Sequence[Detection], start: int, left: str, masks: Sequence[Mask]
     ) -> tuple[Detection, ...]:
-        """The findings; what one found is hidden unless it has left, in the text that starts at `start`."""
-        told = []
+        """Returns the findings to report; hides the text of each unless it left unmasked in this release."""
+        reported = []
         for one in detections:
             if _has_left(one, start, left, masks):
-                told.append(one)
+                reported.append(one)
             elif self._measures.trusts(one.detector_id):
-                told.append(hide(one))
-        return tuple(told)
+                reported.append(hide(one))
+        return tuple(reported)
 
     def _select(self, detections: Sequence[Detection], mildest: Action, strictest: Action) -> list[Detection]:
-        """The findings whose action lies between these."""
+        """Returns the findings with an action from `mildest` to `strictest`."""
         action_of = self._measures.of
         return [one for one in detections if mildest <= action_of(one.detector_id) <= strictest]
 
     def _find_end(self, start: int, ending: Sequence[Detection]) -> int:
-        """How much still leaves of the text with which it ends."""
+        """Returns how many characters of the last release still leave."""
         if self._select(ending, Action.BLOCK, Action.BLOCK):
             return 0
         return max(min([found.start for found in ending]) - start, 0)
@@ -329,12 +330,12 @@ class Judge:
 def judge_whole(
     text: str, detections: Sequence[Detection], measures: Measures, names: Pseudonyms | None = None
 ) -> Verdict:
-    """The verdict on a text that is complete and of which nothing has left."""
+    """Returns the verdict on a complete text."""
     return Judge(measures, names).judge(0, text, detections)
 
 
 def _cut(masks: Sequence[Mask], end: int) -> list[Mask]:
-    """The masks of text that ends there. One that would go beyond it is written all the same: it tells nothing."""
+    """Returns the masks of a text that is cut at `end`; a mask that crosses the cut keeps its text."""
     return [mask if mask.end <= end else _shorten(mask, end) for mask in masks if mask.start < end]
 
 
@@ -351,15 +352,15 @@ def _has_left(found: Detection, start: int, left: str, masks: Sequence[Mask]) ->
 
 
 def hide(found: Detection) -> Detection:
-    """The finding without what was found: span, kind and score stay, so does metadata that does not repeat the text.
+    """Returns the finding without its text; keeps span, kind, score and metadata that does not repeat the text.
 
-    Reasons in a detector's own words may quote a part of it, so they go.
+    Free-text reasons are removed, as they may quote a part of it.
     """
     metadata = found.metadata
     if metadata:
         metadata = {key: value for key, value in metadata.items() if key not in _FREE_WORDS}
         metadata = _hide_word(metadata, found.text.casefold()) if found.text else metadata
-    if len(found.text) >= _MIN_QUOTE_CHARS:  # what a detector calls its finding may repeat it
+    if len(found.text) >= _MIN_QUOTE_CHARS:  # the kind that a detector gives may repeat the text
         word = found.text.casefold()
         kinds = [_hide_word(found.detection, word), _hide_word(found.detection_type, word)]
         found = found._replace(detection=kinds[0], detection_type=kinds[1])
@@ -367,7 +368,7 @@ def hide(found: Detection) -> Detection:
 
 
 def _hide_word(value: Any, word: str) -> Any:
-    """The value without the strings that have the word in them: a rule may be named by the keyword that it found."""
+    """Returns the value with strings that contain the word blacked out: a rule may be named after its keyword."""
     if isinstance(value, str):
         return MASK_CHARACTER * len(value) if word in value.casefold() else value
     if isinstance(value, Mapping):

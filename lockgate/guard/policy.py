@@ -90,7 +90,7 @@ class Meter:
 
     def withdraw_answer(self) -> None:
         """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
-        self.receipt.take_back(RequestPart.ANSWER)
+        self.receipt.reset_released(RequestPart.ANSWER)
         for name, count in self._found_in_answer.items():
             for _ in range(count):
                 self.receipt.note_finding(name)

@@ -60,7 +60,7 @@ async def open_guarded_stream(
 
     `watch` sees every step, `blame_source` an error of the source before it is raised.
     """
-    if not plan.readers and watch is None:
+    if not plan.detectors and watch is None:
         async with aclosing(source), aclosing(_pass_on(source, blame_source)) as releases:
             yield releases
         return
@@ -128,13 +128,13 @@ class _GuardedStream:
         self._outbox: deque[Release] = deque()
         self._failure: LockgateError | None = None
         self._late_failure: LockgateError | None = None
-        self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.readers if not one.holds}
+        self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.detectors if not one.holds}
         self._busy_chunkers = 0
         self._has_streamed = False
         self._cutters: list[_InPlaceChunking] = []
         self._is_behind = False  # a chunker waits until detectors have caught up
         # Of a whole text each detector is asked once: only many detectors have to take turns.
-        is_many = plan.is_whole and len(plan.readers) > plan.max_open
+        is_many = plan.is_whole and len(plan.detectors) > plan.max_open
         self._permits = asyncio.Semaphore(plan.max_open) if is_many else None
         self._reader_wakes = asyncio.Event()
         self._moved = asyncio.Event()
@@ -195,9 +195,9 @@ class _GuardedStream:
         A chunker that is streamed does not say whether a chunk is on its way: it is given a moment of silence.
         """
         while True:
-            while self._busy_chunkers or self._lanes.can_go_on():
+            while self._busy_chunkers or self._lanes.can_progress():
                 await self._wait()
-            if not self._has_streamed or not self._lanes.has_unplaced():
+            if not self._has_streamed or not self._lanes.awaits_chunks():
                 return
             try:
                 async with asyncio.timeout(_SILENCE_S):
@@ -233,7 +233,7 @@ class _GuardedStream:
     async def _pass_over(self, lane: Lane, name: str) -> None:
         """The chunker has failed and its detectors are excused: text goes on unread."""
         while True:
-            self._carry_out(lane.pass_over(name))
+            self._carry_out(lane.skip_rest(name))
             if not lane.is_source_open:
                 return
             await self._await_text()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, tell_lack
+from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, explain_missing_documents
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document
 from lockgate.guard.detectors import ActiveGuard
@@ -263,7 +263,7 @@ class _AnswerRun:
         grounds = AnswerGrounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
         if self._policy.grounding:
             outcome.grounding = [one.guard.id for one in self._policy.grounding]
-        lack = tell_lack(has_sources=bool(question.sources))
+        lack = explain_missing_documents(has_sources=bool(question.sources))
         yield Prepared(self._ask_model(grounds), outcome.documents, lack)
 
     async def _ask_source(

@@ -223,7 +223,7 @@ def observe_policy(receipt: Receipt) -> None:
     mode, outcome = "shadow" if receipt.is_shadow else "enforce", receipt.outcome.name.lower()
     for observer in ACTIVE.observers:
         observer.policy_applied(receipt.policy, mode, outcome)
-    reads = receipt.settle()
+    reads = receipt.list_reads()
     found = {one.detector_id: one.findings for one in reads if one.findings}
     missed = [one.detector_id for one in reads if not one.is_covered]
     if found or missed or receipt.outcome is not Outcome.RELEASED:

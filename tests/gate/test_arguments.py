@@ -106,7 +106,7 @@ def draw_masks(dice: random.Random, size: int) -> list[Mask]:
 def expect(writer: Writer, masks: list[Mask]) -> tuple[str, dict[int, str | None]]:
     """The raw text as it has to leave, and what becomes of each token; None: an atom that nothing touches."""
     covered = {at: mask for mask in masks for at in range(mask.start, mask.end)}
-    told, out, tokens, at = set(), [], dict[int, str | None](), 0
+    was_written, out, tokens, at = set(), [], dict[int, str | None](), 0
     for token, group in groupby(writer.units, key=lambda unit: unit.token):
         raw, plain, is_touched, is_atom = "", "", False, False
         for unit in group:
@@ -114,8 +114,8 @@ def expect(writer: Writer, masks: list[Mask]) -> tuple[str, dict[int, str | None
             text = None
             if mask:
                 is_each = len(mask.text) == mask.end - mask.start
-                text = mask.text[at - mask.start] if is_each else "" if mask in told else mask.text
-                told.add(mask)
+                text = mask.text[at - mask.start] if is_each else "" if mask in was_written else mask.text
+                was_written.add(mask)
                 is_touched = True
             raw += unit.raw if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
             plain += text if text is not None else "" if is_atom else unit.plain
@@ -162,19 +162,19 @@ Watch = Callable[[ArgumentsReader, str, str, int], None]
 
 def play(raw: str, masks: list[Mask], dice: random.Random, watch: Watch | None = None) -> tuple[str, str]:
     """Feed and release in random pieces; the plain text and what left. The watcher sees what was fed and what left."""
-    reader, waiting, plain, left, fed, upto = ArgumentsReader(), list(masks), "", "", 0, 0
+    reader, waiting, plain, output, fed, upto = ArgumentsReader(), list(masks), "", "", 0, 0
     size = dice.choice([1, 3, 8, len(raw) + 1])
     while fed < len(raw):
         piece = raw[fed : fed + dice.randint(0, size)]
         plain, fed = plain + reader.feed(piece), fed + len(piece)
         upto = dice.choice([upto, len(plain), dice.randint(upto, len(plain))])
-        left += reader.release(upto, _take_masks(waiting, upto, dice))
+        output += reader.release(upto, _take_masks(waiting, upto, dice))
         if watch:
-            watch(reader, raw[:fed], left, upto)
+            watch(reader, raw[:fed], output, upto)
     plain += reader.finish()
     if dice.random() < 0.5:
-        left += reader.release(len(plain), _take_masks(waiting, len(plain), dice))
-    return plain, left + reader.release(len(plain), waiting, is_final=True)
+        output += reader.release(len(plain), _take_masks(waiting, len(plain), dice))
+    return plain, output + reader.release(len(plain), waiting, is_final=True)
 
 
 def _take_masks(waiting: list[Mask], upto: int, dice: random.Random) -> list[Mask]:
@@ -216,8 +216,8 @@ def test_detectors_read_the_decoded_text(value: Any, seed: int) -> None:
 def test_masked_json_parses_to_the_same_shape_with_masked_strings(value: Any, seed: int) -> None:
     writer = Writer(value, random.Random(seed))
     masks = draw_masks(writer.dice, len(writer.plain))
-    left = play(writer.raw, masks, writer.dice)[1]
-    assert parse(left) == rebuild(value, expect(writer, masks)[1], iter(range(1, writer.tokens + 1)))
+    output = play(writer.raw, masks, writer.dice)[1]
+    assert parse(output) == rebuild(value, expect(writer, masks)[1], iter(range(1, writer.tokens + 1)))
 
 
 @given(VALUES, SEEDS)
@@ -232,8 +232,8 @@ def test_masks_change_the_structure_of_no_text(raw: str, seed: int) -> None:
     dice = random.Random(seed)
     raw = '["' + r"\x,\x[\x]" * 5 + '", ' + raw
     masks = [mask._replace(text=dice.choice(LABELS)) for mask in draw_masks(dice, len(decode(raw)))]
-    left = play(raw, masks, dice)[1]
-    found, expected = ([run[2].replace('"', "") for run in _scan(text) if run[0] == 0] for text in (left, raw))
+    output = play(raw, masks, dice)[1]
+    found, expected = ([run[2].replace('"', "") for run in _scan(text) if run[0] == 0] for text in (output, raw))
     assert "".join(found) == "".join(expected)  # but for the quotes of atoms that became strings
 
 
@@ -259,9 +259,9 @@ def test_no_character_that_a_mask_covers_leaves(raw: str, seed: int) -> None:
     raw = marked(raw, dice)
     plain = decode(raw)
     masks = draw_masks(dice, len(plain))
-    left = decode(play(raw, masks, dice)[1])
+    output = decode(play(raw, masks, dice)[1])
     secret = {char for mask in masks for char in plain[mask.start : mask.end] if "\ue000" <= char < "\uf000"}
-    assert not secret.intersection(left)
+    assert not secret.intersection(output)
 
 
 @given(RAWS, SEEDS)
@@ -270,16 +270,16 @@ def test_nothing_leaves_before_it_is_released(raw: str, seed: int) -> None:
     raw = marked(raw, dice)
     plain = decode(raw)
 
-    def watch(_reader: ArgumentsReader, _fed: str, left: str, upto: int) -> None:
-        assert not {char for char in plain[upto:] if "\ue000" <= char < "\uf000"}.intersection(left)
+    def watch(_reader: ArgumentsReader, _fed: str, output: str, upto: int) -> None:
+        assert not {char for char in plain[upto:] if "\ue000" <= char < "\uf000"}.intersection(output)
 
     play(raw, draw_masks(dice, len(plain)), dice, watch)
 
 
 @given(RAWS, SEEDS)
 def test_what_has_left_is_forgotten(raw: str, seed: int) -> None:
-    def watch(reader: ArgumentsReader, fed: str, left: str, upto: int) -> None:
-        assert reader.held == len(fed) - len(left)
+    def watch(reader: ArgumentsReader, fed: str, output: str, upto: int) -> None:
+        assert reader.held == len(fed) - len(output)
         if upto == len(decode(fed)) and fed.endswith(","):  # hence nothing waits for its end
             assert (reader.held, len(reader._runs)) == (0, 0)
 
@@ -323,12 +323,12 @@ def test_misuse_is_noticed() -> None:
 
 @BUGS.caught_by(test_any_cut_gives_the_same_plain_text_and_the_same_masked_text, test_detectors_read_the_decoded_text)
 def an_escape_does_not_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "_BEGUN", re.compile(r"\\"))
+    monkeypatch.setattr(arguments, "_INCOMPLETE", re.compile(r"\\"))
 
 
 @BUGS.caught_by(test_detectors_read_the_decoded_text)
 def half_a_pair_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "_BEGUN", re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?"))
+    monkeypatch.setattr(arguments, "_INCOMPLETE", re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?"))
 
 
 @BUGS.caught_by(test_detectors_read_the_decoded_text)
@@ -386,24 +386,24 @@ def the_text_of_a_mask_is_not_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.caught_by(test_no_character_that_a_mask_covers_leaves, test_what_no_mask_covers_keeps_its_raw_characters)
 def a_mask_ends_with_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = arguments._Covers.add
+    honest = arguments._PendingMasks.add
 
-    def add(self: arguments._Covers, masks: list[Mask], since: int) -> None:
-        self._covers.clear()
+    def add(self: arguments._PendingMasks, masks: list[Mask], since: int) -> None:
+        self._masks.clear()
         honest(self, masks, since)
 
-    monkeypatch.setattr(arguments._Covers, "add", add)
+    monkeypatch.setattr(arguments._PendingMasks, "add", add)
 
 
 @BUGS.caught_by(test_what_no_mask_covers_keeps_its_raw_characters)
 def a_text_that_goes_once_goes_for_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = arguments._Covers._tell
+    honest = arguments._PendingMasks._take_text
 
-    def tell(self: arguments._Covers, cover: arguments._Cover, start: int, end: int) -> str:
-        self._is_told = False
+    def take_text(self: arguments._PendingMasks, cover: arguments._PendingMask, start: int, end: int) -> str:
+        self._is_text_written = False
         return honest(self, cover, start, end)
 
-    monkeypatch.setattr(arguments._Covers, "_tell", tell)
+    monkeypatch.setattr(arguments._PendingMasks, "_take_text", take_text)
 
 
 @BUGS.caught_by(test_without_masks_any_text_leaves_as_it_came, test_what_no_mask_covers_keeps_its_raw_characters)
@@ -427,9 +427,9 @@ def a_run_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def an_atom_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ArgumentsReader._close_atom
 
-    def close(self: ArgumentsReader, left: list[str]) -> None:
+    def close(self: ArgumentsReader, output: list[str]) -> None:
         size = self._atom_size
-        honest(self, left)
+        honest(self, output)
         self._atom_size = size
 
     monkeypatch.setattr(ArgumentsReader, "_close_atom", close)

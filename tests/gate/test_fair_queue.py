@@ -28,7 +28,7 @@ def _to_event(number: int) -> Event:
         return "add", first % 5, 1 + number % 9
     if kind < 4:
         return "take", 1 + first % 6, (None, 4, 12)[number % 3]
-    return ("give", "leave")[kind - 4], first, 0
+    return ("add_results", "cancel")[kind - 4], first, 0
 
 
 EVENTS = st.lists(st.integers(0, 6 * 30 * 9 - 1), max_size=40).map(lambda numbers: [_to_event(one) for one in numbers])
@@ -64,17 +64,17 @@ class Ledger:
             self.taken[id(share.call)] += len(share.items)
         return batch
 
-    def give(self, at: int) -> None:
+    def add_results(self, at: int) -> None:
         if self.open:
             share = self.open.pop(at % len(self.open))
-            if self.queue.give(share, [item.upper() for item in share.items]):
+            if self.queue.add_results(share, [item.upper() for item in share.items]):
                 self.whole.append(share.call)
 
-    def leave(self, at: int) -> None:
+    def cancel(self, at: int) -> None:
         if self.calls:
             call = self.calls[at % len(self.calls)]
             self.gone.add(id(call))
-            self.queue.leave(call)
+            self.queue.cancel(call)
 
     def play(self, event: Event) -> None:
         name, one, two = event
@@ -82,24 +82,24 @@ class Ledger:
             self.add(one, two)
         elif name == "take":
             self.take(one, two)
-        elif name == "give":
-            self.give(one)
+        elif name == "add_results":
+            self.add_results(one)
         else:
-            self.leave(one)
+            self.cancel(one)
 
     def drain(self) -> None:
         for _ in range(MAX_WAITING + 1):
             if not self.take(5, None):
                 break
         while self.open:
-            self.give(7)
+            self.add_results(7)
 
     def waiting(self) -> Counter[Hashable]:
         """How many items of each stream wait."""
         found = Counter[Hashable]()
         for call in self.calls:
             if id(call) not in self.gone:
-                found[call.whose] += len(call.items) - self.taken[id(call)]
+                found[call.stream] += len(call.items) - self.taken[id(call)]
         return +found
 
 
@@ -142,13 +142,13 @@ def test_the_order_within_a_stream_is_kept(events: list[Event]) -> None:
     for event in events:
         ledger.play(event)
     ledger.drain()
-    for stream in {call.whose for call in ledger.calls}:
-        asked = [item for call in ledger.calls if call.whose == stream for item in call.items]
+    for stream in {call.stream for call in ledger.calls}:
+        asked = [item for call in ledger.calls if call.stream == stream for item in call.items]
         places = [
             asked.index(item)
             for batch in ledger.batches
             for share in batch
-            if share.call.whose == stream
+            if share.call.stream == stream
             for item in share.items
         ]
         assert places == sorted(places)
@@ -181,7 +181,7 @@ def test_no_stream_that_waits_falls_behind_another_by_more_than_one_item(events:
         for batch in ledger.batches[before:]:
             for got in served.values():
                 for share in batch:
-                    got[share.call.whose] += len(share.items)
+                    got[share.call.stream] += len(share.items)
         for stream, got in served.items():
             assert all(count <= got[stream] + 1 for count in got.values())
         for stream in waiting:
@@ -196,7 +196,7 @@ def test_streams_that_come_back_again_and_again_overtake_nobody(comers: list[int
     for stream in comers:
         queue.add(stream, [-1])
         (share,) = queue.take(1)
-        since = 0 if share.call.whose == 0 else since + 1
+        since = 0 if share.call.stream == 0 else since + 1
         assert since <= 3
 
 
@@ -226,7 +226,7 @@ def test_a_thousand_waiting_items_of_one_stream_hold_up_no_other() -> None:
     queue.add("short", [-1, -2])
     second = queue.take(32)
     assert [share.items for share in first] == [list(range(32))]
-    assert [(share.call.whose, len(share.items)) for share in second] == [("long", 30), ("short", 2)]
+    assert [(share.call.stream, len(share.items)) for share in second] == [("long", 30), ("short", 2)]
 
 
 def test_streams_that_are_done_are_forgotten() -> None:
@@ -236,7 +236,7 @@ def test_streams_that_are_done_are_forgotten() -> None:
         assert call is not None
         if stream % 2:
             queue.take(5)
-        queue.leave(call)
+        queue.cancel(call)
     assert not queue._streams
     assert queue.waiting == 0
 
@@ -248,10 +248,10 @@ def test_misuse_is_noticed() -> None:
     queue.add("a", [1, 2, 3])
     (share,) = queue.take(2)
     with pytest.raises(RuntimeError, match="2 items"):
-        queue.give(share, [1])
-    assert queue.give(share, [1, 2]) is False
+        queue.add_results(share, [1])
+    assert queue.add_results(share, [1, 2]) is False
     with pytest.raises(RuntimeError, match="once"):
-        queue.give(share, [1, 2])
+        queue.add_results(share, [1, 2])
 
 
 BUGS = Bugs()
@@ -287,48 +287,48 @@ def a_newcomer_is_served_first(monkeypatch: pytest.MonkeyPatch) -> None:
     test_every_item_is_given_out_exactly_once_unless_its_call_left, test_a_call_that_left_is_never_given_out_again
 )
 def a_call_that_left_is_still_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(self: Queue, call: QueuedCall[Text, Text]) -> None:
-        call._has_left = True
+    def cancel(self: Queue, call: QueuedCall[Text, Text]) -> None:
+        call._is_cancelled = True
 
-    monkeypatch.setattr(FairQueue, "leave", leave)
+    monkeypatch.setattr(FairQueue, "cancel", cancel)
 
 
 @BUGS.caught_by(test_every_item_is_given_out_exactly_once_unless_its_call_left)
 def leaving_takes_the_whole_stream_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = FairQueue.leave
+    honest = FairQueue.cancel
 
-    def leave(self: Queue, call: QueuedCall[Text, Text]) -> None:
+    def cancel(self: Queue, call: QueuedCall[Text, Text]) -> None:
         honest(self, call)
-        for other in self._streams.pop(call.whose, ()):
+        for other in self._streams.pop(call.stream, ()):
             self.waiting -= len(other.items) - other._taken
 
-    monkeypatch.setattr(FairQueue, "leave", leave)
+    monkeypatch.setattr(FairQueue, "cancel", cancel)
 
 
 @BUGS.caught_by(test_a_call_gets_its_results_whole_and_in_order_whatever_the_batches_and_answers)
 def results_are_joined_in_the_order_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = FairQueue.give
+    honest = FairQueue.add_results
 
-    def give(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
+    def add_results(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
         arrived = list(share.call._parts.values())
         is_whole = honest(self, share, results)
         if is_whole:
             share.call.results = [one for part in [*arrived, results] for one in part]
         return is_whole
 
-    monkeypatch.setattr(FairQueue, "give", give)
+    monkeypatch.setattr(FairQueue, "add_results", add_results)
 
 
 @BUGS.caught_by(test_a_call_gets_its_results_whole_and_in_order_whatever_the_batches_and_answers)
 def a_call_is_whole_when_its_last_item_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = FairQueue.give
+    honest = FairQueue.add_results
 
-    def give(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
+    def add_results(self: Queue, share: BatchShare[Text, Text], results: Sequence[Text]) -> bool:
         is_whole = honest(self, share, results)
         is_last = share.start + len(share.items) == len(share.call.items)
-        return (is_whole or is_last) and not share.call._has_left
+        return (is_whole or is_last) and not share.call._is_cancelled
 
-    monkeypatch.setattr(FairQueue, "give", give)
+    monkeypatch.setattr(FairQueue, "add_results", add_results)
 
 
 @BUGS.caught_by(test_the_order_within_a_stream_is_kept)

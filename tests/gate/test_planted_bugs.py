@@ -160,7 +160,7 @@ def the_tail_behind_the_last_chunk_is_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DetectionBatcher._tell
+    honest = DetectionBatcher._apply_answer
 
     def tell(
         self: DetectionBatcher, queue: DetectorQueue, ask: DetectorRequest, found: Any, progress: list[DetectorProgress]
@@ -171,7 +171,7 @@ def spans_are_off_by_one_behind_the_first_chunk(monkeypatch: pytest.MonkeyPatch)
             moved = tuple(one._replace(start=one.start - 1) for one in told.detections)
             progress.append(told._replace(detections=moved))
 
-    monkeypatch.setattr(DetectionBatcher, "_tell", tell)
+    monkeypatch.setattr(DetectionBatcher, "_apply_answer", tell)
 
 
 @BUGS.caught_by(
@@ -184,7 +184,7 @@ def answers_count_in_the_order_in_which_they_come(monkeypatch: pytest.MonkeyPatc
     def answer(
         self: DetectionBatcher, ask: DetectorRequest, found: Any
     ) -> tuple[list[DetectorRequest], list[DetectorProgress]]:
-        self._queues[ask.detector].told = ask.number
+        self._queues[ask.detector].next_number = ask.number
         return honest(self, ask, found)
 
     monkeypatch.setattr(DetectionBatcher, "answer", answer)
@@ -219,7 +219,7 @@ def a_chunk_is_asked_of_one_detector_only(monkeypatch: pytest.MonkeyPatch) -> No
 
 @BUGS.caught_by(test_lanes.test_no_character_leaves_before_every_holding_detector_has_cleared_it)
 def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DetectionBatcher._tell
+    honest = DetectionBatcher._apply_answer
 
     def tell(
         self: DetectionBatcher, queue: DetectorQueue, ask: DetectorRequest, found: Any, progress: list[DetectorProgress]
@@ -228,7 +228,7 @@ def a_forced_cut_is_cleared_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
         queue.frontier = ask.chunks[-1].end
         progress.append(progress.pop()._replace(upto=queue.frontier))
 
-    monkeypatch.setattr(DetectionBatcher, "_tell", tell)
+    monkeypatch.setattr(DetectionBatcher, "_apply_answer", tell)
 
 
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
@@ -237,7 +237,7 @@ def a_finding_across_a_forced_cut_is_reported_by_both_chunks(monkeypatch: pytest
 
     def place(queue: DetectorQueue, chunk: Chunk, found: Sequence[Detection], *_: object) -> list[Detection]:
         moved = [one._replace(start=one.start + chunk.start, end=one.end + chunk.start) for one in found]
-        return [one._replace(detector_id=queue.detector) for one in moved if one.score >= queue.reader.threshold]
+        return [one._replace(detector_id=queue.detector) for one in moved if one.score >= queue.spec.threshold]
 
     monkeypatch.setattr(batcher, "_place", place)
 

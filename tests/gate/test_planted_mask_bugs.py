@@ -222,7 +222,7 @@ def a_name_that_comes_back_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
 @BUGS.caught_by(test_masks.test_nobody_knows_a_value_by_its_name)
 def a_value_may_be_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Pseudonyms, "_invent", lambda self, kind, _value: verdicts._dress(kind, verdicts._WORDS[len(self._names)])
+        Pseudonyms, "_invent", lambda self, kind, _value: verdicts._format_name(kind, verdicts._WORDS[len(self._names)])
     )
 
 

@@ -46,7 +46,7 @@ def test_what_is_read_in_any_cut_is_covered(texts: list[str], data: st.DataObjec
     upto = data.draw(st.integers(0, len(text)))
     for piece in (text[:upto], text[upto:]):
         receipt.note_released(RequestPart.ANSWER, piece)
-    (only,) = receipt.settle()
+    (only,) = receipt.list_reads()
     assert only.is_covered
     assert only.chars == {RequestPart.ANSWER: len(text)} == {RequestPart.ANSWER: receipt.released[RequestPart.ANSWER]}
 
@@ -55,42 +55,42 @@ def test_what_is_read_in_any_cut_is_covered(texts: list[str], data: st.DataObjec
 def test_one_word_that_nobody_read_is_seen(texts: list[str], unread: str) -> None:
     receipt = read(Receipt(), *texts)
     receipt.note_released(RequestPart.ANSWER, "".join(texts) + unread)
-    assert not receipt.settle()[0].is_covered
+    assert not receipt.list_reads()[0].is_covered
 
 
 def test_white_space_that_a_chunker_drops_need_not_be_read() -> None:
     receipt = read(Receipt(), "One.", "Two.")
     receipt.note_released(RequestPart.ANSWER, "One. \n Two.\n")
-    assert receipt.settle()[0].is_covered
+    assert receipt.list_reads()[0].is_covered
 
 
 def test_every_part_that_a_detector_was_to_read_counts() -> None:
     receipt = read(Receipt(), "prompt", part=RequestPart.PROMPT)
     receipt.expect("d", RequestPart.ANSWER)
     receipt.note_released(RequestPart.PROMPT, "prompt")
-    assert receipt.settle()[0].is_covered
+    assert receipt.list_reads()[0].is_covered
     receipt.note_released(RequestPart.ANSWER, "answer")
-    assert not receipt.settle()[0].is_covered
+    assert not receipt.list_reads()[0].is_covered
 
 
 def test_a_part_that_it_was_not_to_read_does_not_count() -> None:
     receipt = read(Receipt(), "answer")
     receipt.note_released(RequestPart.DOCUMENTS, "never shown to it")
     receipt.note_released(RequestPart.ANSWER, "answer")
-    assert receipt.settle()[0].is_covered
+    assert receipt.list_reads()[0].is_covered
 
 
 def test_a_detector_that_failed_covers_nothing() -> None:
     receipt = read(Receipt(), "answer")
     receipt.note_failure("d")
-    assert not receipt.settle()[0].is_covered
+    assert not receipt.list_reads()[0].is_covered
 
 
 def test_chunks_findings_and_time_add_up() -> None:
     receipt = read(read(Receipt(), "a", "b"), "c", part=RequestPart.PROMPT)
     receipt.note_finding("d")
     receipt.note_finding("of nobody")
-    (only,) = receipt.settle()
+    (only,) = receipt.list_reads()
     assert (only.chunks, only.findings, round(only.seconds, 6)) == (3, 1, 0.002)
 
 
@@ -128,7 +128,7 @@ def play(account: Sequence[Account]) -> tuple[Receipt, dict[str, bool]]:
 @given(ACCOUNTS)
 def test_a_detector_is_covered_only_if_it_read_at_least_what_was_released(account: list[Account]) -> None:
     receipt, covered = play(account)
-    assert {one.detector_id: one.is_covered for one in receipt.settle()} == covered
+    assert {one.detector_id: one.is_covered for one in receipt.list_reads()} == covered
 
 
 @given(ACCOUNTS)
@@ -141,15 +141,15 @@ def test_a_receipt_is_covered_only_if_every_detector_is(account: list[Account]) 
 def test_a_detector_that_failed_says_so_and_is_not_covered(account: list[Account]) -> None:
     receipt, _ = play(account)
     failed = {detector for what, detector, _, _ in account if what == "fail"}
-    assert {one.detector_id for one in receipt.settle() if one.has_failed} == failed
-    assert not any(one.is_covered for one in receipt.settle() if one.has_failed)
+    assert {one.detector_id for one in receipt.list_reads() if one.has_failed} == failed
+    assert not any(one.is_covered for one in receipt.list_reads() if one.has_failed)
 
 
 @given(ACCOUNTS, st.text("ab", min_size=1, max_size=3), st.sampled_from(RequestPart))
 def test_more_that_is_released_never_covers_more(account: list[Account], text: str, part: RequestPart) -> None:
     receipt, covered = play(account)
     receipt.note_released(part, text)
-    assert all(covered[one.detector_id] for one in receipt.settle() if one.is_covered)
+    assert all(covered[one.detector_id] for one in receipt.list_reads() if one.is_covered)
 
 
 ACTIONS: Sequence[Any] = [*Action, *DocumentAction, *Outcome, "annotate", "mask", "stop", "block", "flag", "drop"]
@@ -208,7 +208,9 @@ def test_a_failure_is_an_outcome_only_where_it_would_have_ended_the_request() ->
 def test_a_failure_of_a_detector_that_nobody_expected_is_not_silent() -> None:
     receipt = Receipt()
     receipt.note_failure("late")
-    assert [(one.detector_id, one.has_failed, one.is_covered) for one in receipt.settle()] == [("late", True, False)]
+    assert [(one.detector_id, one.has_failed, one.is_covered) for one in receipt.list_reads()] == [
+        ("late", True, False)
+    ]
     assert not receipt.is_covered
 
 
@@ -232,7 +234,7 @@ BUGS = Bugs()
 
 @BUGS.caught_by(test_a_receipt_is_covered_only_if_every_detector_is)
 def one_detector_that_covers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    covers = property(lambda self: any(map(self._covers, self._accounts.values())) or not self._accounts)
+    covers = property(lambda self: any(map(self._covers, self._figures.values())) or not self._figures)
     monkeypatch.setattr(Receipt, "is_covered", covers)
 
 
@@ -276,7 +278,7 @@ def a_detector_of_the_prompt_is_credited_with_the_answer(monkeypatch: pytest.Mon
     honest = Receipt.note_read
 
     def note(self: Receipt, detector: str, part: RequestPart, texts: Any, seconds: float) -> None:
-        for one in self._accounts[detector].chars:
+        for one in self._figures[detector].chars:
             honest(self, detector, one, texts, seconds)
 
     monkeypatch.setattr(Receipt, "note_read", note)

@@ -86,10 +86,10 @@ def test_findings_that_are_only_told_change_nothing(case: Case, how: Measures) -
 @given(mixed(), measures(), CUTS)
 def test_what_is_done_is_what_the_strictest_finding_calls_for(case: Case, how: Measures, cuts: set[int]) -> None:
     verdicts, judge = _judge(case.recut(cuts), how)
-    called_for = max([how.of(one.detector_id) for one, _ in case.found], default=Action.ANNOTATE)
-    assert judge.called_for is called_for is how.strictest([one.detector_id for one, _ in case.found])
-    assert verdicts[-1].is_blocked == (called_for >= Action.STOP)
-    if called_for is Action.ANNOTATE:
+    strictest_action = max([how.of(one.detector_id) for one, _ in case.found], default=Action.ANNOTATE)
+    assert judge.strictest_action is strictest_action is how.strictest([one.detector_id for one, _ in case.found])
+    assert verdicts[-1].is_blocked == (strictest_action >= Action.STOP)
+    if strictest_action is Action.ANNOTATE:
         assert "".join([verdict.text for verdict in verdicts]) == case.text
     assert not any(verdict.masks for verdict in verdicts) or Action.MASK in map(how.of, DETECTORS)
 
@@ -98,7 +98,7 @@ def test_what_is_done_is_what_the_strictest_finding_calls_for(case: Case, how: M
 def test_shadow_changes_nothing_and_tells_nothing_but_what_it_would_have_done(case: Case, how: Measures) -> None:
     verdicts, judge = _judge(case, how._replace(is_shadow=True))
     assert verdicts == [Verdict(text, kept=len(text)) for _, text, _ in case.releases()]
-    assert judge.called_for is _judge(case, how)[1].called_for
+    assert judge.strictest_action is _judge(case, how)[1].strictest_action
     whole = judge_whole(case.text, [one for one, _ in case.found], how._replace(is_shadow=True))
     assert whole == Verdict(case.text, kept=len(case.text))
 

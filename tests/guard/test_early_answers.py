@@ -44,7 +44,7 @@ async def test_a_grounded_answer_waits_for_the_prompt_to_be_read() -> None:
     detector.may_read.set()
     steps, outcome = await task
     assert text_of(steps) == "It is 8033."
-    assert outcome.receipt.settle()[0].is_covered
+    assert outcome.receipt.list_reads()[0].is_covered
     assert_nothing_runs()
 
 

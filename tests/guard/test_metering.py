@@ -65,7 +65,7 @@ async def test_what_a_detector_reads_is_on_the_receipt() -> None:
     guards = meter.watch([word_guard("w", "bad", 4), word_guard("idle", "x")], RequestPart.PROMPT)
     found = await detect_contents(TEXT, guards[:1])
     meter.receipt.note_released(RequestPart.PROMPT, TEXT)
-    read, idle = meter.receipt.settle()
+    read, idle = meter.receipt.list_reads()
     assert [one.text for one in found] == []  # cut in the middle of it
     assert (read.detector_id, read.chars, read.chunks, read.is_covered) == (
         "w",
@@ -81,7 +81,7 @@ async def test_what_a_reviewer_reads_is_on_the_receipt() -> None:
     reviews = meter.watch_reviews([review()], RequestPart.ANSWER)
     assert len(await review_all(reviews, Claim("It is.", "docs", ["x"]))) == 1
     assert len(await review_all(reviews, Generated("prompt", "So."))) == 1
-    read = meter.receipt.settle()[0]
+    read = meter.receipt.list_reads()[0]
     assert (read.chars, read.chunks) == ({RequestPart.ANSWER: len("It is.So.")}, 2)
 
 
@@ -112,7 +112,7 @@ async def test_a_detector_that_fails_has_one_of_four_outcomes(
     meter.receipt.note_released(RequestPart.PROMPT, TEXT)
     assert meter.excused == excused
     assert meter.receipt.outcome is outcome
-    assert [(one.has_failed, one.is_covered) for one in meter.receipt.settle()] == [(True, False), (False, True)]
+    assert [(one.has_failed, one.is_covered) for one in meter.receipt.list_reads()] == [(True, False), (False, True)]
     assert not meter.receipt.is_covered
 
 
@@ -211,7 +211,7 @@ async def test_a_chunker_that_fails_is_excused_with_those_that_need_it(*, is_sha
     assert await stream(guards) == "It is a bad text and bad again."
     assert meter.excused == {"a": not passes, "b": not passes}
     meter.receipt.note_released(RequestPart.ANSWER, "It is a bad text and bad again.")
-    assert [one.is_covered for one in meter.receipt.settle()] == [False, False]
+    assert [one.is_covered for one in meter.receipt.list_reads()] == [False, False]
 
 
 async def test_a_chunker_that_fails_is_not_excused_for_one_that_must_read() -> None:
@@ -249,7 +249,7 @@ def test_the_strictest_of_what_findings_call_for_is_the_outcome(
     measures = Measures(actions={"masks": Action.MASK, "stops": Action.STOP, "blocks": Action.BLOCK})
     meter.note_findings([find(name) for name in names], measures, part)
     assert meter.receipt.outcome is outcome
-    counted = {one.detector_id: one.findings for one in meter.receipt.settle()}
+    counted = {one.detector_id: one.findings for one in meter.receipt.list_reads()}
     assert counted == {name: int(name in names) for name in counted}
 
 
@@ -305,7 +305,7 @@ async def test_findings_of_an_answer_that_is_withdrawn_stay_on_the_receipt() -> 
     meter = Meter("p")
     await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], RequestPart.ANSWER))
     meter.withdraw_answer()
-    [read] = meter.receipt.settle()
+    [read] = meter.receipt.list_reads()
     assert (read.findings, read.chars[RequestPart.ANSWER], meter.receipt.released[RequestPart.ANSWER]) == (
         1,
         len(TEXT),

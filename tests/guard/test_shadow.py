@@ -70,7 +70,7 @@ async def test_a_grounded_answer_in_shadow_is_that_without_a_policy(action: Acti
         assert not outcome.is_answer_blocked
     assert steps[0] == steps[1]
     assert outcome.receipt.outcome is OUTCOMES[action]
-    assert [one.findings for one in outcome.receipt.settle()] == [1, 2, 1]
+    assert [one.findings for one in outcome.receipt.list_reads()] == [1, 2, 1]
     assert outcome.receipt.is_covered
     assert outcome.pseudonyms == {}
 
@@ -107,7 +107,7 @@ async def test_a_detector_that_fails_in_shadow_changes_nothing_but_the_receipt(s
     assert text_of(steps) == "".join(SAID)
     assert outcome.excused == {"w": not passes}
     assert outcome.receipt.outcome is (Outcome.RELEASED if passes else Outcome.FAILED)
-    assert [(one.has_failed, one.is_covered) for one in outcome.receipt.settle()] == [(True, False)]
+    assert [(one.has_failed, one.is_covered) for one in outcome.receipt.list_reads()] == [(True, False)]
 
 
 async def test_a_reviewer_reads_beside_in_shadow() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
-from lockgate.gate.prompt import tell_lack
+from lockgate.gate.prompt import explain_missing_documents
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Document
 from lockgate.gate.verdicts import Action, Measures
@@ -96,7 +96,7 @@ async def test_a_masked_document_reaches_the_model_masked() -> None:
     (told,) = outcome.retrievals[0].inspected
     assert [(one.start, one.end) for one in told.found_in_title] == [(2, 8)]
     assert [(one.start, one.end) for one in told.detections] == [(4, 10)]
-    assert outcome.receipt.settle()[0].is_covered
+    assert outcome.receipt.list_reads()[0].is_covered
 
 
 async def test_a_flagged_document_is_used_and_reported() -> None:
@@ -111,7 +111,7 @@ async def test_a_word_split_over_frames_is_masked_before_it_leaves() -> None:
     steps, outcome = await run(ask(ScriptedModel(["The sec", "ret is", " here."]), guarding=guarding))
     assert text_of(steps) == "The ██████ is here."
     assert outcome.receipt.released[RequestPart.ANSWER] == len("The secret is here.")
-    assert all(one.is_covered for one in outcome.receipt.settle())
+    assert all(one.is_covered for one in outcome.receipt.list_reads())
 
 
 async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> None:
@@ -155,7 +155,7 @@ async def test_detectors_that_trail_hold_nothing_and_report_at_the_end() -> None
     assert [token.text for token in tokens] == ["It boils. ", "The moon is cheese. ", "The end."]
     assert all(not token.detections for token in tokens)
     assert [(one.detection, one.start) for one in outcome.found_in_answer] == [("ungrounded", 10)]
-    assert outcome.receipt.settle()[0].is_covered
+    assert outcome.receipt.list_reads()[0].is_covered
 
 
 async def test_without_documents_claims_are_compared_with_what_the_model_was_told() -> None:
@@ -163,7 +163,7 @@ async def test_without_documents_claims_are_compared_with_what_the_model_was_tol
     async with open_sentence_chunker({}) as sentences:
         guarding = Policy(grounding=[reviewer(facts)])
         await run(ask(ScriptedModel(["I do not know."]), guarding=guarding, chunking=Chunking("sentence", sentences)))
-    assert [claim.context for claim in facts.claims] == [(tell_lack(has_sources=False),)]
+    assert [claim.context for claim in facts.claims] == [(explain_missing_documents(has_sources=False),)]
 
 
 async def test_findings_tell_nothing_where_another_detector_hides_text() -> None:
@@ -188,7 +188,7 @@ async def test_a_failure_that_is_let_pass_is_told_and_covers_nothing() -> None:
     steps, outcome = await run(ask(ScriptedModel(["x"]), guarding=guarding))
     assert text_of(steps) == "x"
     assert outcome.excused == {"w": False}
-    assert [one.is_covered for one in outcome.receipt.settle()] == [False]
+    assert [one.is_covered for one in outcome.receipt.list_reads()] == [False]
 
 
 async def test_a_failing_detector_of_documents_fails_the_request() -> None:
@@ -202,7 +202,7 @@ async def test_the_receipt_adds_up() -> None:
     said = ["It takes ", "three minutes. ", "Really."]
     guarding = Policy(input=guards, documents=guards, output=guards)
     _, outcome = await run(ask(ScriptedModel(said), ScriptedDataSource([NOTES, NOTES]), guarding=guarding))
-    read = outcome.receipt.settle()[0]
+    read = outcome.receipt.list_reads()[0]
     documents = 2 * len("Kettle\n\n" + NOTES.text)
     assert read.chars == {
         RequestPart.PROMPT: len("How long?"),
@@ -219,5 +219,5 @@ async def test_the_receipt_counts_what_nobody_was_to_read_too() -> None:
     released = outcome.receipt.released
     assert (released[RequestPart.PROMPT], released[RequestPart.ANSWER]) == (len("How long?"), len("Three [o/s0]."))
     assert released[RequestPart.DOCUMENTS] == len("Kettle\n\n" + NOTES.text)
-    assert [one.is_covered for one in outcome.receipt.settle()] == [True]
+    assert [one.is_covered for one in outcome.receipt.list_reads()] == [True]
     assert [one.path for one in outcome.citations] == ["o/s0"]

@@ -156,7 +156,7 @@ def encode_answer(found: Iterable[Detection]) -> bytes:
 def encode_line(release: Release, origin: int = 0) -> bytes:
     """One answer line. Spans count from `origin` in the text of the stream."""
     found = from_detections(release.detections, origin)
-    start, end = release.told or (release.start, release.end)
+    start, end = release.claimed or (release.start, release.end)
     return _encode(ContentEvent(found, end, start)) + b"\n"
 
 

@@ -374,7 +374,7 @@ class TextEvents(TextWriter):
         event["generated_text"] = release.text
         shift = -release.start if self._counts_from_event else 0
         event["token_classification_results"] = {"output": to_words(release.detections, shift)}
-        event["start_index"], event["processed_index"] = release.told or (release.start, release.end)
+        event["start_index"], event["processed_index"] = release.claimed or (release.start, release.end)
         if self._hides:
             event["tokens"] = []
         if is_blocked:
