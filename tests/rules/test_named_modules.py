@@ -15,7 +15,6 @@ MODULE = re.compile(r"(?<![/\w.-])lockgate(?:\.[A-Za-z_]\w*)+")
 MADE = "benchmarks/results/"  # by our commands, not tracked
 FILE = re.compile(r"(?<![/\w.~$-])(?:lockgate|tests|benchmarks|scripts)/\w[\w/]*(?:\.\w+)?")
 SHORT_FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
-LAST_RECORD_OF_ROOMS = 62  # decisions are not rewritten: those before 0063 name the folders of their time
 OTHERS = frozenset({"lockgate.example.org", "lockgate.agent.label"})  # a host, an attribute of spans
 
 MODULES = {module.name: module for module in read_modules(PACKAGE)}
@@ -26,8 +25,7 @@ def is_read(name: str) -> bool:
     """Pages, and the modules of the package and its tools. The changelog tells of former versions."""
     if name == "CHANGELOG.md" or "conformance" in name or name.startswith("tests/"):
         return False
-    record = re.match(r"docs/decisions/(\d{4})-", name)
-    return name.endswith((".md", ".py")) and not (record and int(record[1]) <= LAST_RECORD_OF_ROOMS)
+    return name.endswith((".md", ".py"))
 
 
 def list_names(module: str) -> set[str]:
@@ -60,7 +58,7 @@ def find_lost(text: str) -> Iterator[str]:
     yield from (name for name in MODULE.findall(text) if not is_known(name))
     yield from (name for name in FILE.findall(text) if not name.startswith(MADE) and not _exists(ROOT / name))
     short = [name for name in SHORT_FILE.findall(text) if not FILE.fullmatch(name)]
-    yield from (name for name in short if not _exists(PACKAGE / name))
+    yield from (name for name in short if not _exists(PACKAGE / name) and not _exists(ROOT / name))
 
 
 def _exists(path: Path) -> bool:
