@@ -43,7 +43,7 @@ inside() { # ROOT COMMAND: runs it in the system, with the settings for proxies 
         bash -c "cd /lockgate || exit 1"$'\n'"$2"
 }
 
-# The demo runs while two questions of the README are asked, each again until the server listens.
+# The demo runs while one of its sample questions is asked under two policies, each again until the server listens.
 demo='make demo >/tmp/demo.log 2>&1 & server=$!
 ask() { .venv/bin/lockgate ask --url http://127.0.0.1:8033 --policy "$1" "Are all late fees waived?"; }
 for _ in $(seq 900); do
