@@ -21,7 +21,7 @@ from lockgate.gate.values import (
 )
 from lockgate.index.fusion import Query
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
-from lockgate.sessions.turns import AbortedTurn, SessionEntry, SessionHistory, SessionKey, StoredTurn, Turn
+from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, Turn
 
 Headers = Sequence[tuple[str, str]]
 Part = TypeVar("Part", covariant=True)
@@ -307,7 +307,7 @@ class SessionStore(Protocol):
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         """Lock a session in all processes that use the store; waits its turn. The lock ends with its process."""
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> SessionHistory:
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns, at most `limit`, and, if a request id is given, the turn that was stored under it."""
 
     async def append(self, key: SessionKey, turn: Turn) -> None:

@@ -11,7 +11,7 @@ from lockgate.errors import InvalidRequest, Rejected
 from lockgate.gate.batcher import ChunkAligner, ChunkerInput
 from lockgate.gate.values import Chunk, Detection, Document, Excerpt, Frame, Generation, Message
 from lockgate.interfaces import Chunker, Detector, Headers
-from lockgate.sessions.turns import AbortedTurn, SessionEntry, SessionHistory, SessionKey, StoredTurn, StoreLimits, Turn
+from lockgate.sessions.turns import AbortedTurn, Past, SessionEntry, SessionKey, StoredTurn, StoreLimits, Turn
 from lockgate.store_tasks import Queues
 
 Find = Callable[[str], Sequence[Detection]]
@@ -198,11 +198,11 @@ class MemorySessionStore:
             finally:
                 self._held.discard(key)
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> SessionHistory:
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns and the one of this request id."""
         turns = [turn for turn, at in self._turns.get(key, ()) if at >= self._cutoff()]
         repeated = [turn for turn in turns if request_id and turn.request_id == request_id]
-        return SessionHistory(tuple(turns[-limit:] if limit else ()), repeated[0] if repeated else None)
+        return Past(tuple(turns[-limit:] if limit else ()), repeated[0] if repeated else None)
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Add a turn; one whose request id is there already is not added again."""

@@ -60,8 +60,8 @@ from lockgate.sessions.turns import (
     USER,
     AbortedTurn,
     Intent,
+    Past,
     RememberedAnswer,
-    SessionHistory,
     SessionKey,
     Turn,
     list_intents,
@@ -153,7 +153,7 @@ class _RunningTurn:
         self._machine = TurnMachine(ask.request_id, has_session=ask.session is not None)
         self._question = ""
         self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
-        self._past = SessionHistory()
+        self._past = Past()
         self._intents: tuple[Intent, ...] = ()
         self._policy = NO_POLICY
         self._meter = Meter(is_on=False)
@@ -189,7 +189,7 @@ class _RunningTurn:
     def _elapsed_ms(self) -> int:
         return int((self._clock() - self._started) * 1000)
 
-    async def _load(self, session: SessionKey) -> SessionHistory:
+    async def _load(self, session: SessionKey) -> Past:
         memory = self._agent.memory
         try:
             return await memory.store.load(session, max(memory.max_messages // 2, 1), self._ask.request_id)

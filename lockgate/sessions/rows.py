@@ -18,8 +18,8 @@ from lockgate.interfaces import Headers
 from lockgate.sessions.turns import (
     NOBODY,
     AbortedTurn,
+    Past,
     SessionEntry,
-    SessionHistory,
     SessionKey,
     StoredTurn,
     StoreLimits,
@@ -134,7 +134,7 @@ class RowSessions(ABC):
     async def _append(self, key: SessionKey, *statements: Statement) -> None:
         """The same for a session that is held; raises RuntimeError if it is not."""
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> SessionHistory:
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         """The latest turns and the one of this request id."""
         asked = (*clean_key(key), self._cutoff())
         statements: list[Statement] = [(SQL.latest_turns, (*asked, limit))]
@@ -142,7 +142,7 @@ class RowSessions(ABC):
             statements.append((SQL.repeated_turn, (*asked, clean(request_id))))
         latest, *repeated = await self._read(*statements)
         turns = tuple(_read_turn(row) for row in reversed(latest))
-        return SessionHistory(turns, next((_read_turn(row) for rows in repeated for row in rows), None))
+        return Past(turns, next((_read_turn(row) for rows in repeated for row in rows), None))
 
     async def probe(self, headers: Headers) -> Health:
         """Whether sessions can be read; never raises."""

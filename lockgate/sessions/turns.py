@@ -53,7 +53,7 @@ class AbortedTurn(NamedTuple):
     request_id: str = ""
 
 
-class SessionHistory(NamedTuple):
+class Past(NamedTuple):
     """What a store knows of a session: its latest turns, oldest first, and the one that had this request id before."""
 
     turns: tuple[Turn, ...] = ()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockgate.sessions.rows import clean
-from lockgate.sessions.turns import AbortedTurn, SessionHistory, SessionKey, StoreLimits, Turn
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import MemorySessionStore
 from tests.soak.sessions.writer import open_store
 
@@ -66,9 +66,7 @@ class Model:
         limit, request_id = asked
         turns = self.turns.get(key, [])
         repeated = next((one for one in turns if request_id and one.request_id == request_id), None)
-        assert await store.load(key, limit, request_id) == SessionHistory(
-            tuple(turns[-limit:] if limit else ()), repeated
-        )
+        assert await store.load(key, limit, request_id) == Past(tuple(turns[-limit:] if limit else ()), repeated)
 
     async def _read(self, key: SessionKey, _: None, store: Any) -> None:
         stored = [(one.question, one.answer, one.aborted) for one in await store.read_session(key)]

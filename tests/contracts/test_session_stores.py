@@ -12,7 +12,7 @@ import pytest
 
 from lockgate.sessions.postgres import open_postgres_sessions
 from lockgate.sessions.sqlite import open_sqlite_sessions
-from lockgate.sessions.turns import AbortedTurn, SessionHistory, SessionKey, StoreLimits, Turn
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import DEFAULT_LIMITS, MemorySessionStore
 from tests.soak.sessions import kills
 from tests.soak.sessions.kills import Child, find_faults, kill_writers
@@ -87,12 +87,12 @@ async def take(store: Any, key: SessionKey) -> None:
 
 async def test_turns_come_back_whole_and_in_order(place: Place) -> None:
     async with place.open() as store:
-        assert await store.load(KEY, 10) == SessionHistory()
+        assert await store.load(KEY, 10) == Past()
         bare = Turn("q", "", "PLATFORM")
         await add(store, KEY, turn(1), bare, turn(3))
-        assert await store.load(KEY, 10) == SessionHistory((turn(1), bare, turn(3)))
-        assert await store.load(KEY, 2) == SessionHistory((bare, turn(3)))
-        assert await store.load(KEY, 0) == SessionHistory()
+        assert await store.load(KEY, 10) == Past((turn(1), bare, turn(3)))
+        assert await store.load(KEY, 2) == Past((bare, turn(3)))
+        assert await store.load(KEY, 0) == Past()
 
 
 async def test_a_session_is_still_there_when_the_store_is_opened_again(lasting: Place) -> None:
@@ -108,7 +108,7 @@ async def test_nobody_sees_the_session_of_another_caller_or_agent_or_id(place: P
     async with place.open() as store:
         await add(store, KEY, turn(1, "r"))
         for other in others:
-            assert await store.load(other, 10, "r") == SessionHistory()
+            assert await store.load(other, 10, "r") == Past()
             assert await store.read_session(other) in ((), [])
             assert not await store.delete_session(other)
         assert [entry.key for entry in await store.list_sessions("ana")] == [KEY]
@@ -119,7 +119,7 @@ async def test_a_request_id_is_stored_once_and_found_again(place: Place) -> None
     async with place.open() as store:
         await add(store, KEY, turn(1, "r1"), turn(2), turn(3), turn(4, "r1"), turn(5, "r2"))
         assert (await store.load(KEY, 10)).turns == (turn(1, "r1"), turn(2), turn(3), turn(5, "r2"))
-        assert await store.load(KEY, 1, "r1") == SessionHistory((turn(5, "r2"),), turn(1, "r1"))
+        assert await store.load(KEY, 1, "r1") == Past((turn(5, "r2"),), turn(1, "r1"))
         assert (await store.load(KEY, 1, "r9")).repeated is None
         await add(store, KEY._replace(id="other"), turn(6, "r1"))
         assert (await store.load(KEY._replace(id="other"), 9, "r1")).repeated == turn(6, "r1")
@@ -143,7 +143,7 @@ async def test_what_is_older_than_the_retention_is_gone(place: Place) -> None:
         await add(store, KEY, turn(2))
         assert len((await store.load(KEY, 10)).turns) == 2
         place.clock.now += 1.0 * DAY_S
-        assert await store.load(KEY, 10, "r") == SessionHistory((turn(2),))
+        assert await store.load(KEY, 10, "r") == Past((turn(2),))
         assert [entry.key for entry in await store.list_sessions()] == [KEY]
         assert [one.question for one in await store.read_session(KEY)] == ["q2"]
 
@@ -168,7 +168,7 @@ async def test_an_aborted_turn_is_seen_by_operators_only(place: Place) -> None:
         await store.abort(KEY, aborted)
         await add(store, KEY, turn(2))
         await store.abort(KEY._replace(id="never ended"), aborted)
-        assert await store.load(KEY, 10, "r7") == SessionHistory((turn(1), turn(2)))
+        assert await store.load(KEY, 10, "r7") == Past((turn(1), turn(2)))
         stored = await store.read_session(KEY)
         assert [(one.question, one.answer, one.aborted) for one in stored] == [
             ("q1", "a1", ""),

@@ -17,7 +17,7 @@ from lockgate.errors import ConfigError, ConfigFaults, Unavailable
 from lockgate.gateway import open_gateway
 from lockgate.plugins import find_factory, locate
 from lockgate.server.ports import build_api_app
-from lockgate.sessions.turns import AbortedTurn, SessionHistory, SessionKey, StoreLimits, Turn
+from lockgate.sessions.turns import AbortedTurn, Past, SessionKey, StoreLimits, Turn
 from lockgate.testing import MemorySessionStore, ScriptedModel
 from tests.server.gateways import ask
 from tests.server.served_app import served
@@ -42,7 +42,7 @@ class BareStore:
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         return self.inner.hold(key)
 
-    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> SessionHistory:
+    async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
         return await self.inner.load(key, limit, request_id)
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
