@@ -17,7 +17,7 @@ import msgspec
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.guard.detectors import ChosenDetectors, Guard, Rules, choose, excuse, prepare
+from lockgate.guard.detectors import ChosenDetectors, DetectorRules, Guard, apply_failure_policy, choose, prepare
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.interfaces import Headers
 
@@ -38,15 +38,15 @@ class Surface:
     `rules` are those of each section that is read here. `blame` opens a context in which a section is chosen.
     """
 
-    rules: Mapping[str, Rules]
+    rules: Mapping[str, DetectorRules]
     lanes: tuple[str, ...] | None = ONLY_CONTENT  # None: those that the policy names
     refuses_input: bool = False  # a finding of a request's own detector in the input ends the request
     trusts_chunks: bool = False
     blame: Callable[[str], AbstractContextManager[Any]] = nullcontext
 
 
-_CONTENTS = Rules((TEXT_CONTENTS,))
-_CLAIMS = Rules((TEXT_CONTEXT_DOC,))
+_CONTENTS = DetectorRules((TEXT_CONTENTS,))
+_CLAIMS = DetectorRules((TEXT_CONTEXT_DOC,))
 _AGENT = Surface({"input": _CONTENTS, "documents": _CONTENTS, "output": _CONTENTS, "grounding": _CLAIMS})
 
 
@@ -119,7 +119,7 @@ class PolicyResolver:
                 rules = replace(rules, whole_text_holds=True)
             with surface.blame(section):
                 chosen = choose(self.guards, asked, rules, headers)
-            at_work[section] = excuse(chosen, partial(policy.passes, section))
+            at_work[section] = apply_failure_policy(chosen, partial(policy.passes, section))
         for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
         comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
         own_input = requested.get("input", {}) if surface.refuses_input else {}

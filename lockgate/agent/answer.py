@@ -27,7 +27,7 @@ from lockgate.guard.policy import Chunking
 from lockgate.guard.request import Input, Released
 from lockgate.guard.stream import Slice, Source, list_readers
 from lockgate.interfaces import Model, NamedModel, TunableModel
-from lockgate.rag.sources import Inspected
+from lockgate.rag.sources import InspectedDocument
 from lockgate.sessions.turns import SessionKey
 from lockgate.telemetry import LogEvent, log_event, name_causes
 
@@ -61,10 +61,10 @@ class TurnResult:
     found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
     found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
     found_in_answer: list[Detection] = field(default_factory=list)
-    inspected: Sequence[Inspected] = ()  # documents in which something was found
+    inspected: Sequence[InspectedDocument] = ()  # documents in which something was found
     grounding: frozenset[str] = frozenset()  # detectors that compared the answer with its documents
     receipt: Receipt | None = None  # where detectors read anything
-    excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended the turn
+    failed_detectors: Mapping[str, bool] = field(default_factory=dict)  # as in Meter
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
 
     def take(self, released: Released) -> str:

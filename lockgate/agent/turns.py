@@ -47,8 +47,8 @@ from lockgate.guard.request import (
     ModelStarted,
     Prepared,
     Released,
-    fail_check,
     open_guarded,
+    to_check_failed,
 )
 from lockgate.guard.stream import Source
 from lockgate.index.fusion import Query
@@ -202,7 +202,11 @@ class _RunningTurn:
         policy = self._policy = self._agent.guarding()
         meter = self._meter = policy.open_meter()
         if meter.is_on:
-            facts.receipt, facts.excused, facts.pseudonyms = meter.receipt, meter.excused, meter.names.values
+            facts.receipt, facts.failed_detectors, facts.pseudonyms = (
+                meter.receipt,
+                meter.failed_detectors,
+                meter.names.values,
+            )
         facts.grounding = frozenset([one.guard.id for one in policy.grounding])
         plan = partial(gate.plan, is_whole=not self._ask.is_stream)
         request = GuardedRequest(policy, meter, texts.input, self._prepare, plan, gate.chunking)
@@ -223,7 +227,7 @@ class _RunningTurn:
                             facts.outcome = PROMPT_BLOCKED
                             yield policy.fallback
         except UpstreamError as error:  # the model's own have other names
-            raise fail_check(error) from error
+            raise to_check_failed(error) from error
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """The graph as far as the answer; a repeated request gets the stored answer."""

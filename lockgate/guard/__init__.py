@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guarded request: one path from the input to the receipt for every surface."""
+"""The guarded request: one path from the input to the receipt, used by every API."""

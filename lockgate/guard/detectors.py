@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which detectors guard a text: the configured ones, and those that one request has chosen.
+"""Guards: the configured detectors, and the detectors chosen for one request.
 
-A request may ask for known detectors, of a type that the endpoint serves, with a threshold that is a number and
-parameters that the detector accepts.
+A request may name configured detectors of a type that the endpoint allows, with a numeric threshold and parameters
+that the detector accepts.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from lockgate.interfaces import (
 from lockgate.task_groups import run_together
 
 T = TypeVar("T")
-Excuse = Callable[[LockgateError], bool]
+FailureHandler = Callable[[LockgateError], bool]
 _FEW_VALUES = 4  # more of them may take long to prepare
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A configured detector. One that reads contents has a chunker; a reviewer reads the whole and needs none."""
+    """A configured detector. A detector of contents has a chunker; a reviewer reads whole texts and needs none."""
 
     id: str
     type: str
@@ -44,9 +44,9 @@ class Guard:
     chunker: Chunker | None
     default_threshold: float
     lookbehind_chars: int = field(init=False)
-    in_place: InPlaceChunker | None = field(init=False)  # the chunker, where text is fed to it in place
-    reads_whole_text: bool = field(init=False)  # its one chunk is the text
-    shares_readings: bool = field(init=False)  # one reading serves all requests
+    in_place: InPlaceChunker | None = field(init=False)  # the chunker, if it can be called in place
+    reads_whole_text: bool = field(init=False)  # its one chunk is the whole text
+    shares_readings: bool = field(init=False)  # all requests use the same reading
 
     def __post_init__(self) -> None:
         look = self.detector.lookbehind_chars if isinstance(self.detector, LookbehindDetector) else 0
@@ -58,8 +58,8 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What an endpoint allows, and how it answers what it does not."""
+class DetectorRules:
+    """The detectors and parameters that an endpoint allows, and the status for unsuitable ones."""
 
     types: tuple[str, ...] = (TEXT_CONTENTS,)
     unsuitable_status: int = 400
@@ -70,10 +70,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveGuard:
-    """A guard at work. `passes`: if it fails, text leaves that it has not read.
+    """A guard chosen for requests. `passes`: if it fails, text that it has not read may leave.
 
-    `excuse` takes the failure of its chunker: whether text goes on all the same. `params` are those that the reading
-    has accepted.
+    `on_failure` handles a failure of its chunker and returns whether the text may pass unread. `params` are the
+    parameters that the reading accepted.
     """
 
     guard: Guard
@@ -81,17 +81,17 @@ class ActiveGuard:
     threshold: float
     holds: bool
     passes: bool = False
-    excuse: Excuse | None = None
+    on_failure: FailureHandler | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, headers: Headers) -> "ActiveGuard":
-        """The guard with a reading for one request."""
+        """Returns the guard with a reading for one request."""
         return self if self.guard.shares_readings else replace(self, reading=_accept(self.guard, self.params, headers))
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveReview:
-    """A reviewer at work. `passes`: if it fails, the text goes on all the same. `params`: accepted."""
+    """A reviewer chosen for requests. `passes`: if it fails, the text may pass. `params`: the accepted parameters."""
 
     guard: Guard
     review: Review
@@ -100,29 +100,29 @@ class ActiveReview:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, headers: Headers) -> "ActiveReview":
-        """The reviewer with a review for one request."""
+        """Returns the reviewer with a review for one request."""
         return self if self.guard.shares_readings else replace(self, review=_accept(self.guard, self.params, headers))
 
 
 class ChosenDetectors(NamedTuple):
-    """The detectors of a request: those that read contents, and reviewers."""
+    """The detectors of a request: detectors of contents, and reviewers."""
 
     contents: tuple[ActiveGuard, ...] = ()
     reviews: tuple[ActiveReview, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no detector reads."""
+        """Whether no detector is chosen."""
         return not (self.contents or self.reviews)
 
 
 def choose(
     guards: Mapping[str, Guard],
     requested: Mapping[str, Mapping[str, Any]],
-    rules: Rules,
+    rules: DetectorRules,
     headers: Headers = (),
 ) -> ChosenDetectors:
-    """The detectors that a request asks for, in its order. Each is checked before any reads a parameter."""
+    """Returns the detectors that a request names, in its order; checks all of them before any parameter."""
     if rules.checks_threshold:
         check_thresholds(requested)
     chosen = [_find(guards, name, rules) for name in requested]
@@ -142,17 +142,17 @@ def choose(
     return ChosenDetectors(tuple(contents), tuple(reviews))
 
 
-class ReadAsReview(NamedTuple):
-    """A detector of contents in the place of a reviewer: it reads the text that was said last."""
+class DetectorAsReviewer(NamedTuple):
+    """Lets a detector of contents serve as a reviewer: it reads the last text."""
 
     detector: Detector
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> Review:
-        """What the detector accepts."""
-        return _ReadReview(self.detector.accept(params, headers))
+        """Returns a review that uses the detector's reading."""
+        return _ReadingAsReview(self.detector.accept(params, headers))
 
 
-class _ReadReview(NamedTuple):
+class _ReadingAsReview(NamedTuple):
     reading: Reading
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
@@ -161,7 +161,7 @@ class _ReadReview(NamedTuple):
 
 
 async def prepare(requested: Iterable[Mapping[str, Any]], accept: Callable[[], T]) -> T:
-    """The result of `accept`, called in a thread where these parameters bring many patterns to prepare."""
+    """Returns the result of `accept`, which runs in a thread if the parameters have long lists, such as patterns."""
     lists = (value for params in requested for value in params.values() if isinstance(value, list))
     if any(len(one) > _FEW_VALUES for one in lists):
         return await asyncio.to_thread(accept)
@@ -169,14 +169,14 @@ async def prepare(requested: Iterable[Mapping[str, Any]], accept: Callable[[], T
 
 
 def last_text(subject: Subject) -> str:
-    """What was said last."""
+    """Returns the last text of the subject: of a chat its last message, else the generated text or the claim."""
     if isinstance(subject, Conversation):
         return text_of(subject.messages[-1])
     return subject.text if isinstance(subject, Generated) else subject.content
 
 
-def excuse(chosen: ChosenDetectors, passes: Callable[[str], bool]) -> ChosenDetectors:
-    """The same detectors, and of each whether its failure lets text pass."""
+def apply_failure_policy(chosen: ChosenDetectors, passes: Callable[[str], bool]) -> ChosenDetectors:
+    """Returns the detectors with `passes` set by their ids."""
     return ChosenDetectors(
         tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.contents]),
         tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.reviews]),
@@ -184,13 +184,13 @@ def excuse(chosen: ChosenDetectors, passes: Callable[[str], bool]) -> ChosenDete
 
 
 def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:
-    """A threshold, where given, is a number."""
+    """Raises InvalidRequest if a threshold is not a number."""
     for name, params in requested.items():
         if "threshold" in params and not _is_number(params["threshold"]):
             raise InvalidRequest(f"`threshold` parameter specified for model `{name}` must be a number")
 
 
-def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
+def _find(guards: Mapping[str, Guard], name: str, rules: DetectorRules) -> Guard:
     guard = guards.get(name)
     if guard is None:
         raise UnknownDetector(name)
@@ -204,15 +204,15 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
 
 
 def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> Any:
-    """What has accepted the parameters: a Reading or a Review."""
+    """Returns the Reading or Review that accepts the parameters."""
     try:
         return guard.detector.accept(params, headers)
     except RequestError as error:
-        raise refuse(guard.id, error) from error
+        raise to_invalid_request(guard.id, error) from error
 
 
-def refuse(detector: str, error: RequestError) -> InvalidRequest:
-    """What a detector says against a request, as the caller reads it."""
+def to_invalid_request(detector: str, error: RequestError) -> InvalidRequest:
+    """Returns a detector's request error as an error for the caller."""
     return InvalidRequest(f"detector request failed for `{detector}`: {error.message}", status=error.status)
 
 
@@ -221,7 +221,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 async def review_all(reviews: Sequence[ActiveReview], subject: Subject, max_open: int = 5) -> list[Detection]:
-    """The findings of all reviewers, in the order of the reviewers."""
+    """Returns the findings of all reviewers, in the order of the reviewers."""
     found = await run_together([partial(_review, one, subject) for one in reviews], max_open)
     return [one for of_reviewer in found for one in of_reviewer]
 
@@ -231,5 +231,5 @@ async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
     try:
         found = await active.review.review(subject)
     except RequestError as error:
-        raise refuse(name, error) from error
+        raise to_invalid_request(name, error) from error
     return [one._replace(detector_id=name) for one in keep(found, active.threshold)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of a model: of a stream as it comes, each burst within its time; of a whole answer at once."""
+"""Reads the answer of a model: a stream in bursts within a deadline, or a whole answer at once."""
 
 import asyncio
 import logging
@@ -19,42 +19,42 @@ T = TypeVar("T")
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
 
-WithPrompt = Callable[[str, Sequence[Mask]], Generation]  # of the prompt as it may go on, and what was masked in it
+WithPrompt = Callable[[str, Sequence[Mask]], Generation]  # takes the checked prompt and its masks
 ToFrames = Callable[[dict[str, Any]], Iterable[Frame]]
 
 
 class NoBackend:
-    """Stands where no backend is configured: raises UnknownModel."""
+    """The backend if none is configured: every call raises UnknownModel."""
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """There is no answer."""
+        """Raises UnknownModel."""
         raise UnknownModel("generate", request.model)
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        """There is no answer."""
+        """Raises UnknownModel."""
         yield (await self.generate(request),)
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """There is no count."""
+        """Raises UnknownModel."""
         raise UnknownModel("tokenize", model)
 
 
 async def read_whole(backend: Backend, generation: Generation, to_frames: ToFrames) -> Source:
-    """The frames of a whole answer."""
+    """Yields the frames of a whole answer."""
     yield list(to_frames(await backend.generate(generation)))
 
 
 @dataclass(slots=True)
 class Deadline:
-    """When a model must have said something, by the loop's clock; it may be moved while the answer comes."""
+    """The time by which the next burst of a model must come, by the loop's clock; it may move during the answer."""
 
     until: float | None
 
     async def wait_for(self, bursts: AsyncGenerator[T, None]) -> T | None:
-        """What the model says next; None at its end."""
+        """Returns the model's next burst, None at the end; raises TimedOut after the deadline."""
         if self.until is None:
             return await anext(bursts, None)
-        if self.until <= asyncio.get_running_loop().time():  # it is not even asked
+        if self.until <= asyncio.get_running_loop().time():  # no time left: the model is not called
             raise TimedOut("model", TIMED_OUT)
         limit_calls(self.until)
         try:
@@ -70,14 +70,16 @@ _NO_DEADLINE = Deadline(None)
 
 
 async def read_model(
-    ask: Callable[[], AsyncGenerator[Any, None]], deadline: Deadline = _NO_DEADLINE, to_frames: ToFrames | None = None
+    open_stream: Callable[[], AsyncGenerator[Any, None]],
+    deadline: Deadline = _NO_DEADLINE,
+    to_frames: ToFrames | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """The bursts of a model's answer, or their frames: one list for each read of the socket.
+    """Yields the bursts of a model's answer, or a list of frames for each; a burst is the result of one socket read.
 
-    With a deadline it may be third-party code: an exception that is not a LockgateError is its failure.
+    With a deadline the model may be third-party code: any exception then becomes an UpstreamError.
     """
     try:
-        async with aclosing(ask()) as bursts:
+        async with aclosing(open_stream()) as bursts:
             while (burst := await deadline.wait_for(bursts)) is not None:
                 if to_frames is None:
                     yield burst
@@ -87,7 +89,7 @@ async def read_model(
                     for message in burst:
                         frames += to_frames(message)
                 except LockgateError:
-                    yield frames  # what came before the message that cannot be read
+                    yield frames  # from the messages before the invalid one
                     raise
                 yield frames
     except LockgateError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy: which detectors read which part of one request, and what becomes of what they find.
+"""Policy: the detectors for each part of a request, and the actions on their findings.
 
-It is resolved: detectors are chosen, their parameters accepted. Settings and the request's own `detectors` field both
-become this one type, on every surface.
+It is resolved: detectors are chosen and have accepted their parameters. Settings and the request's own `detectors`
+field both become this one type, on every API.
 
-Meter: the account of one request, its receipt and policy metrics. Detectors are wrapped so that they write it.
+Meter: writes the receipt and the policy metrics of one request. It wraps the detectors to record their work.
 """
 
 import logging
@@ -18,7 +18,7 @@ from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError
 from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, Excuse, Guard, last_text, refuse
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, Guard, last_text, to_invalid_request
 from lockgate.interfaces import Chunker, Headers, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, count_detections, log_event, name_causes
@@ -28,17 +28,17 @@ _ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
 
 
 class Chunking(NamedTuple):
-    """What cuts text for detectors that have no chunker of their own."""
+    """The chunker for reviewers without a chunker."""
 
     id: str
     chunker: Chunker
 
 
 class Meter:
-    """The account of one request: what detectors read, who failed and was excused, which names were made up.
+    """Records one request: the text that detectors read, tolerated failures of detectors, and pseudonyms.
 
-    In shadow no text is held, and no failure ends anything. A request that has no policy and wants no receipt has an
-    account that is not on: findings are counted in the metrics alone.
+    In shadow mode no text is held, and a detector's failure does not end the request. A request without policy and
+    receipt has a meter that is not on: it only counts findings in the metrics.
     """
 
     def __init__(
@@ -53,78 +53,78 @@ class Meter:
         self.is_on = is_on
         self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
         self.names = Pseudonyms()
-        self.excused: dict[str, bool] = {}  # who failed, and whether that would have ended the request
+        self.failed_detectors: dict[str, bool] = {}  # tolerated failures; True: outside shadow it would end the request
         self._is_shadow = is_shadow
-        self._own = own  # detectors that the policy names: the caller is not to blame for what they refuse
+        self._own = own  # the policy's detectors: if one refuses the text, that is not the caller's error
         self._found_in_answer: dict[str, int] = {}
 
     def watch(self, guards: Sequence[ActiveGuard], part: RequestPart) -> tuple[ActiveGuard, ...]:
-        """The same detectors, their reading of the part noted, their failures excused where that is wanted."""
+        """Returns the detectors wrapped: they record their reading of the part and tolerate allowed failures."""
         if not self.is_on:
             return tuple(guards)
-        seen = self._found_in_answer if part is RequestPart.ANSWER else {}
+        counts = self._found_in_answer if part is RequestPart.ANSWER else {}
         watched = []
         for one in guards:
-            entry = self._open_entry(one, part)
-            reading = _MeteredReading(entry, one.reading, one.threshold, seen)
+            record = self._open_record(one, part)
+            reading = _MeteredReading(record, one.reading, one.threshold, counts)
             holds = one.holds and not self._is_shadow
-            watched.append(replace(one, reading=reading, holds=holds, excuse=entry.excuse))
+            watched.append(replace(one, reading=reading, holds=holds, on_failure=record.on_failure))
         return tuple(watched)
 
     def watch_reviews(self, reviews: Sequence[ActiveReview], part: RequestPart) -> tuple[ActiveReview, ...]:
-        """The same for reviewers."""
+        """Returns the reviewers wrapped in the same way."""
         if not self.is_on:
             return tuple(reviews)
-        return tuple([replace(one, review=_MeteredReview(self._open_entry(one, part), one.review)) for one in reviews])
+        return tuple([replace(one, review=_MeteredReview(self._open_record(one, part), one.review)) for one in reviews])
 
     def note_findings(self, found: Sequence[Detection], measures: Measures, part: RequestPart) -> None:
-        """What was found is counted, on the receipt and in the metrics; and what it calls for."""
+        """Counts the findings in the metrics, and records them and their actions on the receipt."""
         count_detections(found)
         for one in found if self.is_on else ():
             self.receipt.note_finding(one.detector_id)
             self.receipt.note_action(measures.of(one.detector_id), part)
 
     def note_failure(self, detector_id: str) -> None:
-        """The detector failed, and that ends the request."""
+        """Records a failure of the detector that ends the request."""
         self.receipt.note_failure(detector_id, ends=True)
 
-    def withdraw_answer(self) -> None:
-        """Nothing of the answer has left. What detectors found in it was reported to no client, but it was found."""
+    def reset_answer(self) -> None:
+        """Resets the released text of an answer of which nothing was sent; counts its findings, which were made."""
         self.receipt.reset_released(RequestPart.ANSWER)
         for name, count in self._found_in_answer.items():
             for _ in range(count):
                 self.receipt.note_finding(name)
 
-    def _open_entry(self, one: ActiveGuard | ActiveReview, part: RequestPart) -> "_DetectorAccount":
+    def _open_record(self, one: ActiveGuard | ActiveReview, part: RequestPart) -> "_DetectorRecord":
         name = one.guard.id
         self.receipt.expect(name, part)
-        excuse = self._excuse(one) if one.passes or self._is_shadow else None
-        return _DetectorAccount(name, part, self.receipt, name in self._own, excuse)
+        on_failure = self._make_failure_handler(one) if one.passes or self._is_shadow else None
+        return _DetectorRecord(name, part, self.receipt, name in self._own, on_failure)
 
-    def _excuse(self, one: ActiveGuard | ActiveReview) -> Excuse:
-        """Takes a failure; whether the text goes on all the same."""
+    def _make_failure_handler(self, one: ActiveGuard | ActiveReview) -> FailureHandler:
+        """Returns a handler that records a failure and returns whether the text may pass."""
 
-        def excuse(error: LockgateError) -> bool:
+        def on_failure(error: LockgateError) -> bool:
             if not (self._is_shadow or isinstance(error, UpstreamError)):
                 return False
             name, ends = one.guard.id, not one.passes
-            if name not in self.excused:
+            if name not in self.failed_detectors:
                 reason = name_causes(error) if isinstance(error, UpstreamError) else type(error).__name__
                 log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=name, reason=f"{reason}; unread text goes on")
-            self.excused[name] = self.excused.get(name, False) or ends
+            self.failed_detectors[name] = self.failed_detectors.get(name, False) or ends
             self.receipt.note_failure(name, ends=ends)
             return True
 
-        return excuse
+        return on_failure
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The detectors of each part, and the action on their findings; `for_output` holds for grounding too.
+    """The detectors of each part, and the actions on their findings; `for_output` applies to grounding too.
 
-    `reviews` read the whole answer when it is complete. `refusing` names detectors whose finding in the input ends the
-    request and is reported, for any action: those that a request itself asks for on the guardrails endpoints.
-    `unused` detectors belong to the policy and have nothing to read on this surface: the receipt lists them as such.
+    `reviews` read the complete answer. A finding of a `refusing` detector in the input ends the request and is reported
+    regardless of its action: these are the detectors that a request itself names on the guardrails endpoints.
+    `unused` detectors belong to the policy but have no text to read on this API: the receipt lists them too.
     """
 
     input: Sequence[ActiveGuard] = ()
@@ -141,22 +141,22 @@ class Policy:
     grounding_holds: bool = True
     max_open: int = 5
     max_cuts: int = 5
-    max_chars: int = 1_048_576  # of a document that is read
+    max_chars: int = 1_048_576  # per document
     trusts_chunks: bool = False
     lanes: tuple[str, ...] = ("content",)
     refusing: frozenset[str] = frozenset()
     unused: Sequence[str] = ()
-    is_metered: bool = True  # a receipt or a policy's metrics are wanted
-    # Computed from the rest.
-    is_on: bool = field(init=False)  # any detector reads anything
-    fallback: str = field(init=False)  # the text in place of an answer that was withheld
-    masks_input: bool = field(init=False)  # the input may be changed before a source or the model gets it
-    is_early: bool = field(init=False)  # the model is asked before the input has been read
-    hides: bool = field(init=False)  # text of the answer in which something is found must not be seen
+    is_metered: bool = True  # write a receipt or policy metrics
+    # Computed from the other fields.
+    is_on: bool = field(init=False)  # the policy has a detector
+    fallback: str = field(init=False)  # the text in place of a withheld answer
+    masks_input: bool = field(init=False)  # the input may be masked before a source or the model gets it
+    is_early: bool = field(init=False)  # the model call starts before the input check ends
+    hides: bool = field(init=False)  # a finding in the answer may hide text
     trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
-    is_holding: bool = field(init=False)  # any detector holds the answer back
-    takes_sources: bool = field(init=False)  # a detector of the answer wants to know where its documents came from
-    unshared: tuple[str, ...] = field(init=False)  # the parts with readings that each request needs anew
+    is_holding: bool = field(init=False)  # a detector holds the answer
+    takes_sources: bool = field(init=False)  # a detector of the answer needs the sources of the documents
+    unshared: tuple[str, ...] = field(init=False)  # the parts whose readings cannot be shared by requests
 
     def __post_init__(self) -> None:
         is_masking = any(self.for_input.of(one.guard.id) in REPLACING for one in self.input)
@@ -179,7 +179,7 @@ class Policy:
             object.__setattr__(self, name, value)
 
     def bind(self, headers: Headers) -> "Policy":
-        """The policy for one request; only what has a state or passes headers on is made anew."""
+        """Returns the policy for one request; only readings that requests cannot share are created again."""
         if not self.unshared:
             return self
         bound: dict[str, Any] = {}
@@ -188,7 +188,7 @@ class Policy:
         return replace(self, **bound)
 
     def open_meter(self) -> Meter:
-        """The account of one request, with every detector that is to read something, in the order of the parts."""
+        """Returns a meter for one request that expects every detector of the policy, in the order of the parts."""
         if not (self.is_metered and (self.name or self.is_on)):
             return Meter(is_on=False)
         measures = (self.for_input, self.for_documents, self.for_output)
@@ -210,8 +210,8 @@ class Policy:
 NO_POLICY = Policy()
 
 
-def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
-    """The same detectors; those that want to know are told where the documents behind the answer came from."""
+def pass_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple[ActiveGuard, ...]:
+    """Returns the detectors; those that need it get the paths of the sources of the answer's documents."""
     return tuple(
         [
             replace(one, reading=cast("SourceReading", one.reading).with_sources(paths))
@@ -225,16 +225,16 @@ def tell_sources(guards: Sequence[ActiveGuard], paths: Collection[str]) -> tuple
 def ground(
     reviews: Sequence[ActiveReview], documents: Sequence[str], chunking: Chunking, max_open: int = 5, *, holds: bool
 ) -> tuple[ActiveGuard, ...]:
-    """Reviewers of a text with its context, as readers of an answer: each chunk is a claim about the documents.
+    """Returns reviewers as guards of an answer: each chunk is a claim that they compare with the documents.
 
-    Those without a chunker read what `chunking` cuts; each makes at most `max_open` comparisons at once.
+    Reviewers without a chunker use `chunking`; each makes at most `max_open` comparisons at once.
     """
     return tuple([_ground(one, tuple(documents), chunking, max_open, holds=holds) for one in reviews])
 
 
 @lru_cache
 def _takes_sources(kind: type) -> bool:
-    return issubclass(kind, SourceReading)  # slow, so once for each class
+    return issubclass(kind, SourceReading)  # slow, so cached for each class
 
 
 def _ground(
@@ -246,63 +246,63 @@ def _ground(
     return ActiveGuard(guard, _Grounding(own.id, one.review, documents, max_open), one.threshold, holds, one.passes)
 
 
-class _DetectorAccount(NamedTuple):
-    """The place of one detector in the account of a request."""
+class _DetectorRecord(NamedTuple):
+    """Records one detector's work on one part of a request."""
 
     detector_id: str
     part: RequestPart
     receipt: Receipt
-    is_own: bool  # the policy names the detector: what it refuses is a failure
-    excuse: Excuse | None
+    is_own: bool  # the policy names the detector: if it refuses the text, that is a failure
+    on_failure: FailureHandler | None
 
     def fail(self, error: LockgateError) -> None:
-        """Raise the error as a failure of the detector as the settings call it, unless it is excused."""
+        """Raises the error as a failure of the detector, by its configured name, unless the failure is tolerated."""
         name = self.detector_id
         if isinstance(error, UpstreamError):
             error.service = name
         elif self.is_own and isinstance(error, RequestError):
             refused, error = error, Rejected(name, f"detector `{name}` refused the text", status=502)
             error.__cause__ = refused
-        if self.excuse is None or not self.excuse(error):
+        if self.on_failure is None or not self.on_failure(error):
             raise error
 
 
 class _MeteredReading(NamedTuple):
-    entry: _DetectorAccount
+    record: _DetectorRecord
     reading: Reading
     threshold: float
-    seen: dict[str, int]  # findings, by detector
+    counts: dict[str, int]  # findings, by detector
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        entry, started = self.entry, perf_counter()
-        name = entry.detector_id
+        record, started = self.record, perf_counter()
+        name = record.detector_id
         try:
             found = await self.reading.read(excerpts)
-            if any(one is UNANSWERED for one in found):  # for others it has found nothing; here it has not read
+            if any(one is UNANSWERED for one in found):  # without a meter this counts as no findings
                 raise BrokeProtocol(name, f"detector `{name}`: too few answers")
         except LockgateError as error:
-            entry.fail(error)
+            record.fail(error)
             return ()
         texts = [excerpt.text for excerpt in excerpts]
-        entry.receipt.note_read(name, entry.part, texts, perf_counter() - started)
+        record.receipt.note_read(name, record.part, texts, perf_counter() - started)
         count = sum([one.score >= self.threshold for of_text in found for one in of_text])
         if count:
-            self.seen[name] = self.seen.get(name, 0) + count
+            self.counts[name] = self.counts.get(name, 0) + count
         return found
 
 
 class _MeteredReview(NamedTuple):
-    entry: _DetectorAccount
+    record: _DetectorRecord
     inner: Review
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        entry, started = self.entry, perf_counter()
+        record, started = self.record, perf_counter()
         try:
             found = await self.inner.review(subject)
         except LockgateError as error:
-            entry.fail(error)
+            record.fail(error)
             return ()
-        entry.receipt.note_read(entry.detector_id, entry.part, [last_text(subject)], perf_counter() - started)
+        record.receipt.note_read(record.detector_id, record.part, [last_text(subject)], perf_counter() - started)
         return found
 
 
@@ -314,19 +314,19 @@ class _Grounding(NamedTuple):
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         found: list[Sequence[Detection]] = []
-        for start in range(0, len(excerpts), self.max_open):  # a whole answer may have very many
+        for start in range(0, len(excerpts), self.max_open):  # a whole answer may have very many excerpts
             window = excerpts[start : start + self.max_open]
             found += await run_together([partial(self._compare, one.text) for one in window], self.max_open)
         return found
 
     async def _compare(self, text: str) -> Sequence[Detection]:
-        """What is found about a claim covers all of it."""
+        """Returns the findings about a claim, each with the span of the whole claim."""
         claim = text.strip()
         if not claim:
             return ()
         try:
             found = await self.review.review(Claim(claim, _DOCS, self.documents))
         except RequestError as error:
-            raise refuse(self.detector_id, error) from error
+            raise to_invalid_request(self.detector_id, error) from error
         start = text.index(claim)
         return [one._replace(start=start, end=start + len(claim), text=claim) for one in found]

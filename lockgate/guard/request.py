@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guarded request: the one path of every surface that gives an answer of a model.
+"""The guarded request: the one path of every API ("surface") that returns a model's answer.
 
-    read input -> prepare (retrieve, read documents) -> call the model -> gate -> judge -> review -> account
+    read input -> prepare (retrieve, read documents) -> call the model -> gate -> judge -> review -> record
 
-A surface decodes a request into a GuardedRequest and encodes the events that come back. `prepare` is the surface's own
-step between input and model: a plain proxy only names its model there, retrieval and the agent's graph do more.
-Reading the input may go on beside that step and, where the policy says so, beside the model (`Ahead`). Text of the
-answer is released only when the input has been read and every holding detector has read that text.
+A surface decodes a request into a GuardedRequest and encodes the resulting events. `prepare` is the surface's own step
+between input and model: a plain proxy only names its model there, retrieval and the agent's graph do more. The input
+check may run at the same time as this step and, with a speculative policy, as the model (`Lookahead`). Text of the
+answer is released only after the input check and after every holding detector has read that text.
 
-One account per request (`Meter`) collects what was read, found and released; metrics and the log get it once, when the
-context ends, also where the client leaves.
+The `Meter` records the text read, the findings and the released text of one request. Metrics and the log get them
+once, when the context ends, also if the client leaves.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, review_all
-from lockgate.guard.policy import Chunking, Meter, Policy, ground, tell_sources
+from lockgate.guard.policy import Chunking, Meter, Policy, ground, pass_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
 from lockgate.telemetry import LogEvent, log_event, name_causes, observe_policy
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Lookahead(IntEnum):
-    """How far a request goes on while its input is still being read."""
+    """The last step that may start before the input check ends."""
 
     NOTHING = 0
     PREPARE = 1
@@ -43,16 +43,16 @@ class Lookahead(IntEnum):
 
 
 class Input(NamedTuple):
-    """The texts of a request as one text, and the slices of it that are read; a gap between two is not read."""
+    """The texts of a request as one text, and its slices that detectors read; they do not read the gaps."""
 
     text: str
     slices: Sequence[Slice]
 
 
 class CheckedInput(NamedTuple):
-    """The input as it may go on, and the findings: `found` as they may be reported, `raw` as they were.
+    """The input after the check, and the findings: `found` as they may be reported, `raw` as the detectors gave them.
 
-    `is_refused`: a detector that the request itself names has found something, and no policy says what follows.
+    `is_refused`: a `refusing` detector has a finding and no policy action blocks the input.
     """
 
     text: str
@@ -64,9 +64,9 @@ class CheckedInput(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What the model is asked, as the source of its frames, and the documents that its answer rests on.
+    """The model call, as the source of its frames, and the documents for the answer.
 
-    `lack` stands for documents where there are none.
+    `lack` is the text used for grounding if there are no documents.
     """
 
     source: Source
@@ -75,47 +75,47 @@ class Prepared(NamedTuple):
 
 
 class InputRead(NamedTuple):
-    """The input has been read and goes on."""
+    """The input check ended, and the request continues."""
 
     input: CheckedInput
 
 
 class InputBlocked(NamedTuple):
-    """The input has been read and does not go on: there is no answer."""
+    """The input check ended, and the request is blocked: there is no answer."""
 
     input: CheckedInput
     tokens: int = 0
 
 
 class ModelStarted(NamedTuple):
-    """The model is asked now."""
+    """The model call starts now."""
 
 
 class Released(NamedTuple):
-    """Text of the answer leaves, as it may be seen; without a verdict as it was."""
+    """Text of the answer leaves: the verdict's text, or without a verdict the unchanged release."""
 
     release: Release
     verdict: Verdict | None = None
 
 
 class Reviewed(NamedTuple):
-    """What reviewers found in a choice of the complete answer."""
+    """The findings of reviewers in a choice of the complete answer."""
 
     choice: int
     found: Sequence[Detection]
 
 
 GuardEvent = InputRead | InputBlocked | ModelStarted | Released | Reviewed
-Prepare = Callable[[CheckedInput], AsyncGenerator[Any, None]]  # events of the surface, last a Prepared
+Prepare = Callable[[CheckedInput], AsyncGenerator[Any, None]]  # yields events of the surface, then a Prepared
 
 
 class GuardedRequest(NamedTuple):
     """One request of any surface.
 
-    `lanes` plans how an answer goes through that these guards read. `ahead` is how far the surface goes on beside the
-    reading of the input; a speculative policy goes on as far as the model. `is_over` says after a release whether the
-    encoder has written the end of the answer, `is_cut` before one whether it has ended the choice of that lane.
-    `subjects` are what reviewers read when the answer is complete.
+    `lanes` returns the lane plan for the guards of the answer. `ahead` is the last step that may run during the input
+    check; with a speculative policy it is the model call. `is_over` returns after a release whether the encoder has
+    written the end of the answer, `is_cut` before a release whether it has ended the choice of that lane.
+    `subjects` returns the parts of the complete answer that reviewers read.
     """
 
     policy: Policy
@@ -135,9 +135,9 @@ class GuardedRequest(NamedTuple):
 
 @asynccontextmanager
 async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[Any, None]]:
-    """The events of a request: its surface's own, and GuardEvents. Leaving the context stops everything behind it.
+    """Opens the events of a request: the surface's events and GuardEvents. Leaving the context stops all its tasks.
 
-    An UpstreamError that is not the model's or a source's is that of a detector: under a policy it is a CheckFailed.
+    An UpstreamError that does not come from the model or a source is a detector's; a policy makes it a CheckFailed.
     """
     run = _GuardedRun(request)
     try:
@@ -148,24 +148,24 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
             raise
         request.meter.note_failure(error.service)
         if request.policy.name:
-            raise fail_check(error) from error
+            raise to_check_failed(error) from error
         raise
     finally:
         if request.meter.is_on:
             observe_policy(request.meter.receipt)
 
 
-def fail_check(error: UpstreamError) -> CheckFailed:
-    """The error for a detector or chunker that failed. It is logged; its own words are not sent."""
+def to_check_failed(error: UpstreamError) -> CheckFailed:
+    """Logs a failure of a detector or chunker; returns an error for the client without the failure's message."""
     log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
     kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
     return CheckFailed(error.service, status=kept)
 
 
 class Speculation:
-    """A check in a task beside the caller, who takes items meanwhile.
+    """Runs a check in a task while the caller takes items.
 
-    Nothing is thrown at the caller from outside: the next call here raises what the check raises.
+    The check's exception does not interrupt the caller: the next call of a method here raises it.
     """
 
     def __init__(self, check: Callable[[], Awaitable[bool]]) -> None:
@@ -177,15 +177,15 @@ class Speculation:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """The check runs until the block ends."""
+        """Runs the check in a task until the block ends."""
         async with run_group() as group:
             group.create_task(self._run())
             yield
 
     async def next(self, items: AsyncIterator[T]) -> T | None:
-        """The next item; None at the end, or where the check says no while the item is awaited.
+        """Returns the next item; None at the end, or if the check fails before the item comes.
 
-        Raises what the check raises.
+        Raises the check's exception.
         """
         if self._passed:
             return await anext(items, None)
@@ -196,7 +196,7 @@ class Speculation:
             async with asyncio.timeout(None) as self._waiting:
                 return await anext(items, None)
         except TimeoutError:
-            if self._passed is not False:  # then it is another one's
+            if self._passed is not False:  # a timeout of another task
                 raise
             await self.has_passed()
             return None
@@ -204,7 +204,7 @@ class Speculation:
             self._waiting = None
 
     async def has_passed(self) -> bool:
-        """Wait for the check; whether it has passed. Raises what the check raises."""
+        """Waits for the check and returns whether it passed; raises the check's exception."""
         if self._passed is None:
             await self._is_known.wait()
         if self._error is not None:
@@ -222,7 +222,7 @@ class Speculation:
 
 
 class _GuardedRun:
-    """One request at work."""
+    """Runs one request."""
 
     def __init__(self, request: GuardedRequest) -> None:
         self._request = request
@@ -230,10 +230,10 @@ class _GuardedRun:
         self._meter = request.meter
         self._input = CheckedInput(request.input.text)
         self._judges: dict[int, Judge] = {}
-        self.source_errors: list[LockgateError] = []  # the model's, not a detector's
+        self.source_errors: list[LockgateError] = []  # errors of the model, not of a detector
 
     async def events(self) -> AsyncGenerator[Any, None]:
-        """Everything that happens, in order."""
+        """Yields all events in order."""
         reads = bool(self._policy.input)
         may_go_on = reads and not self._policy.masks_input
         ahead = Lookahead.MODEL if self._policy.is_early else self._request.ahead if may_go_on else Lookahead.NOTHING
@@ -248,13 +248,13 @@ class _GuardedRun:
                 async for event in events:
                     yield event
             if reading is not None and not await reading.has_passed():
-                self._meter.withdraw_answer()
+                self._meter.reset_answer()
                 yield await self._refuse()
 
     async def _answer(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
-        """From the input to the last review; ends early where the input turns out to be blocked.
+        """Yields the events from `prepare` to the last review; ends early if the input is blocked.
 
-        `reading` of the input goes on beside it, unless it has been read.
+        `reading` is the running input check, None if it has ended.
         """
         if reading is None:
             yield InputRead(self._input)
@@ -278,11 +278,11 @@ class _GuardedRun:
                 yield event
 
     async def _release(self, prepared: Prepared, reading: Speculation | None) -> AsyncGenerator[Any, None]:
-        """The releases of the answer and the reviews; the input is read before the first, if `reading` goes on."""
-        request, readers = self._request, self._choose_readers(prepared)
-        plan = request.lanes(readers)
+        """Yields the releases of the answer and the reviews; waits first for a running input check."""
+        request, guards = self._request, self._choose_guards(prepared)
+        plan = request.lanes(guards)
         async with open_guarded_stream(
-            prepared.source, readers, plan, request.watch, self.source_errors.append
+            prepared.source, guards, plan, request.watch, self.source_errors.append
         ) as releases:
             while (release := await (anext(releases, None) if reading is None else reading.next(releases))) is not None:
                 if reading is not None:
@@ -309,7 +309,7 @@ class _GuardedRun:
     # The input.
 
     async def _read_input(self) -> bool:
-        """Whether the input may go on."""
+        """Checks the input; returns whether the request may continue."""
         policy, request = self._policy, self._request
         found = await detect_slices(
             request.input.slices,
@@ -334,7 +334,7 @@ class _GuardedRun:
         return not self._input.is_blocked
 
     async def _refuse(self) -> InputBlocked:
-        """There is no answer. Where no policy says what follows, the tokens of the input are counted."""
+        """Returns the event for a blocked input; for a refused input it has the number of input tokens."""
         self._meter.receipt.note_action(Action.BLOCK)
         count_tokens = self._request.count_tokens
         tokens = await count_tokens() if self._input.is_refused and count_tokens is not None else 0
@@ -342,18 +342,18 @@ class _GuardedRun:
 
     # The answer.
 
-    def _choose_readers(self, prepared: Prepared) -> tuple[ActiveGuard, ...]:
+    def _choose_guards(self, prepared: Prepared) -> tuple[ActiveGuard, ...]:
         policy, chunking = self._policy, self._request.chunking
-        readers = tuple(policy.output)
+        guards = tuple(policy.output)
         if policy.takes_sources:
-            readers = tell_sources(readers, {one.source for one in prepared.documents})
+            guards = pass_sources(guards, {one.source for one in prepared.documents})
         texts = [one.text for one in prepared.documents] or [prepared.lack]
         if policy.grounding and chunking is not None and any(texts):
-            readers += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
-        return self._meter.watch(readers, RequestPart.ANSWER) if readers else ()
+            guards += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
+        return self._meter.watch(guards, RequestPart.ANSWER) if guards else ()
 
     def _judge(self, release: Release) -> Released:
-        """The release as it may leave. There is one judge for each text of the answer."""
+        """Applies the policy to a release, with one judge for each text of the answer."""
         policy, meter = self._policy, self._meter
         if release.detections:
             meter.note_findings(release.detections, policy.for_output, RequestPart.ANSWER)
@@ -367,7 +367,7 @@ class _GuardedRun:
         return Released(release, verdict)
 
     async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:
-        """What was found in a choice; of text that the client does not see, by the policy's own detectors alone."""
+        """Runs the reviewers on a choice; if text may be hidden, only the policy's own findings are reported."""
         policy = self._policy
         found = await review_all(reviews, subject, policy.max_open)
         self._meter.note_findings(found, policy.for_output, RequestPart.ANSWER)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source -> chunkers -> detectors -> gate -> reader. The heart; read it first.
+"""Guarded stream: source -> chunkers -> detectors -> gate -> reader. The central module; read it first.
 
-Moves what the lanes (lockgate.gate.lanes) decide: a pump reads the source, one pump per lane and chunker feeds text
-and brings chunks back (a chunker that never waits is fed in place), workers carry requests to detectors, and the
-reader takes releases. Every buffer is bounded: held text and waiting chunks by the lanes, releases by a fixed number.
+It carries out the decisions of the lanes (lockgate.gate.lanes). One task ("pump") reads the source. One per lane and
+chunker feeds text and receives chunks; a chunker that never waits is called in place. Workers send requests to
+detectors, and the reader takes releases. Every buffer is bounded: held text and waiting chunks by the lanes, releases
+by a fixed number.
 
-An error of the source lets everything already cut be answered for and leave first; any other error ends the stream
-behind what has already left. When the reader goes, all pumps are cancelled, and each closes what it holds.
+After an error of the source, text that is already cut is still read and released; any other error ends the stream at
+once, without the text still held. When the reader leaves, all pumps are cancelled, and each closes its resources.
 """
 
 import asyncio
@@ -23,23 +24,23 @@ from lockgate.gate.batcher import DetectorRequest, DetectorSpec
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
-from lockgate.guard.detectors import ActiveGuard, Excuse, refuse
+from lockgate.guard.detectors import ActiveGuard, FailureHandler, to_invalid_request
 from lockgate.interfaces import ChunkMachine
 from lockgate.task_groups import raise_first, run_together
 from lockgate.telemetry import observe_held
 
 Watch = Callable[[Lanes], object]
-Blame = Callable[[LockgateError], object]
+ErrorCallback = Callable[[LockgateError], object]
 Source = AsyncGenerator[Frame | list[Frame], None]  # frames, or lists of frames that came at once
 Args = TypeVarTuple("Args")
 
 _MAX_WAITING = 64  # releases that the reader has not taken
-_SILENCE_S = 0.2  # after which nothing more is expected of a chunker whose source has failed
-_TURN_CHARS = 8192  # what one detector reads before it lets others have a turn
+_SILENCE_S = 0.2  # how long to wait for further chunks after the source has failed
+_TURN_CHARS = 8192  # characters that one detector reads before other tasks run
 
 
 def list_readers(guards: Sequence[ActiveGuard]) -> tuple[DetectorSpec, ...]:
-    """The guards as the lanes of a stream see them."""
+    """Returns the specs of the guards, for the lanes of a stream."""
     return tuple(
         [
             DetectorSpec(one.guard.id, one.guard.chunker_id, one.threshold, one.guard.lookbehind_chars, one.holds)
@@ -54,20 +55,20 @@ async def open_guarded_stream(
     guards: Sequence[ActiveGuard],
     plan: LanePlan,
     watch: Watch | None = None,
-    blame_source: Blame | None = None,
+    on_source_error: ErrorCallback | None = None,
 ) -> AsyncIterator[AsyncIterator[Release]]:
-    """The releases of the source's text. Leaving the context stops everything behind it.
+    """Opens an iterator over the releases of the source's text; leaving the context stops all pumps and the source.
 
-    `watch` sees every step, `blame_source` an error of the source before it is raised.
+    `watch` is called after every step, `on_source_error` with an error of the source before it is raised.
     """
     if not plan.detectors and watch is None:
-        async with aclosing(source), aclosing(_pass_on(source, blame_source)) as releases:
+        async with aclosing(source), aclosing(_release_unread(source, on_source_error)) as releases:
             yield releases
         return
     failure: LockgateError | GeneratorExit | None = None
     try:
         async with aclosing(source), asyncio.TaskGroup() as group:
-            stream = _GuardedStream(group, source, guards, plan, watch, blame_source)
+            stream = _GuardedStream(group, source, guards, plan, watch, on_source_error)
             try:
                 yield stream
             except (LockgateError, GeneratorExit) as error:  # else the task group would wrap it
@@ -80,8 +81,8 @@ async def open_guarded_stream(
         raise failure
 
 
-async def _pass_on(source: Source, blame_source: Blame | None) -> AsyncGenerator[Release, None]:
-    """Releases unread text as it comes."""
+async def _release_unread(source: Source, on_source_error: ErrorCallback | None) -> AsyncGenerator[Release, None]:
+    """Yields releases of the text without any detector."""
     positions: dict[int, int] = {}
     try:
         async for burst in source:
@@ -91,13 +92,13 @@ async def _pass_on(source: Source, blame_source: Blame | None) -> AsyncGenerator
                 end = positions[choice] = start + len(text)
                 yield Release(start, end, text, (), (frame,), choice, frame.is_last, (number, number))
     except LockgateError as error:
-        if blame_source is not None:
-            blame_source(error)
+        if on_source_error is not None:
+            on_source_error(error)
         raise
 
 
 class _GuardedStream:
-    """One stream at work. Its events are wake-ups: each waiting task checks the lanes again."""
+    """Runs one stream. Its asyncio events only wake tasks: each waiting task checks the lanes again."""
 
     def __init__(
         self,
@@ -106,22 +107,22 @@ class _GuardedStream:
         guards: Sequence[ActiveGuard],
         plan: LanePlan,
         watch: Watch | None,
-        blame_source: Blame | None,
+        on_source_error: ErrorCallback | None,
     ) -> None:
         self._group = group
-        self._blame_source = blame_source
+        self._on_source_error = on_source_error
         self._watch = watch
         self._plan = plan
         self._lanes = Lanes(plan)
         self._readings = {active.guard.id: active.reading for active in guards}
-        self._excuses: dict[str, list[Excuse | None]] = {}
+        self._failure_handlers: dict[str, list[FailureHandler | None]] = {}
         for active in guards:
-            self._excuses.setdefault(active.guard.chunker_id, []).append(active.excuse)
+            self._failure_handlers.setdefault(active.guard.chunker_id, []).append(active.on_failure)
         self._chunkers = {
             active.guard.chunker_id: active.guard.chunker for active in guards if active.guard.chunker is not None
         }
         self._in_place = {} if plan.is_whole else {active.guard.chunker_id: active.guard.in_place for active in guards}
-        self._asks: dict[str, deque[tuple[DetectorRequest, float]]] = {name: deque() for name in self._readings}
+        self._requests: dict[str, deque[tuple[DetectorRequest, float]]] = {name: deque() for name in self._readings}
         self._workers = dict.fromkeys(self._readings, 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._launched: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -131,13 +132,13 @@ class _GuardedStream:
         self._trailing = frozenset() if plan.is_whole else {one.detector for one in plan.detectors if not one.holds}
         self._busy_chunkers = 0
         self._has_streamed = False
-        self._cutters: list[_InPlaceChunking] = []
-        self._is_behind = False  # a chunker waits until detectors have caught up
-        # Of a whole text each detector is asked once: only many detectors have to take turns.
-        is_many = plan.is_whole and len(plan.detectors) > plan.max_open
-        self._permits = asyncio.Semaphore(plan.max_open) if is_many else None
+        self._in_place_chunkers: list[_InPlaceChunking] = []
+        self._is_behind = False  # a chunker waits because a detector has too many waiting chunks
+        # Each detector gets a whole text in one request, so permits are needed only if there are many detectors.
+        limits_readings = plan.is_whole and len(plan.detectors) > plan.max_open
+        self._permits = asyncio.Semaphore(plan.max_open) if limits_readings else None
         self._reader_wakes = asyncio.Event()
-        self._moved = asyncio.Event()
+        self._progress = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
         self._launch(self._read_source, source)
 
@@ -159,10 +160,10 @@ class _GuardedStream:
                 raise StopAsyncIteration
             self._reader_wakes.clear()
             await self._reader_wakes.wait()
-        self._moved.set()
+        self._progress.set()
         return self._outbox.popleft()
 
-    # The pumps. Each reports a LockgateError; anything else is a bug of ours and ends the whole group.
+    # The pumps. `_run_pump` handles a LockgateError; any other exception is a bug in Lockgate and ends the whole group.
 
     async def _read_source(self, source: Source) -> None:
         receive = self._lanes.receive
@@ -172,76 +173,76 @@ class _GuardedStream:
             except StopAsyncIteration:
                 break
             except LockgateError as error:
-                if self._blame_source is not None:
-                    self._blame_source(error)
+                if self._on_source_error is not None:
+                    self._on_source_error(error)
                 if not self._plan.is_whole:
-                    await self._settle()
+                    await self._drain()
                 raise
             for frame in burst if isinstance(burst, list) else (burst,):
                 outcomes = receive(frame)
                 if outcomes or self._watch is not None:
-                    self._carry_out(outcomes)
-            await self._cut_on()
+                    self._apply(outcomes)
+            await self._feed_chunkers()
             while len(self._outbox) >= _MAX_WAITING or not self._lanes.may_read():
-                await self._wait()
-        self._carry_out(self._lanes.end())
-        await self._cut_on()
+                await self._wait_for_progress()
+        self._apply(self._lanes.end())
+        await self._feed_chunkers()
         self._reader_wakes.set()
         await self._run_launched()
 
-    async def _settle(self) -> None:
-        """Let what has come be cut and read, as far as it goes.
+    async def _drain(self) -> None:
+        """Waits until the received text has been cut and read, as far as possible.
 
-        A chunker that is streamed does not say whether a chunk is on its way: it is given a moment of silence.
+        A streaming chunker does not say whether another chunk will come, so the wait ends after a short silence.
         """
         while True:
             while self._busy_chunkers or self._lanes.can_progress():
-                await self._wait()
+                await self._wait_for_progress()
             if not self._has_streamed or not self._lanes.awaits_chunks():
                 return
             try:
                 async with asyncio.timeout(_SILENCE_S):
-                    await self._wait()
+                    await self._wait_for_progress()
             except TimeoutError:
                 return
 
     async def _cut(self, lane: Lane, name: str) -> None:
         try:
             if self._plan.is_whole:
-                self._carry_out(lane.place_all(name, await self._cut_whole(name, lane.aligners[name].feed())))
+                self._apply(lane.place_all(name, await self._cut_whole(name, lane.aligners[name].feed())))
             else:
                 await self._cut_stream(lane, name)
         except LockgateError as error:
-            excuses = [one for one in self._excuses[name] if one is not None]
-            if len(excuses) < len(self._excuses[name]) or not all(excuse(error) for excuse in excuses):
+            handlers = [one for one in self._failure_handlers[name] if one is not None]
+            if len(handlers) < len(self._failure_handlers[name]) or not all(handle(error) for handle in handlers):
                 raise
-            await self._pass_over(lane, name)
+            await self._skip_rest(lane, name)
         self._busy_chunkers -= 1
-        self._carry_out(lane.end_chunker(name))
+        self._apply(lane.end_chunker(name))
         await self._run_launched()
 
     async def _cut_stream(self, lane: Lane, name: str) -> None:
         frames = self._feed(lane, name)
         async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
             async for chunk in chunks:
-                self._carry_out(lane.place(name, chunk))
+                self._apply(lane.place(name, chunk))
                 while lane.batcher.has_backlog(name):
-                    await self._wait()
+                    await self._wait_for_progress()
         if lane.is_source_open:
             raise BrokeProtocol(name, f"chunker `{name}`: ended before its text")
 
-    async def _pass_over(self, lane: Lane, name: str) -> None:
-        """The chunker has failed and its detectors are excused: text goes on unread."""
+    async def _skip_rest(self, lane: Lane, name: str) -> None:
+        """Handles a failed chunker whose detectors may all fail: the text of the lane stays unread."""
         while True:
-            self._carry_out(lane.skip_rest(name))
+            self._apply(lane.skip_rest(name))
             if not lane.is_source_open:
                 return
             await self._await_text()
 
     async def _await_text(self) -> None:
-        """A chunker has nothing to do until text comes."""
+        """Waits until more text comes for a chunker."""
         self._busy_chunkers -= 1
-        self._moved.set()
+        self._progress.set()
         self._chunkers_wake.clear()
         try:
             await self._chunkers_wake.wait()
@@ -249,7 +250,7 @@ class _GuardedStream:
             self._busy_chunkers += 1
 
     async def _cut_whole(self, name: str, frames: Sequence[Frame]) -> Sequence[Chunk]:
-        """The chunks of a whole text; if it has several frames, each is cut on its own."""
+        """Returns the chunks of a whole text; each of several frames is cut separately."""
         cut = self._chunkers[name].cut
         if len(frames) == 1:
             return await cut(frames[0].text)
@@ -271,22 +272,22 @@ class _GuardedStream:
             if not frames:
                 await self._await_text()
 
-    async def _cut_on(self) -> None:
-        """Text has come, or its end, or a detector has caught up: chunkers take it."""
+    async def _feed_chunkers(self) -> None:
+        """Feeds the chunkers after new text, the end of the text, or progress of a detector."""
         if self._has_streamed:
             self._chunkers_wake.set()
         has_ended = False
-        for cutter in self._cutters:
-            if not cutter.is_busy:
-                cutter.is_busy = True
-                await self._feed_in_place(cutter)
-                cutter.is_busy = False
-                has_ended |= cutter.is_done
+        for chunking in self._in_place_chunkers:
+            if not chunking.is_busy:
+                chunking.is_busy = True
+                await self._feed_in_place(chunking)
+                chunking.is_busy = False
+                has_ended |= chunking.is_done
         if has_ended:
-            self._cutters = [cutter for cutter in self._cutters if not cutter.is_done]
+            self._in_place_chunkers = [chunking for chunking in self._in_place_chunkers if not chunking.is_done]
 
-    async def _feed_in_place(self, cutter: "_InPlaceChunking") -> None:
-        lane, name, machine = cutter.lane, cutter.name, cutter.machine
+    async def _feed_in_place(self, chunking: "_InPlaceChunking") -> None:
+        lane, name, machine = chunking.lane, chunking.name, chunking.machine
         if lane.batcher.has_backlog(name):
             self._is_behind = True
             return
@@ -296,39 +297,39 @@ class _GuardedStream:
             is_long = len(text) > _TURN_CHARS
             for start in range(0, len(text) or 1, _TURN_CHARS):
                 for chunk in machine.feed(text[start : start + _TURN_CHARS]):
-                    self._carry_out(lane.place(name, chunk))
+                    self._apply(lane.place(name, chunk))
                 if is_long:
                     await asyncio.sleep(0)
             frames = lane.aligners[name].feed() if is_long else []
         if not lane.is_source_open:
-            cutter.is_done = True
+            chunking.is_done = True
             for chunk in machine.finish():
-                self._carry_out(lane.place(name, chunk))
-            self._carry_out(lane.end_chunker(name))
+                self._apply(lane.place(name, chunk))
+            self._apply(lane.end_chunker(name))
 
     async def _read(self, name: str) -> None:
-        asks, read_chars = self._asks[name], 0
-        while asks:
+        requests, read_chars = self._requests[name], 0
+        while requests:
             if len(self._outbox) >= _MAX_WAITING and not self._plan.is_whole:
-                await self._wait()
+                await self._wait_for_progress()
                 continue  # another worker may have taken the request
-            ask, since = asks.popleft()
+            request, since = requests.popleft()
             findings: Sequence[Sequence[Detection]] = ()
             try:
                 if self._permits is None:
-                    findings = await self._readings[name].read(ask.excerpts)
+                    findings = await self._readings[name].read(request.excerpts)
                 else:
                     async with self._permits:
-                        findings = await self._readings[name].read(ask.excerpts)
+                        findings = await self._readings[name].read(request.excerpts)
             except LockgateError as error:
-                self._note_failure(name, refuse(name, error) if isinstance(error, RequestError) else error)
+                self._note_failure(name, to_invalid_request(name, error) if isinstance(error, RequestError) else error)
             observe_held(name, perf_counter() - since)
-            self._carry_out(self._lanes.by_choice[ask.choice].answer(ask, findings))
+            self._apply(self._lanes.by_choice[request.choice].answer(request, findings))
             if self._is_behind:
                 self._is_behind = False
-                await self._cut_on()
-            read_chars += sum([len(excerpt.text) for excerpt in ask.excerpts])
-            if read_chars > _TURN_CHARS:  # a detector that never waits must not keep the loop from other streams
+                await self._feed_chunkers()
+            read_chars += sum([len(excerpt.text) for excerpt in request.excerpts])
+            if read_chars > _TURN_CHARS:  # a detector that never waits must not block other streams
                 read_chars = 0
                 await asyncio.sleep(0)
         self._workers[name] -= 1
@@ -336,17 +337,17 @@ class _GuardedStream:
     def _note_failure(self, name: str, failure: LockgateError) -> None:
         if name not in self._trailing:
             raise failure
-        self._late_failure = self._late_failure or failure  # what others have cleared leaves first
+        self._late_failure = self._late_failure or failure  # raised after the last release
 
-    # What the lanes decided, carried out.
+    # The decisions of the lanes.
 
-    def _carry_out(self, outcomes: Sequence[Outcome]) -> None:
+    def _apply(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Release):
                 self._outbox.append(outcome)
                 self._reader_wakes.set()
             elif isinstance(outcome, DetectorRequest):
-                self._asks[outcome.detector].append((outcome, perf_counter()))
+                self._requests[outcome.detector].append((outcome, perf_counter()))
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1
                     self._launch(self._read, outcome.detector)
@@ -355,26 +356,26 @@ class _GuardedStream:
                 for name in self._chunkers:
                     chunker = self._in_place.get(name)
                     if chunker is not None:
-                        self._cutters.append(_InPlaceChunking(lane, name, chunker.build_machine()))
+                        self._in_place_chunkers.append(_InPlaceChunking(lane, name, chunker.build_machine()))
                     else:
                         self._has_streamed = True
                         self._busy_chunkers += 1
                         self._launch(self._cut, lane, name)
-        self._moved.set()
+        self._progress.set()
         if self._watch is not None:
             self._watch(self._lanes)
 
-    async def _wait(self) -> None:
-        """Until something has moved: a release was taken, an answer or a chunk came, a chunker took text."""
-        self._moved.clear()
-        await self._moved.wait()
+    async def _wait_for_progress(self) -> None:
+        """Waits for progress: a release was taken, a response or a chunk came, or a chunker took text."""
+        self._progress.clear()
+        await self._progress.wait()
 
-    # A stream's pumps are tasks. Of a whole text nothing can leave before all is read, so there the reader itself runs
-    # a pump where there is only one to run; several are tasks again. The same pumps, fewer tasks.
+    # A stream's pumps are tasks. Of a whole text nothing can leave before all is read, so the reader itself runs a pump
+    # if it is the only one; several pumps are tasks. This needs fewer tasks.
 
     def _launch(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         if self._plan.is_whole:
-            self._launched.append(partial(self._report, pump, *args))
+            self._launched.append(partial(self._run_pump, pump, *args))
         else:
             self._spawn(pump, *args)
 
@@ -388,11 +389,11 @@ class _GuardedStream:
                     self._spawn(one)
 
     def _spawn(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
-        task = self._group.create_task(self._report(pump, *args))
+        task = self._group.create_task(self._run_pump(pump, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
+    async def _run_pump(self, pump: Callable[[*Args], Coroutine[Any, Any, None]], *args: *Args) -> None:
         try:
             await pump(*args)
         except LockgateError as error:
@@ -404,7 +405,7 @@ class _GuardedStream:
 
 @dataclass(slots=True)
 class _InPlaceChunking:
-    """A chunker that never waits, at work on one lane."""
+    """The state of a chunker that never waits, for one lane."""
 
     lane: Lane
     name: str
@@ -413,11 +414,11 @@ class _InPlaceChunking:
     is_done: bool = False
 
 
-# A text that is complete goes the same way, as a stream of one frame for each slice.
+# A complete text takes the same path, as a stream with one frame per slice.
 
 
 class Slice(NamedTuple):
-    """A piece of a text that is read on its own, and where it starts."""
+    """A piece of a text that is read separately, and its start in that text."""
 
     start: int
     text: str
@@ -426,7 +427,7 @@ class Slice(NamedTuple):
 async def detect_contents(
     text: str, guards: Sequence[ActiveGuard], max_open: int = 5, *, trusts_chunks: bool = False
 ) -> list[Detection]:
-    """All findings, by where they start; of equal starts in the order of the detectors."""
+    """Returns all findings, sorted by start; equal starts in the order of the detectors."""
     return await detect_slices([Slice(0, text)], guards, max_open, trusts_chunks=trusts_chunks)
 
 
@@ -438,7 +439,7 @@ async def detect_slices(
     max_cuts: int = 5,
     trusts_chunks: bool = False,
 ) -> list[Detection]:
-    """The findings in slices of a text, with their place in that text."""
+    """Returns the findings in slices of a text, with spans in that text, sorted by start."""
     plan = LanePlan(
         list_readers(guards),
         max_open=max_open,
@@ -449,22 +450,22 @@ async def detect_slices(
         max_cuts=max_cuts,
     )
     found: list[Detection] = []
-    async with open_guarded_stream(_one_frame_each(slices), guards, plan) as stream:
+    async with open_guarded_stream(_make_frames(slices), guards, plan) as stream:
         async for release in stream:
             found += release.detections
     if found:
-        found = list(_move_back(found, slices))
+        found = list(_restore_positions(found, slices))
         found.sort(key=lambda one: one.start)
     return found
 
 
-async def _one_frame_each(slices: Iterable[Slice]) -> AsyncGenerator[Frame, None]:
+async def _make_frames(slices: Iterable[Slice]) -> AsyncGenerator[Frame, None]:
     for number, piece in enumerate(slices):
         yield Frame(number, piece.text)
 
 
-def _move_back(found: Iterable[Detection], slices: Sequence[Slice]) -> Iterable[Detection]:
-    """The findings with spans in the text that the slices come from, not in the slices joined."""
+def _restore_positions(found: Iterable[Detection], slices: Sequence[Slice]) -> Iterable[Detection]:
+    """Returns the findings with spans in the original text instead of the joined slices."""
     if len(slices) == 1:
         shift = slices[0].start
         return [one._replace(start=one.start + shift, end=one.end + shift) for one in found] if shift else found

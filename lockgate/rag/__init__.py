@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers from documents: ask the sources, build the prompt, stream a cited and guarded answer."""
+"""Answers from documents: searches the sources, builds the prompt, streams a cited and guarded answer."""

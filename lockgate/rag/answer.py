@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Question in, grounded and guarded answer out: retrieve -> prompt -> guarded stream -> citations.
+"""Answers a question from documents: retrieve -> prompt -> guarded stream -> citations.
 
-One coroutine carries a request and awaits its listener at each step. The prompt is read while the sources are asked,
-unless what is found is to be masked. A prompt that is blocked ends the request.
+One coroutine runs a request and awaits the `send` callback at each step. Detectors read the prompt while the sources
+are searched, unless the policy masks the prompt. A blocked prompt ends the request.
 """
 
 import asyncio
@@ -40,37 +40,37 @@ from lockgate.rag.trace import Trace
 from lockgate.task_groups import run_group
 from lockgate.telemetry import LogEvent, log_event, name_causes
 
-_ABANDONED = "Not asked to the end: the prompt was blocked"
+_NOT_AWAITED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
-_LOOK_CHARS = 8192  # of an answer are looked through for citations before they are counted
-_GRACE_S = 0.5  # for detectors, once sources and model have no time left
+_SCAN_CHARS = 8192  # characters to scan before the citations are counted
+_GRACE_S = 0.5  # extra time for detectors after the deadline of sources and model
 
 
 class RetrievalStarted(NamedTuple):
-    """The sources are being asked."""
+    """The search of the sources starts."""
 
     sources: int
 
 
 class SourceEnded(NamedTuple):
-    """A source has answered, failed, or is late."""
+    """A source has answered, failed or timed out."""
 
     retrieval: Retrieval
 
 
 class RetrievalEnded(NamedTuple):
-    """No source is open any more."""
+    """All sources have ended."""
 
     documents: int
     time_ms: int
 
 
 class GenerationStarted(NamedTuple):
-    """The model is being asked."""
+    """The model call starts."""
 
 
 class Token(NamedTuple):
-    """A piece of the answer as it may be read; the span is that of the model's text which it stands for."""
+    """A released piece of the answer, masks applied; the span is that of the model's original text."""
 
     text: str
     start: int
@@ -83,10 +83,10 @@ Step = RetrievalStarted | SourceEnded | RetrievalEnded | GenerationStarted | Tok
 
 @dataclass(slots=True, eq=False)
 class AnswerResult:
-    """What is known of a request when it is over. Retrievals stand in the order of the request."""
+    """The result of a request. Retrievals are in the order of the request's sources."""
 
     retrievals: list[Retrieval] = field(default_factory=list)
-    ended: list[Retrieval] = field(default_factory=list)  # in the order in which they ended
+    ended: list[Retrieval] = field(default_factory=list)  # in the order of their ends
     documents: list[Document] = field(default_factory=list)
     usage: Mapping[str, int] | None = None
     retrieval_ms: int = 0
@@ -97,14 +97,14 @@ class AnswerResult:
     grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
     citations: list[Citation] = field(default_factory=list)
     receipt: Receipt = field(default_factory=Receipt)
-    excused: Mapping[str, bool] = field(default_factory=dict)  # who failed, and whether that would have ended it
+    failed_detectors: Mapping[str, bool] = field(default_factory=dict)  # as in Meter
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
     is_prompt_blocked: bool = False
     is_answer_blocked: bool = False
 
 
 class Limits(NamedTuple):
-    """How long the parts of a request may take, in seconds."""
+    """The time limits of the parts of a request, in seconds."""
 
     retrieval_s: float = 30.0
     generation_s: float = 120.0
@@ -112,7 +112,7 @@ class Limits(NamedTuple):
 
 
 class GroundedQuestion(NamedTuple):
-    """What is asked, of whom, within which limits."""
+    """A question with its sources, its model, its policy and its limits."""
 
     prompt: str
     sources: Sequence[NamedSource]
@@ -126,20 +126,20 @@ class GroundedQuestion(NamedTuple):
     system_prompt: str | None = None
     guarding: Policy = Policy()
     finds_citations: bool = False
-    trace: Trace | None = None  # if held text may be shown
+    trace: Trace | None = None  # if the client may see held text
 
 
-Tell = Callable[[Step], Awaitable[None]]
+SendStep = Callable[[Step], Awaitable[None]]
 
 
-async def answer(question: GroundedQuestion, tell: Tell) -> AnswerResult:
-    """Carry out a request. Raises GenerationFailed when the model gives no answer, after what it said before."""
-    run = _AnswerRun(question, tell)
+async def answer(question: GroundedQuestion, send: SendStep) -> AnswerResult:
+    """Runs a request. Raises GenerationFailed if the model fails, after the text that it gave before."""
+    run = _AnswerRun(question, send)
     log_event(LogEvent.CHAT_REQUEST_STARTED, documents_count=0, status="started", latency_ms=0)
     status = "error"
     try:
         async with asyncio.timeout_at(run.deadline + _GRACE_S) as limit:
-            await run.carry_out()
+            await run.run()
         status = "success"
     except TimeoutError:
         if not limit.expired():
@@ -157,31 +157,35 @@ async def answer(question: GroundedQuestion, tell: Tell) -> AnswerResult:
 
 
 class _AnswerRun:
-    """One request at work."""
+    """Runs one request."""
 
-    def __init__(self, question: GroundedQuestion, tell: Tell) -> None:
+    def __init__(self, question: GroundedQuestion, send: SendStep) -> None:
         self._clock = asyncio.get_running_loop().time
-        self.started = self._began = self._clock()
+        self.started = self._generation_started_at = self._clock()
         self.deadline = self.started + question.limits.total_s
         self.outcome = outcome = AnswerResult()
         self._question = question
         self._policy = question.guarding
-        self._tell = tell
+        self._send = send
         self._meter = meter = question.guarding.open_meter()
-        outcome.receipt, outcome.excused, outcome.pseudonyms = meter.receipt, meter.excused, meter.names.values
+        outcome.receipt, outcome.failed_detectors, outcome.pseudonyms = (
+            meter.receipt,
+            meter.failed_detectors,
+            meter.names.values,
+        )
         self._finds_citations = question.finds_citations or question.guarding.is_on
         self._scanner: CitationScanner | None = None
-        self._has_begun = False
+        self._has_text = False
         self._retrieved: dict[int, Retrieval] = {}
-        self._unheard: asyncio.Queue[Retrieval] = asyncio.Queue()
+        self._finished: asyncio.Queue[Retrieval] = asyncio.Queue()
 
     def elapsed_ms(self, since: float) -> int:
         return int((self._clock() - since) * 1000)
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         question = self._question
-        await self._tell(RetrievalStarted(len(question.sources)))
-        await asyncio.sleep(0)  # others that have just come are told of their start before this one goes on
+        await self._send(RetrievalStarted(len(question.sources)))
+        await asyncio.sleep(0)  # other new requests send their first step before this one continues
         request = GuardedRequest(
             self._policy,
             self._meter,
@@ -195,18 +199,18 @@ class _AnswerRun:
         )
         async with open_guarded(request) as events:
             async for event in events:
-                await self._take(event)
+                await self._handle_event(event)
         self._collect()
         if self.outcome.is_prompt_blocked:
             return
         if self._scanner is not None:
             self.outcome.citations += self._scanner.finish()
-        if not self._has_begun:  # an answer without a word is an answer
-            await self._tell(Token("", 0, 0))
-        self.outcome.generation_ms = self.elapsed_ms(self._began)
+        if not self._has_text:  # an empty answer sends one token too
+            await self._send(Token("", 0, 0))
+        self.outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
 
-    async def _take(self, event: Any) -> None:
-        """Pass an event on; the findings of a release are noted."""
+    async def _handle_event(self, event: Any) -> None:
+        """Sends an event as a step and records findings."""
         outcome = self.outcome
         if isinstance(event, Released):
             release, verdict = event
@@ -216,42 +220,42 @@ class _AnswerRun:
                 text, detections = verdict.text, verdict.detections
                 outcome.found_in_answer += detections
             if self._question.trace is not None:
-                self._question.trace.leave(release, verdict)
+                self._question.trace.add_release(release, verdict)
             if text:
                 self._find_citations(text)
-                self._has_begun = True
-                await self._tell(Token(text, release.start, release.end, detections))
+                self._has_text = True
+                await self._send(Token(text, release.start, release.end, detections))
         elif isinstance(event, InputRead | InputBlocked):
             outcome.found_in_prompt = event.input.found
             outcome.is_prompt_blocked = event.input.is_blocked
             if event.input.is_blocked:
-                await self._tell(Token(self._policy.fallback, 0, 0))
+                await self._send(Token(self._policy.fallback, 0, 0))
         elif isinstance(event, ModelStarted):
-            self._began = self._clock()
-            await self._tell(GenerationStarted())
+            self._generation_started_at = self._clock()
+            await self._send(GenerationStarted())
             log_event(LogEvent.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         else:
-            await self._tell(event)
+            await self._send(event)
 
     # The sources.
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Step | Prepared, None]:
-        """Ask all sources at once; what they end with, and the prompt that is made of it."""
+        """Searches all sources at once; yields a step for each end, and last the model call."""
         question, outcome = self._question, self.outcome
-        began = self._clock()
+        started_at = self._clock()
         log_event(LogEvent.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
         reader = DocumentReader(self._policy, self._meter)
         async with run_group() as group:
-            until = min(began + question.limits.retrieval_s, self.deadline)
+            until = min(started_at + question.limits.retrieval_s, self.deadline)
             for place, source in enumerate(question.sources):
                 group.create_task(self._ask_source(place, source, checked.text, reader, until))
             while len(outcome.ended) < len(question.sources):
-                retrieval = await self._unheard.get()
+                retrieval = await self._finished.get()
                 outcome.ended.append(retrieval)
                 if question.trace is not None:
-                    question.trace.come(retrieval)
+                    question.trace.add_retrieval(retrieval)
                 yield SourceEnded(retrieval)
-        outcome.retrieval_ms = self.elapsed_ms(began)
+        outcome.retrieval_ms = self.elapsed_ms(started_at)
         count = sum([one.retrieved for one in outcome.ended])
         log_event(
             LogEvent.CHAT_RETRIEVAL_COMPLETED, documents_count=count, latency_ms=outcome.retrieval_ms, status="success"
@@ -272,17 +276,17 @@ class _AnswerRun:
         limit = self._question.top_k
         retrieval = await reader.ask(source.path, partial(source.source.search, prompt, limit), until)
         self._retrieved[place] = retrieval
-        self._unheard.put_nowait(retrieval)
+        self._finished.put_nowait(retrieval)
 
     def _collect(self) -> None:
-        """Every source has its entry, also one whose end was not awaited because the prompt was blocked."""
+        """Adds an entry for every source, also for those not awaited because the prompt was blocked."""
         outcome = self.outcome
         outcome.retrievals = [
-            self._retrieved.get(place) or Retrieval(source.path, Status.ERROR, error=_ABANDONED)
+            self._retrieved.get(place) or Retrieval(source.path, Status.ERROR, error=_NOT_AWAITED)
             for place, source in enumerate(self._question.sources)
         ]
-        heard = {id(one) for one in outcome.ended}
-        outcome.ended += [one for one in outcome.retrievals if id(one) not in heard]
+        known = {id(one) for one in outcome.ended}
+        outcome.ended += [one for one in outcome.retrievals if id(one) not in known]
 
     # The model.
 
@@ -299,7 +303,7 @@ class _AnswerRun:
                         question.trace.receive(burst)
                     yield burst
         except LockgateError as error:
-            latency_ms = self.elapsed_ms(self._began)
+            latency_ms = self.elapsed_ms(self._generation_started_at)
             log_event(
                 LogEvent.MODEL_QUERY_FAILED,
                 logging.WARNING,
@@ -312,19 +316,21 @@ class _AnswerRun:
                 raise
             cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
             raise GenerationFailed(cause, question.model_path, latency_ms) from error
-        log_event(LogEvent.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._began), status="success")
+        log_event(
+            LogEvent.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._generation_started_at), status="success"
+        )
 
     # The answer.
 
     def _find_citations(self, text: str) -> None:
-        """Look for them until there are very many: an answer may be nothing but marks."""
+        """Scans the text for citations; stops after _MAX_CITATIONS."""
         if not self._finds_citations:
             return
         if self._scanner is None:
             self._scanner = CitationScanner({one.source for one in self.outcome.documents})
         citations = self.outcome.citations
-        for start in range(0, len(text), _LOOK_CHARS):
-            citations += self._scanner.feed(text[start : start + _LOOK_CHARS])
+        for start in range(0, len(text), _SCAN_CHARS):
+            citations += self._scanner.feed(text[start : start + _SCAN_CHARS])
             if len(citations) >= _MAX_CITATIONS:
                 del citations[_MAX_CITATIONS:]
                 self._scanner, self._finds_citations = None, False
@@ -332,7 +338,7 @@ class _AnswerRun:
 
 
 def _generate(question: GroundedQuestion, grounds: AnswerGrounds) -> Source:
-    """The model's answer, to the prompt that all models get; or to its own, unless the request has one."""
+    """Calls the model with the standard prompt; a GroundedModel builds its own, unless the request has one."""
     model, params = question.model(), question.params
     if not grounds.system_prompt and isinstance(model, GroundedModel):
         return model.answer(grounds, params)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of one question, each asked within its time, and their documents read by detectors as they come.
+"""Searches the sources of a question, each with a time limit, and has detectors read their documents.
 
-A source that fails or is late gives nothing, and the others go on. What detectors find in a document decides whether
-it is used. Every document that is used keeps its place in the order of scores, and has its own name.
+A source that fails or times out gives no documents, and the others continue. The policy decides whether a document
+with findings is used. Used documents keep the order of their scores, and each has a unique name.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
 from lockgate.guard.policy import Meter, Policy
-from lockgate.guard.request import fail_check
+from lockgate.guard.request import to_check_failed
 from lockgate.guard.stream import detect_contents
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY
@@ -27,24 +27,24 @@ from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Request timed out"
-MAX_CHARS = 32 * 1024 * 1024  # of all documents of a question: ten sources within their own limits can be too much
+MAX_CHARS = 32 * 1024 * 1024  # for all documents of a question: ten sources within their own limits can be too much
 _BROKEN = "The source failed"
-_NO_ROOM = "The documents of all sources together are too long"
+_ALL_TOO_LONG = "The documents of all sources together are too long"
 _TOO_LONG = "A document is too long to be checked"
 _AFTER_TITLE = "\n\n"
-_WINDOW = 64  # documents of one source that wait for their turn to be read
+_WINDOW = 64  # documents of one source with a task at the same time
 MAX_LOGGED_CHARS = 200
 
 
 class NamedSource(NamedTuple):
-    """A source, and how it is cited."""
+    """A source and the path under which answers cite it."""
 
     path: str
     source: DataSource
 
 
 class RetrievalScope(NamedTuple):
-    """What is searched, how much of it is used, and how near in meaning it must be where that is known."""
+    """The sources to search, how many passages to use, and the lowest similarity, if a source reports similarity."""
 
     sources: Sequence[NamedSource] = ()
     passages: int = 8
@@ -52,17 +52,17 @@ class RetrievalScope(NamedTuple):
 
 
 class Status(StrEnum):
-    """How the query of a source ended."""
+    """The result of a source's query."""
 
     SUCCESS = "success"
     ERROR = "error"
     TIMEOUT = "timeout"
 
 
-class Inspected(NamedTuple):
-    """A document in which something was found, in its text or in its title, and whether it was dropped or changed.
+class InspectedDocument(NamedTuple):
+    """A document with findings in its text or title, and whether it was dropped or masked.
 
-    `place` is where it stands among those that may be used, if it does.
+    `place` is its index in the retrieval's documents; None if it was dropped.
     """
 
     source: str
@@ -75,38 +75,38 @@ class Inspected(NamedTuple):
 
 
 class Retrieval(NamedTuple):
-    """What one source gave. `retrieved` counts what came, `documents` are those that may be used."""
+    """The result of one source. `retrieved` counts all its documents, `documents` has those that may be used."""
 
     path: str
     status: Status
     documents: tuple[Document, ...] = ()
     error: str | None = None
     retrieved: int = 0
-    inspected: tuple[Inspected, ...] = ()
+    inspected: tuple[InspectedDocument, ...] = ()
 
 
 Search = Callable[[], Awaitable[Sequence[Document]]]
 
 
 class DocumentReader:
-    """Asks the sources of one question, and reads their documents with the detectors of its policy."""
+    """Queries the sources of one question, and reads their documents with the policy's detectors."""
 
     def __init__(self, policy: Policy, meter: Meter) -> None:
         self._policy = policy
         self._meter = meter
         self._guards = meter.watch(policy.documents, RequestPart.DOCUMENTS)
         self._permits = asyncio.Semaphore(policy.max_open)  # for the documents of all sources
-        self._left = MAX_CHARS
-        self.inspected: list[Inspected] = []  # by all sources, in the order in which they answered
-        self._originals: dict[int, tuple[Document, str]] = {}  # of masked documents, by identity, what was read
+        self._remaining_chars = MAX_CHARS
+        self.inspected: list[InspectedDocument] = []  # of all sources, in the order of their answers
+        self._originals: dict[int, tuple[Document, str]] = {}  # masked documents and their original text, by id()
 
     async def ask(self, path: str, search: Search, until: float) -> Retrieval:
-        """What a source gives until that time of the loop's clock, as far as it may be used."""
+        """Runs a search until that time of the loop's clock; returns the documents that may be used."""
         retrieval = await _query(path, search, until)
         size = sum([len(one.text) + len(one.title) for one in retrieval.documents])
-        if size > self._left:
-            return Retrieval(path, Status.ERROR, error=_NO_ROOM)
-        self._left -= size
+        if size > self._remaining_chars:
+            return Retrieval(path, Status.ERROR, error=_ALL_TOO_LONG)
+        self._remaining_chars -= size
         if not (self._guards and retrieval.documents):
             return retrieval
         if any(len(_read_text(one)) > self._policy.max_chars for one in retrieval.documents):
@@ -114,19 +114,19 @@ class DocumentReader:
         return await self._inspect(retrieval)
 
     def note_used(self, documents: Iterable[Document]) -> None:
-        """These documents go on to the model."""
+        """Records that these documents go to the model."""
         for document in documents if self._meter.is_on else ():
             _, read = self._originals.get(id(document), (document, _read_text(document)))
             self._meter.receipt.note_released(RequestPart.DOCUMENTS, read)
 
     async def _inspect(self, retrieval: Retrieval) -> Retrieval:
-        """The retrieval with only those documents that may be used, as they may be used."""
-        seen: list[tuple[Document | None, Inspected | None]] = []
-        for start in range(0, len(retrieval.documents), _WINDOW):  # a source may give very many
+        """Returns the retrieval with the documents that may be used, masks applied."""
+        seen: list[tuple[Document | None, InspectedDocument | None]] = []
+        for start in range(0, len(retrieval.documents), _WINDOW):  # a source may return very many
             window = retrieval.documents[start : start + _WINDOW]
             seen += await run_together([partial(self._read, one) for one in window], _WINDOW)
         kept: list[Document] = []
-        inspected: list[Inspected] = []
+        inspected: list[InspectedDocument] = []
         for document, found in seen:
             if found is not None:
                 inspected.append(found if document is None else found._replace(place=len(kept)))
@@ -135,8 +135,8 @@ class DocumentReader:
         self.inspected += inspected
         return retrieval._replace(documents=tuple(kept), inspected=tuple(inspected))
 
-    async def _read(self, document: Document) -> tuple[Document | None, Inspected | None]:
-        """The document as it may be used, if at all. Its title reaches the model too, so it is read before the text."""
+    async def _read(self, document: Document) -> tuple[Document | None, InspectedDocument | None]:
+        """Reads title and text, as both reach the model; returns the document masked, or None if it is dropped."""
         whole = _read_text(document)
         async with self._permits:
             found = await detect_contents(whole, self._guards)
@@ -147,7 +147,7 @@ class DocumentReader:
         if measures.is_shadow:
             return document, None
         verdict = judge_whole(whole, found, measures, meter.names)
-        inspected = _describe(document, found, verdict)
+        inspected = _build_inspected(document, found, verdict)
         if verdict.is_blocked:
             meter.receipt.note_withheld(RequestPart.DOCUMENTS, whole)
             return None, inspected
@@ -159,40 +159,40 @@ class DocumentReader:
         return masked, inspected
 
 
-def _describe(document: Document, found: Sequence[Detection], verdict: Verdict) -> Inspected:
-    """What was found in a document. The title is hidden where something was found in it and nothing is used."""
+def _build_inspected(document: Document, found: Sequence[Detection], verdict: Verdict) -> InspectedDocument:
+    """Returns the findings in a document. The title of a dropped document is empty if it has a finding."""
     shift = len(_read_text(document)) - len(document.text)
-    title = mask_part(0, document.title, verdict.masks)  # a mask that lies in both is in the title
+    title = mask_part(0, document.title, verdict.masks)  # a mask across both has its text in the title
     if verdict.is_blocked:
         title = document.title if all(one.start >= shift for one in found) else ""
-    return Inspected(
+    return InspectedDocument(
         document.source,
         title,
-        tuple([_move(one, shift) for one in verdict.detections if one.end > shift]),
+        tuple([_shift_to_text(one, shift) for one in verdict.detections if one.end > shift]),
         tuple([one for one in verdict.detections if one.end <= shift]),
         verdict.is_blocked,
         bool(verdict.masks),
     )
 
 
-def _move(found: Detection, shift: int) -> Detection:
-    """The finding with its place in the text; one that begins in the title begins with the text."""
+def _shift_to_text(found: Detection, shift: int) -> Detection:
+    """Returns the finding with its span in the text; one that begins in the title begins at 0."""
     return found._replace(start=max(found.start - shift, 0), end=found.end - shift)
 
 
 def _read_text(document: Document) -> str:
-    """What is read of a document."""
+    """Returns the text of a document that detectors read: title and text."""
     return document.title + _AFTER_TITLE + document.text if document.title else document.text
 
 
 async def _query(path: str, search: Search, until: float) -> Retrieval:
-    """What a source gives; a failure of the source is not raised, and logged without the source's words."""
+    """Runs a search; a failure becomes part of the result and is logged without the source's message."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     source = path[:MAX_LOGGED_CHARS]
     log_event(LogEvent.DATA_SOURCE_QUERY_STARTED, source=source)
     retrieval, reason = Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), "no time left"
-    if until > started:  # else it is not even asked
+    if until > started:  # else there is no time for a query
         limit_calls(until)
         try:
             async with asyncio.timeout_at(until):
@@ -203,9 +203,9 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
             reason = TimedOut.__name__
         except UpstreamError as error:
             retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
-        except Exception as error:  # noqa: BLE001 - a source is foreign code; the others go on
+        except Exception as error:  # noqa: BLE001 - a source may be third-party code; the others continue
             retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)
-    limit_calls(None)  # what follows in this task is not the source's
+    limit_calls(None)  # the limit is for the source only
     is_well = retrieval.status is Status.SUCCESS
     log_event(
         LogEvent.DATA_SOURCE_QUERY_COMPLETED if is_well else LogEvent.DATA_SOURCE_QUERY_FAILED,
@@ -220,50 +220,50 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
 
 
 async def find_documents(
-    wanted: Query, library: RetrievalScope, reader: DocumentReader, until: float
+    query: Query, scope: RetrievalScope, reader: DocumentReader, until: float
 ) -> tuple[Document, ...]:
-    """The best documents first, only those that may be used, until that time of the loop's clock."""
-    if not library.sources:
+    """Searches until that time of the loop's clock; returns the documents that may be used, the best first."""
+    if not scope.sources:
         return ()
-    searches = [(one.path, partial(_search, one, wanted, library.passages)) for one in library.sources]
+    searches = [(one.path, partial(_search, one, query, scope.passages)) for one in scope.sources]
     try:
         retrievals = await run_together([partial(reader.ask, *one, until) for one in searches], len(searches))
-    except UpstreamError as error:  # of a detector: sources tell theirs otherwise
-        raise fail_check(error) from error
+    except UpstreamError as error:  # of a detector: failures of sources are in the retrievals
+        raise to_check_failed(error) from error
     kept = [retrieval.documents for retrieval in retrievals]
-    if library.min_similarity:
-        kept = [tuple([one for one in found if _is_near(one, library.min_similarity)]) for found in kept]
+    if scope.min_similarity:
+        kept = [tuple([one for one in found if _is_near(one, scope.min_similarity)]) for found in kept]
     if len(kept) == 1:
-        documents = kept[0][: library.passages]
-    else:  # by rank, for their scores mean different things
+        documents = kept[0][: scope.passages]
+    else:  # by rank, because scores of different sources cannot be compared
         ranked = [[(source, place) for place in range(len(found))] for source, found in enumerate(kept)]
-        documents = tuple(kept[source][place] for (source, place), _ in fuse(ranked, library.passages))
+        documents = tuple(kept[source][place] for (source, place), _ in fuse(ranked, scope.passages))
     reader.note_used(documents)
     return documents
 
 
-async def _search(named: NamedSource, wanted: Query, limit: int) -> Sequence[Document]:
-    """What a source finds, with keywords if it takes them."""
+async def _search(named: NamedSource, query: Query, limit: int) -> Sequence[Document]:
+    """Searches a source, with keywords if it supports them."""
     if isinstance(named.source, HybridSource):
-        return await named.source.search_both(wanted, limit)
-    return await named.source.search(wanted.question, limit)
+        return await named.source.search_both(query, limit)
+    return await named.source.search(query.question, limit)
 
 
 def _is_near(document: Document, min_similarity: float) -> bool:
-    """Whether a document is near enough; one whose source tells no similarity is."""
+    """Returns whether a document is similar enough; without a similarity it is."""
     similarity = (document.metadata or {}).get(SIMILARITY)
     return not isinstance(similarity, int | float) or similarity >= min_similarity
 
 
 def merge_documents(retrievals: Iterable[Retrieval]) -> list[Document]:
-    """All documents, the highest score first; equal scores keep the order of the sources, then their own."""
+    """Returns all documents by descending score; equal scores keep the order of the sources, then their own."""
     documents = [document for retrieval in retrievals for document in retrieval.documents]
     documents.sort(key=attrgetter("score"), reverse=True)
     return documents
 
 
 def name_documents(retrievals: Sequence[Retrieval]) -> dict[str, Document]:
-    """Every document under a title of its own: a second one of the same title gets ` (2)`, a third ` (3)`."""
+    """Returns the documents by unique title: the second one with a title gets ` (2)`, the third ` (3)`."""
     named: dict[str, Document] = {}
     counts: dict[str, int] = {}
     for retrieval in retrievals:

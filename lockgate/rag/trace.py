@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace: what happens to one answer behind the gate, for those who may see text that is still held.
+"""Trace: notes about the progress of one answer, for clients that may see held text.
 
-Text that came and frontiers that moved since the last look are one note, so what waits here is bounded by what waits
-at the gate. Without a trace every answer is the same.
+All text received since the last note becomes one note, and so do all frontier moves; so the trace holds no more text
+than the gate. A trace does not change the answer.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ RELEASED, MASKED, BLOCKED = "released", "masked", "blocked"
 
 
 class SourceNote(NamedTuple):
-    """A source has answered, and its documents have been read."""
+    """A source has ended, and detectors have read its documents."""
 
     at_ms: float
     retrieval: Retrieval
@@ -34,7 +34,7 @@ class HeldNote(NamedTuple):
 
 
 class FrontierNote(NamedTuple):
-    """How far each detector has read, and how many characters wait."""
+    """The position up to which each detector has read, and the number of held characters."""
 
     at_ms: float
     frontiers: Mapping[str, int]
@@ -42,9 +42,9 @@ class FrontierNote(NamedTuple):
 
 
 class ReleaseNote(NamedTuple):
-    """Text was let through, or not; `held_ms` is how long its first character had waited.
+    """Text was released, masked or blocked; `held_ms` is the time that its first character waited.
 
-    `kept` is how much of it leaves, from its start, masks in place.
+    `kept` is the number of characters from its start that leave, masks applied.
     """
 
     at_ms: float
@@ -60,59 +60,59 @@ Note = SourceNote | HeldNote | FrontierNote | ReleaseNote
 
 
 class Trace:
-    """The notes of one request. `clock` tells seconds; `on_note` is called when there is something to look at."""
+    """The notes of one request. `clock` returns seconds; `on_note` is called when there are new notes."""
 
     def __init__(self, clock: Callable[[], float], on_note: Callable[[], object]) -> None:
         self._clock = clock
         self._on_note = on_note
-        self._began = clock()
+        self._started_at = clock()
         self._notes: list[Note] = []
-        self._arrivals: deque[tuple[int, float]] = deque()  # where text ended that came, and when
+        self._arrivals: deque[tuple[int, float]] = deque()  # end and time of each received text
         self._received = 0
-        self._coming: list[str] = []  # text that is in no note yet
-        self._coming_ms = 0.0
+        self._pending_text: list[str] = []  # text that is not in a note yet
+        self._pending_text_at_ms = 0.0
         self._frontiers: dict[str, int] = {}
-        self._moved: FrontierNote | None = None  # the same for frontiers
-        self._moved_at = 0  # and how much had come then
+        self._pending_frontier: FrontierNote | None = None  # frontiers that are not in a note yet
+        self._pending_frontier_received = 0  # the number of characters received at that time
 
-    def come(self, retrieval: Retrieval) -> None:
-        """A source has ended."""
+    def add_retrieval(self, retrieval: Retrieval) -> None:
+        """Adds a note for a source that has ended."""
         self._add(SourceNote(self._now_ms(), retrieval))
 
     def receive(self, burst: Frame | list[Frame]) -> None:
-        """Frames came from the model."""
+        """Records the text of frames from the model."""
         text = "".join([frame.text for frame in burst]) if isinstance(burst, list) else burst.text
         if text:
             now = self._now_ms()
             self._received += len(text)
-            self._coming_ms = self._coming_ms if self._coming else now
-            self._coming.append(text)
+            self._pending_text_at_ms = self._pending_text_at_ms if self._pending_text else now
+            self._pending_text.append(text)
             self._arrivals.append((self._received, now))
             self._on_note()
 
     def watch(self, lanes: Lanes) -> None:
-        """Something has moved at the gate."""
-        if not self._received:  # a model that says nothing opens no lane
+        """Records the frontiers after a step of the gate."""
+        if not self._received:  # there may be no lane yet
             return
         lane = lanes.by_choice[0]
         frontiers = lane.frontiers()
         if frontiers != self._frontiers:
             self._frontiers = frontiers
-            self._moved = FrontierNote(self._now_ms(), frontiers, lane.held_chars)
-            self._moved_at = self._received
+            self._pending_frontier = FrontierNote(self._now_ms(), frontiers, lane.held_chars)
+            self._pending_frontier_received = self._received
             self._on_note()
 
-    def leave(self, release: Release, verdict: Verdict | None) -> None:
-        """A release was judged; no verdict without readers."""
+    def add_release(self, release: Release, verdict: Verdict | None) -> None:
+        """Adds a note for a release; without detectors it has no verdict."""
         outcome, kept = RELEASED, len(release.text)
         if verdict is not None and (verdict.masks or verdict.is_blocked):
             outcome, kept = (BLOCKED if verdict.is_blocked else MASKED), verdict.kept
         now = self._now_ms()
         since = now
         while self._arrivals:
-            end, came = self._arrivals[0]
+            end, arrived_ms = self._arrivals[0]
             if end > release.start:
-                since = min(since, came)
+                since = min(since, arrived_ms)
             if end > release.end:
                 break
             self._arrivals.popleft()
@@ -120,28 +120,28 @@ class Trace:
             self._add(ReleaseNote(now, release.start, release.end, now - since, outcome, kept, release.detections))
 
     def take(self) -> list[Note]:
-        """The notes not taken yet, in order."""
-        self._settle()
+        """Returns the notes not taken yet, in order."""
+        self._flush()
         notes, self._notes = self._notes, []
         return notes
 
     def _add(self, note: Note) -> None:
-        self._settle()
+        self._flush()
         self._notes.append(note)
         self._on_note()
 
-    def _settle(self) -> None:
-        """What has come and moved up to now becomes notes: text first, and what is said of it counts all of it."""
-        if self._coming:
-            text = "".join(self._coming)
-            self._coming = []
-            self._notes.append(HeldNote(self._coming_ms, self._received - len(text), text))
-        if self._moved is not None:
-            at_ms, frontiers, held_chars = self._moved
-            held_chars += self._received - self._moved_at
+    def _flush(self) -> None:
+        """Turns pending text and then pending frontiers into notes; the held characters count all text received."""
+        if self._pending_text:
+            text = "".join(self._pending_text)
+            self._pending_text = []
+            self._notes.append(HeldNote(self._pending_text_at_ms, self._received - len(text), text))
+        if self._pending_frontier is not None:
+            at_ms, frontiers, held_chars = self._pending_frontier
+            held_chars += self._received - self._pending_frontier_received
             since = self._notes[-1].at_ms if self._notes else 0.0
             self._notes.append(FrontierNote(max(at_ms, since), frontiers, held_chars))
-            self._moved = None
+            self._pending_frontier = None
 
     def _now_ms(self) -> float:
-        return (self._clock() - self._began) * 1000
+        return (self._clock() - self._started_at) * 1000

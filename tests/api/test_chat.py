@@ -31,7 +31,7 @@ from lockgate.rag.answer import (
     Step,
     Token,
 )
-from lockgate.rag.sources import Inspected, Retrieval, Status
+from lockgate.rag.sources import InspectedDocument, Retrieval, Status
 
 SECTIONS = "input, documents, output, grounding"
 FOUND = Detection(2, 5, "a@b", "mail", "pii", 0.5, "pii")
@@ -181,9 +181,9 @@ RETRIEVAL = Retrieval(
     None,
     4,
     (
-        Inspected("al/notes", "D", (FOUND,), is_dropped=True),
-        Inspected("al/notes", "M", (FOUND,), (FOUND,), is_masked=True),
-        Inspected("al/notes", "F", (FOUND,)),
+        InspectedDocument("al/notes", "D", (FOUND,), is_dropped=True),
+        InspectedDocument("al/notes", "M", (FOUND,), (FOUND,), is_masked=True),
+        InspectedDocument("al/notes", "F", (FOUND,)),
     ),
 )
 LATE = Retrieval("bo/late", Status.TIMEOUT, error="Timed out")
@@ -249,7 +249,7 @@ def guarded() -> AnswerResult:
     known.found_in_prompt = [FOUND]
     known.found_in_answer = [FOUND, FOUND._replace(detector_id="facts")]
     known.grounding = ["facts"]
-    known.excused = {"slow": False, "late": True}
+    known.failed_detectors = {"slow": False, "late": True}
     known.receipt.expect("pii", RequestPart.PROMPT)
     known.receipt.note_read("pii", RequestPart.PROMPT, ["q q"], 0.0015)
     known.receipt.note_finding("pii")

@@ -7,7 +7,7 @@ from lockgate.chunkers.machines import MachineChunker, WordMachine
 from lockgate.detectors.citations import CitationReading
 from lockgate.gate.values import TEXT_CONTENTS
 from lockgate.guard.detectors import ActiveGuard, Guard
-from lockgate.guard.policy import tell_sources
+from lockgate.guard.policy import pass_sources
 from lockgate.index.elasticsearch import ElasticsearchSource
 from lockgate.index.fts import FtsDataSource
 from lockgate.index.postgres import PostgresIndex
@@ -46,7 +46,7 @@ def test_a_reading_learns_the_sources_of_an_answer_only_if_it_takes_them() -> No
     guard = Guard("d", TEXT_CONTENTS, ScriptedDetector(), "c", FixedChunker(3), 0.5)
     takes = ActiveGuard(guard, CitationReading(()), 0.5, holds=True)
     plain = ActiveGuard(guard, ScriptedDetector(), 0.5, holds=True)
-    told = tell_sources([takes, plain], {"al/c"})
+    told = pass_sources([takes, plain], {"al/c"})
     assert told[1] is plain
     assert isinstance(told[0].reading, CitationReading)
     assert told[0].reading._paths == ("al/c",)

@@ -13,7 +13,7 @@ from lockgate import interfaces
 from lockgate.api.endpoints import ABOUT_PATH
 from lockgate.config.load import load_settings
 from lockgate.gateway import Gateway, open_gateway
-from lockgate.guard.detectors import ReadAsReview
+from lockgate.guard.detectors import DetectorAsReviewer
 from lockgate.server.ports import build_api_app
 from lockgate.sessions.turns import SessionKey
 from tests.server.gateways import ask
@@ -185,7 +185,7 @@ async def test_former_detectors_read_contents_and_stand_in_for_reviewers(
     gateway, port = opened
     answer = await ask(port, "/api/v2/text/detection/content", {"content": "Go. STOP.", "detectors": {"shouting": {}}})
     assert [(one["start"], one["text"]) for one in answer.json()["detections"]] == [(4, "STOP")]
-    assert isinstance(gateway.guards["reviewer"].detector, ReadAsReview)
+    assert isinstance(gateway.guards["reviewer"].detector, DetectorAsReviewer)
     assert [house.data_dir for house in plugin.HOUSES[-2:]] == [tmp_path, tmp_path]
 
 

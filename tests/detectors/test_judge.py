@@ -17,7 +17,7 @@ from lockgate.config.agent_settings import OpenAIModelSettings
 from lockgate.detectors.judge.detector import LlmJudge, open_llm_judge
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt, Frame, Generated, Message
-from lockgate.guard.detectors import Guard, ReadAsReview, Rules, choose
+from lockgate.guard.detectors import DetectorAsReviewer, DetectorRules, Guard, choose
 from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.testing import ScriptedModel, check_detector
@@ -161,7 +161,7 @@ async def test_sentences_of_a_text_are_judged_one_by_one_and_found_in_their_plac
     model = JudgingModel(by_word())
     async with judging(model) as judge, open_sentence_chunker({}) as chunker:
         guard = Guard("judge", TEXT_CONTENTS, judge, "sentence", chunker, 0.5)
-        chosen = choose({"judge": guard}, {"judge": {"criteria": "is rude"}}, Rules())
+        chosen = choose({"judge": guard}, {"judge": {"criteria": "is rude"}}, DetectorRules())
         text = "Tea is nice. The dose is two. Tea is nice."
         found = await detect_contents(text, chosen.contents)
     assert [(one.detector_id, text[one.start : one.end].strip()) for one in found] == [("judge", "The dose is two.")]
@@ -171,7 +171,7 @@ async def test_sentences_of_a_text_are_judged_one_by_one_and_found_in_their_plac
 
 async def test_it_stands_in_for_reviewers() -> None:
     async with judging(JudgingModel(by_word())) as judge:
-        review = ReadAsReview(judge).accept({}, ())
+        review = DetectorAsReviewer(judge).accept({}, ())
         assert len(await review.review(Generated("What is the dose?", "Two is the dose."))) == 1
         assert await review.review(Generated("What is the dose?", "I do not know.")) == []
 

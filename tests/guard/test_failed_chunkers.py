@@ -74,7 +74,7 @@ async def test_text_goes_on_when_all_who_need_the_chunker_are_excused(
         await say(build_guards(meter, BrokenChunker(fault, after), passes=True), is_whole=False, strategy=strategy)
         == TEXT
     )
-    assert meter.excused == {"ill": False}
+    assert meter.failed_detectors == {"ill": False}
     covered = {one.detector_id: one.is_covered for one in meter.receipt.list_reads()}
     assert not covered["ill"]
 
@@ -83,13 +83,13 @@ async def test_text_goes_on_when_all_who_need_the_chunker_are_excused(
 async def test_in_shadow_a_broken_chunker_changes_nothing(fault: str) -> None:
     meter = Meter("p", is_shadow=True)
     assert await say(build_guards(meter, BrokenChunker(fault, 8), passes=False), is_whole=False) == TEXT
-    assert meter.excused == {"ill": True}
+    assert meter.failed_detectors == {"ill": True}
 
 
 async def test_a_whole_text_goes_on_too() -> None:
     meter = Meter("p")
     assert await say(build_guards(meter, BrokenChunker("down", 0), passes=True), is_whole=True) == TEXT
-    assert meter.excused == {"ill": False}
+    assert meter.failed_detectors == {"ill": False}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -97,13 +97,13 @@ async def test_one_who_is_not_excused_ends_the_text(fault: str) -> None:
     meter = Meter("p")
     broken = BrokenChunker(fault, 8)
     guards = build_guards(meter, broken, passes=True)
-    strict = replace(guards[1], guard=replace(guards[1].guard, id="strict"), excuse=None)
+    strict = replace(guards[1], guard=replace(guards[1].guard, id="strict"), on_failure=None)
     said = ""
     with pytest.raises(LockgateError) as caught:
         said = await say([*guards, strict], is_whole=False)
     assert isinstance(caught.value, Unavailable | BrokeProtocol)
     assert not said
-    assert not meter.excused
+    assert not meter.failed_detectors
 
 
 async def test_what_was_cut_before_the_failure_is_still_read_before_it_leaves() -> None:

@@ -12,7 +12,7 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
 from lockgate.gate.verdicts import Action, Measures
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, ChosenDetectors, Guard, excuse, review_all
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, ChosenDetectors, Guard, apply_failure_policy, review_all
 from lockgate.guard.policy import Meter
 from lockgate.guard.stream import detect_contents, list_readers, open_guarded_stream
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
@@ -106,11 +106,11 @@ async def test_a_detector_that_fails_has_one_of_four_outcomes(
     if excused is None:
         with pytest.raises(type(error)):
             await detect_contents(TEXT, guards)
-        assert meter.excused == {}
+        assert meter.failed_detectors == {}
         return
     assert [one.text for one in await detect_contents(TEXT, guards)] == ["bad"]
     meter.receipt.note_released(RequestPart.PROMPT, TEXT)
-    assert meter.excused == excused
+    assert meter.failed_detectors == excused
     assert meter.receipt.outcome is outcome
     assert [(one.has_failed, one.is_covered) for one in meter.receipt.list_reads()] == [(True, False), (False, True)]
     assert not meter.receipt.is_covered
@@ -125,7 +125,7 @@ async def test_a_reviewer_that_fails_has_the_same_outcomes(*, is_shadow: bool, p
             await review_all(reviews, Generated("prompt", "So."))
         return
     assert await review_all(reviews, Generated("prompt", "So.")) == []
-    assert meter.excused == {"r": not passes}
+    assert meter.failed_detectors == {"r": not passes}
     assert meter.receipt.outcome is (Outcome.RELEASED if passes else Outcome.FAILED)
     assert not meter.receipt.is_covered
 
@@ -136,7 +136,7 @@ async def test_what_a_detector_says_against_a_request_is_excused_in_shadow_only(
         await detect_contents(TEXT, Meter().watch([refusing], RequestPart.PROMPT))
     meter = Meter(is_shadow=True)
     assert await detect_contents(TEXT, meter.watch([refusing], RequestPart.PROMPT)) == []
-    assert meter.excused == {"w": False}
+    assert meter.failed_detectors == {"w": False}
 
 
 @pytest.mark.parametrize("is_shadow", [False, True])
@@ -149,11 +149,11 @@ async def test_a_bug_of_ours_is_never_excused(*, is_shadow: bool) -> None:
 async def test_a_failure_that_would_have_ended_the_request_in_one_part_is_told_as_such() -> None:
     meter = Meter(is_shadow=True)
     await detect_contents(TEXT, meter.watch([broken(passes=True)], RequestPart.PROMPT))
-    assert meter.excused == {"w": False}
+    assert meter.failed_detectors == {"w": False}
     await detect_contents(TEXT, meter.watch([broken()], RequestPart.DOCUMENTS))
-    assert meter.excused == {"w": True}
+    assert meter.failed_detectors == {"w": True}
     await detect_contents(TEXT, meter.watch([broken(passes=True)], RequestPart.PROMPT))
-    assert meter.excused == {"w": True}
+    assert meter.failed_detectors == {"w": True}
     assert meter.receipt.outcome is Outcome.FAILED
 
 
@@ -167,7 +167,9 @@ async def test_a_failure_is_logged_once_for_each_detector(caplog: pytest.LogCapt
 
 
 def test_each_detector_has_its_own_word_for_its_failure() -> None:
-    chosen = excuse(ChosenDetectors((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__)
+    chosen = apply_failure_policy(
+        ChosenDetectors((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__
+    )
     assert [one.passes for one in chosen.contents] == [True, False]
     assert [one.passes for one in chosen.reviews] == [True]
 
@@ -209,7 +211,7 @@ async def test_a_chunker_that_fails_is_excused_with_those_that_need_it(*, is_sha
             await stream(guards)
         return
     assert await stream(guards) == "It is a bad text and bad again."
-    assert meter.excused == {"a": not passes, "b": not passes}
+    assert meter.failed_detectors == {"a": not passes, "b": not passes}
     meter.receipt.note_released(RequestPart.ANSWER, "It is a bad text and bad again.")
     assert [one.is_covered for one in meter.receipt.list_reads()] == [False, False]
 
@@ -298,13 +300,13 @@ async def test_a_refusal_of_a_policys_own_detector_is_excused_where_failures_pas
     meter = Meter("p", own=frozenset({"w"}))
     guards = meter.watch([broken(InvalidRequest("no"), passes=True)], RequestPart.PROMPT)
     assert await detect_contents(TEXT, guards) == []
-    assert meter.excused == {"w": False}
+    assert meter.failed_detectors == {"w": False}
 
 
 async def test_findings_of_an_answer_that_is_withdrawn_stay_on_the_receipt() -> None:
     meter = Meter("p")
     await detect_contents(TEXT, meter.watch([word_guard("w", "bad")], RequestPart.ANSWER))
-    meter.withdraw_answer()
+    meter.reset_answer()
     [read] = meter.receipt.list_reads()
     assert (read.findings, read.chars[RequestPart.ANSWER], meter.receipt.released[RequestPart.ANSWER]) == (
         1,

@@ -105,7 +105,7 @@ async def test_a_detector_that_fails_in_shadow_changes_nothing_but_the_receipt(s
         ask(ScriptedModel(SAID), ScriptedDataSource([NOTES]), guarding=shadow(Action.BLOCK, **readers))
     )
     assert text_of(steps) == "".join(SAID)
-    assert outcome.excused == {"w": not passes}
+    assert outcome.failed_detectors == {"w": not passes}
     assert outcome.receipt.outcome is (Outcome.RELEASED if passes else Outcome.FAILED)
     assert [(one.has_failed, one.is_covered) for one in outcome.receipt.list_reads()] == [(True, False)]
 
@@ -181,7 +181,7 @@ async def test_a_detector_that_fails_in_shadow_does_not_fail_a_turn() -> None:
     agent = make_agent(shadow(Action.BLOCK, input=[broken], output=[broken]), store)
     pieces, facts = await converse(agent, TALK)
     assert pieces == SAID
-    assert facts.excused == {"w": True}
+    assert facts.failed_detectors == {"w": True}
     assert facts.receipt is not None
     assert facts.receipt.outcome is Outcome.FAILED
 

@@ -187,7 +187,7 @@ async def test_a_failure_that_is_let_pass_is_told_and_covers_nothing() -> None:
     guarding = Policy(output=[broken])
     steps, outcome = await run(ask(ScriptedModel(["x"]), guarding=guarding))
     assert text_of(steps) == "x"
-    assert outcome.excused == {"w": False}
+    assert outcome.failed_detectors == {"w": False}
     assert [one.is_covered for one in outcome.receipt.list_reads()] == [False]
 
 

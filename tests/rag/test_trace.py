@@ -69,7 +69,7 @@ def test_a_release_is_told_behind_the_text_and_the_frontiers_that_it_rests_on() 
     (ask,) = lanes.by_choice[0].place("word", Chunk(0, 2, "ab"))
     released = lanes.by_choice[ask.choice].answer(ask, [[]])  # type: ignore[arg-type]
     trace.watch(lanes)
-    trace.leave(released[-1], None)  # type: ignore[arg-type]
+    trace.add_release(released[-1], None)  # type: ignore[arg-type]
     held, read, left = trace.take()
     assert isinstance(held, HeldNote)
     assert isinstance(read, FrontierNote)
@@ -94,8 +94,8 @@ def test_how_long_text_was_held_counts_from_its_first_character() -> None:
     trace, _ = build()  # the clock is at 0
     trace.receive(Frame(0, "ab"))  # 1
     trace.receive(Frame(1, "cd"))  # 2
-    trace.leave(Release(0, 3, "abc"), None)  # 3
-    trace.leave(Release(3, 4, "d"), None)  # 4
+    trace.add_release(Release(0, 3, "abc"), None)  # 3
+    trace.add_release(Release(3, 4, "d"), None)  # 4
     assert [note.held_ms for note in trace.take() if isinstance(note, ReleaseNote)] == [2000.0, 2000.0]
 
 
@@ -104,7 +104,7 @@ def test_what_became_of_a_release_is_told_with_the_findings_as_they_were() -> No
     measures = {name: Measures(action, fallback="No.") for name, action in (("m", Action.MASK), ("b", Action.BLOCK))}
     for name in ("m", "b"):
         verdict: Verdict = Judge(measures[name]).judge(0, "abcd", (FOUND,))
-        trace.leave(Release(0, 4, "abcd", (FOUND,)), verdict)
+        trace.add_release(Release(0, 4, "abcd", (FOUND,)), verdict)
     told = [note for note in trace.take() if isinstance(note, ReleaseNote)]
     assert [note.outcome for note in told] == [MASKED, BLOCKED]
     assert all(note.detections == (FOUND,) for note in told)
@@ -112,14 +112,14 @@ def test_what_became_of_a_release_is_told_with_the_findings_as_they_were() -> No
 
 def test_an_end_without_text_or_findings_is_no_news() -> None:
     trace, _ = build()
-    trace.leave(Release(4, 4, "", is_final=True), None)
+    trace.add_release(Release(4, 4, "", is_final=True), None)
     assert trace.take() == []
 
 
 def test_a_source_is_told_as_it_ended() -> None:
     trace, _ = build()
     retrieval = Retrieval("docs", Status.SUCCESS)
-    trace.come(retrieval)
+    trace.add_retrieval(retrieval)
     (note,) = trace.take()
     assert isinstance(note, SourceNote)
     assert note.retrieval is retrieval

@@ -30,7 +30,7 @@ from lockgate.rag.answer import (
     Step,
     Token,
 )
-from lockgate.rag.sources import Inspected, Retrieval, name_documents
+from lockgate.rag.sources import InspectedDocument, Retrieval, name_documents
 
 UNSUITABLE_DOCUMENTS = warn("UNSUITABLE_DOCUMENTS", "Unsuitable documents detected among those that were retrieved.")
 _MAX_COUNT = 2**63 - 1
@@ -431,7 +431,9 @@ def _tell_detections(outcome: AnswerResult) -> dict[str, Any]:
     return {section: results for section, results in told.items() if results}
 
 
-def tell_inspected(one: Inspected, write: Callable[[Iterable[Detection]], Any] = from_detections) -> dict[str, Any]:
+def tell_inspected(
+    one: InspectedDocument, write: Callable[[Iterable[Detection]], Any] = from_detections
+) -> dict[str, Any]:
     """What was found in a document, and what became of it; `write` encodes the findings."""
     outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
     told: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
@@ -447,4 +449,4 @@ def _tell_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
         warnings.append(UNSUITABLE_DOCUMENTS)
     if outcome.found_in_answer:
         warnings.append(UNSUITABLE_OUTPUT)
-    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.excused.items()]
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.failed_detectors.items()]

@@ -26,11 +26,11 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, Rules
+from lockgate.guard.detectors import ActiveGuard, DetectorRules
 from lockgate.guard.policy import NO_POLICY, Policy
-from lockgate.guard.request import fail_check
+from lockgate.guard.request import to_check_failed
 from lockgate.policy_resolver import Surface
-from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, RetrievalStarted, Step, Tell, Token, answer
+from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, RetrievalStarted, SendStep, Step, Token, answer
 from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
 
@@ -193,18 +193,18 @@ class ChatRoutes:
 
 def _build_surface(gateway: Gateway) -> Surface:
     status = gateway.rules.unsuitable_status
-    contents, claims = Rules((TEXT_CONTENTS,), status), Rules((TEXT_CONTEXT_DOC,), status)
+    contents, claims = DetectorRules((TEXT_CONTENTS,), status), DetectorRules((TEXT_CONTEXT_DOC,), status)
     outputs = replace(contents, whole_text_holds=gateway.settings.whole_document == "hold")
     rules = {"input": contents, "documents": contents, "output": outputs, "grounding": claims}
     return Surface(rules, blame=lambda section: _blaming(f"detectors.{section}"))
 
 
-async def _carry_out(question: GroundedQuestion, tell: Tell) -> AnswerResult:
+async def _carry_out(question: GroundedQuestion, tell: SendStep) -> AnswerResult:
     """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
     try:
         return await answer(question, tell)
     except UpstreamError as error:
-        raise fail_check(error) from error
+        raise to_check_failed(error) from error
 
 
 @contextmanager

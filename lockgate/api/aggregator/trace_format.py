@@ -7,7 +7,7 @@ import msgspec
 
 from lockgate.api.guardrails.format import from_detections
 from lockgate.gate.values import Document
-from lockgate.rag.sources import Inspected, Retrieval
+from lockgate.rag.sources import InspectedDocument, Retrieval
 from lockgate.rag.trace import FrontierNote, HeldNote, Note, ReleaseNote, SourceNote
 
 EVENT = b"trace"
@@ -41,11 +41,11 @@ def _list_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
     ]
 
 
-def _tell_kept(document: Document, own: Inspected | None) -> dict[str, Any]:
+def _tell_kept(document: Document, own: InspectedDocument | None) -> dict[str, Any]:
     outcome = "kept" if own is None else "masked" if own.is_masked else "flagged"
     told: dict[str, Any] = {"title": document.title, "text": document.text, "score": document.score}
     return told | {"outcome": outcome, "results": [] if own is None else _tell_findings(own)}
 
 
-def _tell_findings(one: Inspected) -> list[Any]:
+def _tell_findings(one: InspectedDocument) -> list[Any]:
     return from_detections((*one.detections, *one.found_in_title))

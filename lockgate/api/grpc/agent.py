@@ -160,8 +160,8 @@ def _tell_facts(context: Context, turn: OpenTurn, ask: AgentQuestion) -> None:
     told = dict(_list_facts(facts, session_id))
     if facts.receipt is not None:
         told[METADATA_KEY] = encode_receipt(facts.receipt)
-        if facts.excused:
-            failures = [describe_failure(name, ends=ends) for name, ends in facts.excused.items()]
+        if facts.failed_detectors:
+            failures = [describe_failure(name, ends=ends) for name, ends in facts.failed_detectors.items()]
             told[_WARNINGS] = quote("; ".join([words for _, words in failures]), safe=_PLAIN)[:_MAX_METADATA_CHARS]
         if facts.pseudonyms and read_metadata(context, _MAPPING).lower() in ("1", "true", "yes", "on"):
             names = json.dumps(dict(facts.pseudonyms))

@@ -24,7 +24,7 @@ from lockgate.errors import InvalidRequest
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, Detection
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, excuse
+from lockgate.guard.detectors import ActiveGuard, apply_failure_policy
 from lockgate.guard.policy import Meter
 from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import Headers
@@ -278,13 +278,13 @@ class ModerationRoutes:
             raise InvalidRequest(message, status=400)
         chosen = await self._answering.choose(asked, self._answering.rules(TEXT_CONTENTS), headers)
         foreseen = {name: self._foresee(name, params) for name, params in asked.items()}
-        return _Readers(excuse(chosen, passes.__getitem__).contents, foreseen)
+        return _Readers(apply_failure_policy(chosen, passes.__getitem__).contents, foreseen)
 
     async def _read(self, text: str, guards: Sequence[ActiveGuard]) -> _Readings:
         meter = Meter()
         at_work = meter.watch([replace(one, threshold=-inf) for one in guards], RequestPart.PROMPT)
         found = await detect_contents(text, at_work, self._max_open)
-        return _Readings(found, frozenset(meter.excused))
+        return _Readings(found, frozenset(meter.failed_detectors))
 
     def _foresee(self, detector_id: str, params: Mapping[str, Any]) -> frozenset[str]:
         part = self._gateway.settings.detectors[detector_id]

@@ -282,7 +282,7 @@ def _list_warnings(facts: TurnResult) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if facts.found_in_prompt else []
     warnings += [UNSUITABLE_DOCUMENTS] if facts.inspected else []
     warnings += [UNSUITABLE_OUTPUT] if facts.found_in_answer else []
-    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.excused.items()]
+    return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.failed_detectors.items()]
 
 
 async def _tell_unknown(exchange: Exchange, form: TurnFormat, name: str) -> None:
