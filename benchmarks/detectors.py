@@ -23,7 +23,7 @@ from lockgate.errors import ConfigError
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Claim, Detection, Excerpt
 from lockgate.gate.verdicts import keep
 from lockgate.gateway import Gateway, open_gateway
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, ChosenDetectors, DetectorRules, choose
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, ChosenDetectors, Rules, choose
 from lockgate.telemetry.log import SILENT, logger
 
 SETS = Path(__file__).parent / "labelled"
@@ -158,7 +158,7 @@ def choose_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
 
 async def _ask(gateway: Gateway, name: str, params: Mapping[str, Any], sample: Sample) -> Outcome:
     """One request about one item."""
-    chosen = choose(gateway.guards, {name: params}, DetectorRules(types=(TEXT_CONTENTS, TEXT_CONTEXT_DOC)))
+    chosen = choose(gateway.guards, {name: params}, Rules(types=(TEXT_CONTENTS, TEXT_CONTEXT_DOC)))
     if sample.documents:
         return await _ask_review(chosen.reviews[0], sample)
     return await _ask_guard(chosen.contents[0], sample)
@@ -185,7 +185,7 @@ async def _ask_review(active: ActiveReview, sample: Sample) -> Outcome:
 
 async def _time_known(gateway: Gateway, sample: Sample) -> float:
     """A second claim of the same request."""
-    chosen: ChosenDetectors = choose(gateway.guards, {GROUNDEDNESS: {}}, DetectorRules(types=(TEXT_CONTEXT_DOC,)))
+    chosen: ChosenDetectors = choose(gateway.guards, {GROUNDEDNESS: {}}, Rules(types=(TEXT_CONTEXT_DOC,)))
     await _ask_review(chosen.reviews[0], sample)
     again = await _ask_review(chosen.reviews[0], sample)
     return again.taken_s[0]

@@ -21,7 +21,7 @@ from lockgate.config.settings import (
 from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
-from lockgate.guard.detectors import DetectorAsReviewer, DetectorRules, Guard, choose
+from lockgate.guard.detectors import DetectorAsReviewer, Guard, Rules, choose
 from lockgate.guard.policy import Chunking
 from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
 from lockgate.opened_agents import (
@@ -244,7 +244,7 @@ class _Opener:
                 for name, params in getattr(policy, section).items():
                     try:
                         if name in guards:
-                            choose(guards, {name: params}, DetectorRules(types=(guards[name].type,)))
+                            choose(guards, {name: params}, Rules(types=(guards[name].type,)))
                     except RequestError as error:
                         key = f"policies.{policy.name}.{section}.{name}"
                         words = error.message.removeprefix(f"detector request failed for `{name}`: ")

@@ -17,7 +17,7 @@ import msgspec
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.settings import Settings
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.guard.detectors import ChosenDetectors, DetectorRules, Guard, apply_failure_policy, choose, prepare
+from lockgate.guard.detectors import ChosenDetectors, Guard, Rules, apply_failure_policy, choose, prepare
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.interfaces import Headers
 
@@ -38,15 +38,15 @@ class Surface:
     `rules` are those of each section that is read here. `blame` opens a context in which a section is chosen.
     """
 
-    rules: Mapping[str, DetectorRules]
+    rules: Mapping[str, Rules]
     lanes: tuple[str, ...] | None = ONLY_CONTENT  # None: those that the policy names
     refuses_input: bool = False  # a finding of a request's own detector in the input ends the request
     trusts_chunks: bool = False
     blame: Callable[[str], AbstractContextManager[Any]] = nullcontext
 
 
-_CONTENTS = DetectorRules((TEXT_CONTENTS,))
-_CLAIMS = DetectorRules((TEXT_CONTEXT_DOC,))
+_CONTENTS = Rules((TEXT_CONTENTS,))
+_CLAIMS = Rules((TEXT_CONTEXT_DOC,))
 _AGENT = Surface({"input": _CONTENTS, "documents": _CONTENTS, "output": _CONTENTS, "grounding": _CLAIMS})
 
 

@@ -19,7 +19,7 @@ from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, DetectorRules, choose, prepare
+from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Rules, choose, prepare
 from lockgate.guard.model_source import WithPrompt, read_model, read_whole
 from lockgate.guard.policy import Policy
 from lockgate.guard.request import (
@@ -109,10 +109,10 @@ class Answering:
             raise InvalidRequest(f"policy `{name}` not found")
         return policy
 
-    def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> DetectorRules:
+    def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """What an endpoint allows; thresholds have been checked before."""
         status = self._endpoint_rules.unsuitable_status
-        return DetectorRules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
+        return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
 
     def build_surface(
         self,
@@ -141,7 +141,7 @@ class Answering:
         return await self.gateway.policies.resolve(surface, found, requested, headers, is_metered=is_metered)
 
     async def choose(
-        self, requested: Mapping[str, Mapping[str, Any]], rules: DetectorRules, headers: Headers
+        self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers
     ) -> ChosenDetectors:
         """The detectors of a request."""
         if not requested:

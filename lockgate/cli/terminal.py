@@ -21,7 +21,7 @@ from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Frame
 from lockgate.gateway import open_gateway
-from lockgate.guard.detectors import DetectorRules, choose
+from lockgate.guard.detectors import Rules, choose
 from lockgate.guard.stream import list_readers, open_guarded_stream
 from lockgate.plugins import is_known
 
@@ -42,7 +42,7 @@ async def detect(
     added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
     settings = replace(settings, detectors={**settings.detectors, **added})
     async with open_gateway(settings) as gateway:
-        guards = choose(gateway.guards, requested, DetectorRules()).contents
+        guards = choose(gateway.guards, requested, Rules()).contents
         plan = LanePlan(list_readers(guards), strategy=Strategy.FRONTIER, max_held_chars=settings.limits.max_held_chars)
         show = _show_json if as_json else _Marker().show
         async with open_guarded_stream(_read_input(text, file), guards, plan) as releases:

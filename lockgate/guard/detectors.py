@@ -58,7 +58,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class DetectorRules:
+class Rules:
     """The detectors and parameters that an endpoint allows, and the status for unsuitable ones."""
 
     types: tuple[str, ...] = (TEXT_CONTENTS,)
@@ -119,7 +119,7 @@ class ChosenDetectors(NamedTuple):
 def choose(
     guards: Mapping[str, Guard],
     requested: Mapping[str, Mapping[str, Any]],
-    rules: DetectorRules,
+    rules: Rules,
     headers: Headers = (),
 ) -> ChosenDetectors:
     """Returns the detectors that a request names, in its order; checks all of them before any parameter."""
@@ -190,7 +190,7 @@ def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:
             raise InvalidRequest(f"`threshold` parameter specified for model `{name}` must be a number")
 
 
-def _find(guards: Mapping[str, Guard], name: str, rules: DetectorRules) -> Guard:
+def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
     guard = guards.get(name)
     if guard is None:
         raise UnknownDetector(name)

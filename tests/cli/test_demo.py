@@ -31,7 +31,7 @@ from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError
 from lockgate.gate.values import Detection
 from lockgate.gateway import open_gateway
-from lockgate.guard.detectors import DetectorRules, choose
+from lockgate.guard.detectors import Rules, choose
 from lockgate.guard.stream import detect_contents
 from lockgate.server.acceptors import is_loopback
 from tests.weights import require_weights
@@ -94,7 +94,7 @@ def test_every_sample_names_what_there_is() -> None:
 async def read_all(texts: dict[str, str], names: tuple[str, ...]) -> dict[str, list[Detection]]:
     settings = replace(load(data_dir=require_weights("smollm2").parent.parent), models={}, sources={})
     async with open_gateway(settings) as gateway:
-        guards = choose(gateway.guards, {name: {} for name in names}, DetectorRules()).contents
+        guards = choose(gateway.guards, {name: {} for name in names}, Rules()).contents
         found = {name: await detect_contents(text, guards) for name, text in texts.items()}
     return {name: list(one) for name, one in found.items() if one}
 

@@ -17,7 +17,7 @@ from lockgate.config.agent_settings import OpenAIModelSettings
 from lockgate.detectors.judge.detector import LlmJudge, open_llm_judge
 from lockgate.errors import BrokeProtocol, ConfigError, InvalidRequest, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt, Frame, Generated, Message
-from lockgate.guard.detectors import DetectorAsReviewer, DetectorRules, Guard, choose
+from lockgate.guard.detectors import DetectorAsReviewer, Guard, Rules, choose
 from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import ContextFactory, Embedder, Model
 from lockgate.testing import ScriptedModel, check_detector
@@ -161,7 +161,7 @@ async def test_sentences_of_a_text_are_judged_one_by_one_and_found_in_their_plac
     model = JudgingModel(by_word())
     async with judging(model) as judge, open_sentence_chunker({}) as chunker:
         guard = Guard("judge", TEXT_CONTENTS, judge, "sentence", chunker, 0.5)
-        chosen = choose({"judge": guard}, {"judge": {"criteria": "is rude"}}, DetectorRules())
+        chosen = choose({"judge": guard}, {"judge": {"criteria": "is rude"}}, Rules())
         text = "Tea is nice. The dose is two. Tea is nice."
         found = await detect_contents(text, chosen.contents)
     assert [(one.detector_id, text[one.start : one.end].strip()) for one in found] == [("judge", "The dose is two.")]

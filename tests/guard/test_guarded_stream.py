@@ -20,7 +20,7 @@ from lockgate.errors import (
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import Chunk, Detection, Excerpt, Frame
-from lockgate.guard.detectors import ActiveGuard, DetectorRules, Guard, choose
+from lockgate.guard.detectors import ActiveGuard, Guard, Rules, choose
 from lockgate.guard.stream import detect_contents, list_readers, open_guarded_stream
 from lockgate.interfaces import Chunker, Detector
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
@@ -300,39 +300,39 @@ def _post(name: str = "d", type_: str = "text_contents", chunker: str = "c", det
 @pytest.mark.parametrize(
     ("guard", "params", "rules", "error", "words"),
     [
-        (_post("other"), {}, DetectorRules(), UnknownDetector, "detector `d` not found"),
+        (_post("other"), {}, Rules(), UnknownDetector, "detector `d` not found"),
         (
             _post(type_="text_chat"),
             {},
-            DetectorRules(),
+            Rules(),
             UnsuitableDetector,
             "detector `d` is not supported by this endpoint",
         ),
         (
             _post(chunker="whole_doc_chunker"),
             {},
-            DetectorRules(allows_whole_text=False),
+            Rules(allows_whole_text=False),
             InvalidRequest,
             "detector `d` uses chunker `whole_doc_chunker`, which is not supported by this endpoint",
         ),
         (
             _post(),
             {"threshold": "high"},
-            DetectorRules(),
+            Rules(),
             InvalidRequest,
             "`threshold` parameter specified for model `d` must be a number",
         ),
         (
             _post(detector=_Rejecting()),
             {"x": 1},
-            DetectorRules(),
+            Rules(),
             InvalidRequest,
             "detector request failed for `d`: unknown parameter `x`, expected `y`",
         ),
     ],
 )
 def test_what_a_request_may_not_ask_for_is_said_exactly(
-    guard: Guard, params: dict[str, object], rules: DetectorRules, error: type[LockgateError], words: str
+    guard: Guard, params: dict[str, object], rules: Rules, error: type[LockgateError], words: str
 ) -> None:
     with pytest.raises(error) as caught:
         choose({guard.id: guard}, {"d": params}, rules)
@@ -341,9 +341,9 @@ def test_what_a_request_may_not_ask_for_is_said_exactly(
 
 def test_a_threshold_of_the_request_wins_over_the_configured_one() -> None:
     guards = {"d": _post()}
-    assert choose(guards, {"d": {"threshold": 1}}, DetectorRules()).contents[0].threshold == 1.0
-    assert choose(guards, {"d": {}}, DetectorRules()).contents[0].threshold == 0.5
-    lenient = DetectorRules(checks_threshold=False)
+    assert choose(guards, {"d": {"threshold": 1}}, Rules()).contents[0].threshold == 1.0
+    assert choose(guards, {"d": {}}, Rules()).contents[0].threshold == 0.5
+    lenient = Rules(checks_threshold=False)
     assert choose(guards, {"d": {"threshold": None}}, lenient).contents[0].threshold == 0.5
 
 

@@ -13,12 +13,12 @@ from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest, UnknownDetector
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Excerpt
 from lockgate.gate.verdicts import Action
-from lockgate.guard.detectors import DetectorRules, Guard
+from lockgate.guard.detectors import Guard, Rules
 from lockgate.guard.policy import Policy
 from lockgate.interfaces import Headers
 from lockgate.policy_resolver import PolicyResolver, Surface
 
-RULES = DetectorRules((TEXT_CONTENTS,))
+RULES = Rules((TEXT_CONTENTS,))
 SURFACE = Surface({"input": RULES, "output": RULES})
 NAMED = PolicySettings("named", output={"shared": {"threshold": 0.3}, "own": {}}, on_output=Action.MASK)
 NO_POLICY = PolicySettings("")

@@ -26,7 +26,7 @@ from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
-from lockgate.guard.detectors import ActiveGuard, DetectorRules
+from lockgate.guard.detectors import ActiveGuard, Rules
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.guard.request import to_check_failed
 from lockgate.policy_resolver import Surface
@@ -193,7 +193,7 @@ class ChatRoutes:
 
 def _build_surface(gateway: Gateway) -> Surface:
     status = gateway.rules.unsuitable_status
-    contents, claims = DetectorRules((TEXT_CONTENTS,), status), DetectorRules((TEXT_CONTEXT_DOC,), status)
+    contents, claims = Rules((TEXT_CONTENTS,), status), Rules((TEXT_CONTEXT_DOC,), status)
     outputs = replace(contents, whole_text_holds=gateway.settings.whole_document == "hold")
     rules = {"input": contents, "documents": contents, "output": outputs, "grounding": claims}
     return Surface(rules, blame=lambda section: _blaming(f"detectors.{section}"))
