@@ -14,7 +14,7 @@ from lockgate.errors import ConfigFaults
 from tests.config.config_cases import PII, Loader
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TOKEN = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
+TOKEN = {"LLM_TOKEN": "hunter2", "WEB_KEY": "hunter3", "HOME": "/home/someone"}
 OTHERS = "OpenAI-style streams and /api/v1/chat/stream"
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import lockgate
+from tests.server.certificates import Authority
 from tests.server.processes import COMMAND, ROOT, clean_environment
+from tests.weights import require_weights
 
 MAIL = "Mail ana@example.org or bob@example.org"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -217,10 +219,15 @@ def test_nothing_in_a_text_can_command_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_check_accepts_every_example(path: Path) -> None:
-    done = run("check", "--config-path", str(path), LLM_TOKEN="t0psecret")
+def test_check_accepts_every_example(path: Path, tmp_path: Path) -> None:
+    pair = Authority(tmp_path, "authority").issue("server")
+    pair.cert.rename(tmp_path / "cert.pem")
+    pair.key.rename(tmp_path / "key.pem")
+    secrets = {"LLM_TOKEN": "t0psecret", "WEB_KEY": "t0psecret"}
+    data_dir = str(require_weights().parents[1])
+    done = run("check", "--config-path", str(path), cwd=tmp_path, LOCKGATE_DATA_DIR=data_dir, **secrets)
     lacks_files = b"would not start here" in done.stdout
-    assert lacks_files == (path.name == "orchestrator.yaml")  # its certificates are somebody else's
+    assert lacks_files == (path.name == "orchestrator.yaml")  # its certificates belong to other servers
     assert (done.returncode, done.stderr) == (2 if lacks_files else 0, b"")
     assert b"Detectors\n" in done.stdout
     assert b"t0psecret" not in done.stdout

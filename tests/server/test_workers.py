@@ -238,7 +238,7 @@ def test_one_worker_is_this_process_and_no_child(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_settings_reach_a_worker_as_they_are(path: Path) -> None:
-    environ = {"LLM_TOKEN": "hunter2", "HOME": "/home/someone"}
+    environ = {"LLM_TOKEN": "hunter2", "WEB_KEY": "hunter3", "HOME": "/home/someone"}
     settings = load_settings(config_path=path, flags={"server.workers": "2"}, environ=environ)
     again = unpack(BytesIO(pack(settings)))
     assert again == settings
