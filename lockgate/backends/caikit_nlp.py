@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a caikit-NLP generation server over gRPC; an unavailable server is asked again, a few milliseconds apart."""
+"""Calls a caikit-NLP generation server over gRPC; a call that fails with 502 to 506 is retried with a growing pause."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -38,24 +38,24 @@ Answers = AsyncGenerator[answers_pb2.GeneratedTextStreamResult, None]
 
 @asynccontextmanager
 async def open_caikit_nlp_client(service: ServiceSettings) -> AsyncIterator["CaikitNlpClient"]:
-    """A generation server that speaks caikit-NLP; nothing is connected before it is used."""
+    """Opens the client of a caikit-NLP server; the first call opens the connection."""
     async with open_channel(service) as channel:
         yield CaikitNlpClient(service, channel)
 
 
 class CaikitNlpClient:
-    """A generation server behind gRPC; the model is named in the metadata."""
+    """Calls a generation server over gRPC; the metadata names the model."""
 
     def __init__(self, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
         self._peer = Peer(channel, service, "generation", "generation")
         self._max_retries = service.max_retries
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """The whole answer as one message."""
+        """Returns the whole answer as one message."""
         note_generation(request.model, "text_completion")
-        asked = requests_pb2.TextGenerationTaskRequest(text=request.body["text"], **build_parameters(request.body))
-        outgoing = _address(asked, "generate", request.model, request.headers)
-        answer = await self._persist(lambda: self._peer.ask(_GENERATE, outgoing))
+        message = requests_pb2.TextGenerationTaskRequest(text=request.body["text"], **build_parameters(request.body))
+        outgoing = _address(message, "generate", request.model, request.headers)
+        answer = await self._retry(lambda: self._peer.ask(_GENERATE, outgoing))
         return {
             "generated_text": answer.generated_text,
             **_build_end(answer.finish_reason, answer.generated_tokens, answer.seed),
@@ -64,9 +64,9 @@ class CaikitNlpClient:
         }
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        """The messages of the answer as they come."""
+        """Yields the messages of the answer as they arrive."""
         note_generation(request.model, "text_completion")
-        first, answers = await self._persist(lambda: self._open_stream(request))
+        first, answers = await self._retry(lambda: self._open_stream(request))
         async with aclosing(answers):
             if first is not None:
                 yield [_build_stream_message(first)]
@@ -74,37 +74,37 @@ class CaikitNlpClient:
                 yield [_build_stream_message(answer)]
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """How many tokens the text has."""
-        asked = requests_pb2.TokenizationTaskRequest(text=text)
-        outgoing = _address(asked, "tokenize", model, headers)
-        answer = await self._persist(lambda: self._peer.ask(_TOKENIZE, outgoing))
+        """Returns the number of tokens of the text."""
+        message = requests_pb2.TokenizationTaskRequest(text=text)
+        outgoing = _address(message, "tokenize", model, headers)
+        answer = await self._retry(lambda: self._peer.ask(_TOKENIZE, outgoing))
         return answer.token_count
 
     async def probe(self, headers: Headers) -> Health:
-        """How it is now; never raises. The headers are not for it."""
+        """Returns the server's health; never raises. The headers are not sent."""
         return await self._peer.probe()
 
     async def _open_stream(self, request: Generation) -> tuple[answers_pb2.GeneratedTextStreamResult | None, Answers]:
-        """The first message, if there is any, and what brings the others: a stream is open when it has spoken."""
-        asked = requests_pb2.ServerStreamingTextGenerationTaskRequest(
+        """Waits for the first message, so that an earlier failure can be retried; returns it and the others."""
+        message = requests_pb2.ServerStreamingTextGenerationTaskRequest(
             text=request.body["text"], **build_parameters(request.body)
         )
-        answers = self._peer.stream(_STREAM, _address(asked, "generate", request.model, request.headers))
+        answers = self._peer.stream(_STREAM, _address(message, "generate", request.model, request.headers))
         return await anext(answers, None), answers
 
-    async def _persist(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        for tried in range(self._max_retries):
+    async def _retry(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        for attempts in range(self._max_retries):
             try:
                 return await attempt()
             except UpstreamError as error:
                 if error.status not in _RETRIED:
                     raise
-            await asyncio.sleep(_FIRST_WAIT_S * 2 ** min(tried, _MAX_DOUBLINGS))
+            await asyncio.sleep(_FIRST_WAIT_S * 2 ** min(attempts, _MAX_DOUBLINGS))
         return await attempt()
 
 
 def build_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a request in caikit-NLP's words, which are the same; what is not given stays unset."""
+    """Returns the request's parameters for caikit-NLP, which names them alike; absent and null ones stay unset."""
     given = _pick(body.get("params") or {}, _NAMES)
     if _PENALTY in given:
         given[_PENALTY] = _pick(given[_PENALTY], _PENALTY_NAMES)
@@ -115,8 +115,8 @@ def _pick(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def _address(asked: Message, what: str, model: str, headers: Headers) -> OutgoingCall:
-    return OutgoingCall(asked, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
+def _address(message: Message, what: str, model: str, headers: Headers) -> OutgoingCall:
+    return OutgoingCall(message, f"{what} request failed for `{model}`", headers, (("mm-model-id", model),))
 
 
 def _build_stream_message(answer: answers_pb2.GeneratedTextStreamResult) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _build_end(reason: int, generated_tokens: int, seed: int) -> dict[str, Any]:
 def _build_tokens(
     answer: answers_pb2.GeneratedTextResult | answers_pb2.GeneratedTextStreamResult,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The two lists of tokens, each only if it holds any."""
+    """Returns the two lists of tokens without those that are empty."""
     lists = {"tokens": answer.tokens, "input_tokens": answer.input_tokens}
     return {
         name: [{"text": token.text, "logprob": token.logprob, "rank": token.rank} for token in tokens]

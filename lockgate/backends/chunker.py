@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a chunker over gRPC: a whole text in one call, or a stream of frames. The gate checks the chunks."""
+"""Calls a chunker over gRPC with a whole text or a stream of frames. The gate checks the chunks that come back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
@@ -26,19 +26,19 @@ _STREAM = RemoteMethod(f"{_SERVICE}/BidiStreamingChunkerTokenizationTaskPredict"
 _REASON_TRIES = 100
 _REASON_PAUSE_S = 0.001
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 Call = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
 @asynccontextmanager
 async def open_chunker_client(chunker_id: str, service: ServiceSettings) -> AsyncIterator["ChunkerClient"]:
-    """A chunker that runs elsewhere; nothing is connected before it is used."""
+    """Opens the client of a remote chunker; the first call opens the connection."""
     async with open_channel(service) as channel:
         yield ChunkerClient(chunker_id, service, channel)
 
 
 class ChunkerClient:
-    """A chunker behind gRPC, known to its server by its id."""
+    """Calls a chunker over gRPC; the metadata names it by its id."""
 
     def __init__(self, chunker_id: str, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
         self._id = chunker_id
@@ -47,13 +47,13 @@ class ChunkerClient:
         self._failing = f"chunker request failed for `{chunker_id}`"
 
     async def cut(self, text: str) -> Sequence[Chunk]:
-        """All chunks of a text that is complete."""
+        """Returns all chunks of a complete text."""
         request = ChunkerTokenizationTaskRequest(text=text)
         answer = await self._peer.ask(_CUT, OutgoingCall(request, self._failing, own=self._own))
         return [Chunk(token.start, token.end, token.text) for token in answer.results]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
-        """Chunks as they come, while the text still arrives. Without any text the chunker is not called."""
+        """Yields chunks while frames of the text arrive. If no frame has text, the chunker is not called."""
         kept = await _take_until_text(frames)
         if not kept:
             return
@@ -69,14 +69,14 @@ class ChunkerClient:
             counted.stream_ended()
 
     async def probe(self, headers: Headers) -> Health:
-        """How it is now; never raises. The headers are not for it."""
+        """Returns the chunker's health; never raises. The headers are not sent."""
         return await self._peer.probe()
 
 
 class _Feed:
-    """The outgoing half of a stream, beside the incoming one.
+    """Sends the frames of a stream in a task, while the caller reads the chunks.
 
-    When it fails, so does the call, and the reader gets the reason. When the call fails, the reader knows best why.
+    If sending fails, the call is cancelled and the reader raises the reason. If the call fails, the reader raises that.
     """
 
     def __init__(self, peer: Peer, call: Call, failing: str) -> None:
@@ -90,7 +90,7 @@ class _Feed:
 
     @asynccontextmanager
     async def running(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> AsyncIterator[None]:
-        """Sends while the context is open. No task group: a generator that waits inside one is cancelled by mistake."""
+        """Sends while the context is open. No task group: a generator that yields inside one is wrongly cancelled."""
         task = asyncio.create_task(self._send_all(kept, frames))
         task.add_done_callback(self._end_call_if_failed)
         try:
@@ -116,16 +116,16 @@ class _Feed:
         self._statuses.append((_run_at_once(call.code()), _run_at_once(call.details())))
 
     async def _raise_reason(self, error: grpc.aio.AioRpcError) -> None:
-        """Why the call has ended, if it did not end well.
+        """Raises the chunker's reason for ending the call; returns if the chunker ended it with OK.
 
-        A write that fails because the chunker has just ended the call gives the call a status of grpc's own, a moment
-        before or after the chunker's; hence all are noted, and the chunker's is waited for.
+        A write after the chunker has ended the call makes grpc set another status, shortly before or after the
+        chunker's. So every status is kept, and this waits for the chunker's.
         """
         lost = self._lost and (self._lost.code(), self._lost.details())
         for _ in range(_REASON_TRIES):
-            told = [status for status in self._statuses if status != lost]
-            if told:
-                code, details = told[0]
+            others = [status for status in self._statuses if status != lost]
+            if others:
+                code, details = others[0]
                 if code is grpc.StatusCode.OK:
                     return
                 raise grpc.aio.AioRpcError(code, details=details) from error
@@ -146,7 +146,7 @@ class _Feed:
                 await self._call.initial_metadata()
 
     async def _send(self, frame: Frame) -> None:
-        """Waits while the chunker does not read."""
+        """Sends one frame; waits while the chunker does not read."""
         request = BidiStreamingChunkerTokenizationTaskRequest(text_stream=frame.text, input_index_stream=frame.number)
         try:
             await _within_call(self._call.write(request.SerializeToString()))
@@ -161,25 +161,25 @@ class _CallIsOver(Exception):
 
 
 async def _within_call(step: Awaitable[None]) -> None:
-    """A step of the call; what else may go wrong while sending, goes wrong outside of it."""
+    """Awaits one step of the call and raises _CallIsOver for its errors; errors of the frames pass unchanged."""
     try:
         await step
     except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError) as error:
         raise _CallIsOver(error) from error
 
 
-def _run_at_once(told: Coroutine[Any, Any, Told]) -> Told:
-    """What a coroutine returns that has nothing to wait for."""
+def _run_at_once(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a coroutine that never waits and returns its result."""
     try:
-        told.send(None)
+        coroutine.send(None)
     except StopIteration as stop:
-        result: Told = stop.value
+        result: Result = stop.value
         return result
     raise RuntimeError("the status of a call that has one was waited for")
 
 
 async def _take_until_text(frames: AsyncIterator[Frame]) -> list[Frame]:
-    """The frames up to the first with text, or none if there is none: some chunkers fail where no text comes."""
+    """Returns the frames up to the first with text, or none at all: some chunkers fail on a stream without text."""
     kept = []
     async for frame in frames:
         kept.append(frame)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HTTP and gRPC clients share: client TLS from the files of the settings, and headers that are never passed on."""
+"""Shared by HTTP and gRPC clients: client TLS from the settings' files, and the headers that are never passed on."""
 
 import ssl
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NEVER_PASSED = frozenset({
 
 
 def set_up_client(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    """Give the context our own certificate, if there is one; without verification, if the settings ask for it."""
+    """Loads the client certificate into the context, if there is one, and turns verification off for `insecure`."""
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -31,7 +31,7 @@ def set_up_client(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 @contextmanager
 def blaming(key: str, path: Path | None) -> Iterator[None]:
-    """A file that cannot be used is a fault of the setting that names it."""
+    """Turns errors about a file into a ConfigError that names the setting of the file."""
     try:
         yield
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

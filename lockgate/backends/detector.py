@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of the detector API; calls of several streams may share a request.
 
-A failed call is not repeated; a shared request that the detector refuses is sent again for each caller alone.
-`detector_format` has the bodies.
+A failed call is not retried; a shared request that the detector refuses is sent again for each caller alone.
+`detector_format` encodes and decodes the bodies.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ from lockgate.interfaces import Headers
 # --- Shared requests ------------------------------------------------------------------------------------------
 
 ALONE_CALLS = 8  # with fewer open in its lane, a call is sent at once
-MAX_CHARS = 65_536  # of a shared request, unless one text alone has more
-MAX_WAITING = 4096  # texts per lane; what comes then is sent at once and alone
+MAX_CHARS = 65_536  # per shared request, unless one text alone has more
+MAX_WAITING = 4096  # texts per lane; further calls are sent at once and alone
 MAX_LANES = 256
 
 Findings = list[Detection]
@@ -54,32 +54,32 @@ _Share = BatchShare[str, Findings]
 
 
 class Asker(Protocol):
-    """Asks a detector, always with the same parameters and headers."""
+    """Calls a detector, always with the same parameters and headers."""
 
     async def find(self, texts: list[str]) -> list[Findings]:
-        """The findings of each text, by one request."""
+        """Sends one request and returns the findings of each text."""
 
     async def find_shared(self, parts: Sequence[list[str]]) -> Sequence[Part] | None:
-        """The findings of texts of several callers, by one request: for each what is wrong with its part alone.
+        """Sends the texts of several callers in one request; returns each caller's findings, or the error of its part.
 
-        Nothing if the request was refused, or if it is not certain whose the findings are. Raises UpstreamError.
+        Returns None if the request was refused or the findings cannot be assigned to callers. Raises UpstreamError.
         """
 
 
 class _Caller(NamedTuple):
-    """A caller that waits; the result of `end` is None, or the error that ended the call."""
+    """A waiting caller; the result of `end` is None, or the error that ended the call."""
 
     end: "asyncio.Future[Exception | None]"
     context: Context
 
 
 def closed(service: str) -> Unavailable:
-    """The error of calls that wait or come after closing."""
+    """Returns the error for calls that wait at closing or come after it."""
     return Unavailable(service, "closed")
 
 
 class SharedCalls:
-    """The calls of one detector, in lanes: what is in one lane may share a request. Empty lanes are forgotten."""
+    """The calls of one detector, in lanes: calls of one lane may share a request. Empty lanes are removed."""
 
     def __init__(self, service: str, max_texts: int, max_wait_s: float) -> None:
         self.service = service
@@ -88,19 +88,19 @@ class SharedCalls:
         self.is_closed = False
         self._lanes: dict[Hashable, _BatchQueue] = {}
 
-    async def find(self, words: Hashable, whose: Hashable, texts: list[str], asker: Asker) -> list[Findings]:
-        """The findings of each text. `words` are all that is said besides the texts, `whose` stands for the stream."""
+    async def find(self, key: Hashable, stream: Hashable, texts: list[str], asker: Asker) -> list[Findings]:
+        """Returns the findings of each text. `key` covers all else in the request: equal keys share a lane."""
         if self.is_closed:
             raise closed(self.service)
-        lane = self._lanes.get(words)
+        lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 return await asker.find(texts)
-            lane = self._lanes[words] = _BatchQueue(self, asker, lambda: self._lanes.pop(words, None))
-        return await lane.find(whose, texts)
+            lane = self._lanes[key] = _BatchQueue(self, asker, lambda: self._lanes.pop(key, None))
+        return await lane.find(stream, texts)
 
     async def close(self) -> None:
-        """Ends open requests and waiting calls; later calls raise Unavailable."""
+        """Cancels open requests and fails waiting calls; later calls raise Unavailable."""
         self.is_closed = True
         tasks = [task for lane in self._lanes.values() for task in lane.requests]
         for lane in self._lanes.values():
@@ -124,8 +124,8 @@ class _BatchQueue:
         self._timer: asyncio.TimerHandle | None = None
         self.requests: dict[asyncio.Task[None], list[_Share]] = {}
 
-    async def find(self, whose: Hashable, texts: list[str]) -> list[Findings]:
-        call = self._queue.add(whose, texts) if self._open >= ALONE_CALLS else None
+    async def find(self, stream: Hashable, texts: list[str]) -> list[Findings]:
+        call = self._queue.add(stream, texts) if self._open >= ALONE_CALLS else None
         if call is not None:
             return await self._wait(call)
         self._open += 1
@@ -135,7 +135,7 @@ class _BatchQueue:
             self._close_one()
 
     def close(self) -> None:
-        """Waiting calls fail, and nothing is left that a timer or the end of a request could send."""
+        """Fails waiting calls and empties the queue, so that no timer and no ending request sends anything more."""
         for call in self._callers:
             self._queue.cancel(call)
             self._end(call, closed(self._shared.service))
@@ -158,7 +158,7 @@ class _BatchQueue:
         return call.results
 
     def _leave(self, call: _Call) -> None:
-        """Takes the call out of the queue and cancels requests that no caller waits for."""
+        """Removes the call from the queue and cancels requests that no caller waits for."""
         self._queue.cancel(call)
         self._set_timer()
         for task, shares in self.requests.items():
@@ -166,9 +166,9 @@ class _BatchQueue:
                 task.cancel()
 
     def _send(self, streams: int = 1) -> None:
-        """One request, or as many as it takes to have a text of each of so many streams in them.
+        """Sends requests until they hold as many texts as there are `streams`: the queue serves the streams in turn.
 
-        What remains, of streams that ask much at once, waits again.
+        The other texts of a stream wait for the next request.
         """
         self._stop_timer()
         while streams > 0:
@@ -178,7 +178,7 @@ class _BatchQueue:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Nothing waits for longer than it may, and the timer runs only while something waits."""
+        """Starts the timer that limits how long calls wait; stops it when none waits."""
         if not self._queue.waiting:
             self._stop_timer()
         elif self._timer is None:
@@ -191,7 +191,7 @@ class _BatchQueue:
             self._timer = None
 
     def _launch(self, shares: list[_Share]) -> None:
-        """A request in a separate task, so that no single caller ends it; it counts as the first caller's."""
+        """Sends in a separate task that outlives a cancelled caller; it runs in the first caller's context."""
         self._open += 1
         context = self._callers[shares[0].call].context
         task = asyncio.get_running_loop().create_task(self._ask(shares), context=context)
@@ -245,7 +245,7 @@ _SUBJECTS: Mapping[str, type[Subject]] = {TEXT_GENERATION: Generated, TEXT_CHAT:
 
 
 class _Remote:
-    """A detector server: where it is, how it is asked, how it is."""
+    """A detector server: its address, its fixed headers and its health."""
 
     def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
         self.id = detector_id
@@ -257,12 +257,12 @@ class _Remote:
         self.failure = f"detector request failed for `{detector_id}`: "
 
     async def probe(self, headers: Headers) -> Health:
-        """How the server is now; never raises."""
+        """Returns the server's health; never raises."""
         return await self._health.probe(headers)
 
 
 class _RemoteRequest:
-    """The parameters and headers of one request, made once. Any parameters: only the server knows which are right."""
+    """The parameters and headers for the calls of one request. Only the server checks the parameters."""
 
     def __init__(self, client: _Remote, params: Mapping[str, Any], headers: Headers) -> None:
         self._client = client
@@ -285,28 +285,28 @@ class _RemoteRequest:
 
 
 class RemoteReading(_RemoteRequest):
-    """Reads the texts of one request, by requests of its own or shared ones."""
+    """Reads the texts of one request, by separate or shared calls."""
 
     def __init__(
         self, client: _Remote, shared: SharedCalls | None, params: Mapping[str, Any], headers: Headers
     ) -> None:
         super().__init__(client, params, headers)
         self._shared = shared
-        self._words: Hashable = None  # all that is said besides the texts; only where it is equal a request is shared
+        self._key: Hashable = None  # parameters and headers: calls share a request only where these are equal
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        """The findings of each excerpt; nothing is asked about no excerpts."""
+        """Returns the findings of each excerpt; without excerpts the detector is not called."""
         if not excerpts:
             return []
         texts = [excerpt.text for excerpt in excerpts]
         if self._shared is None:
             return await self.find(texts)
-        if self._words is None:
-            self._words = encode_params(self._params), tuple(self._headers.items())
-        return await self._shared.find(self._words, self, texts, self)
+        if self._key is None:
+            self._key = encode_params(self._params), tuple(self._headers.items())
+        return await self._shared.find(self._key, self, texts, self)
 
     async def find(self, texts: list[str]) -> list[Findings]:
-        """The findings of each text, by one request."""
+        """Sends one request and returns the findings of each text."""
         body = await self._ask(encode_contents(texts, self._params))
         try:
             return read_contents(body, texts)
@@ -314,7 +314,7 @@ class RemoteReading(_RemoteRequest):
             raise self._misfit(error) from None
 
     async def find_shared(self, parts: Sequence[list[str]]) -> Sequence[Part] | None:
-        """The findings of several callers' texts, by one request; nothing if each has to ask for itself."""
+        """Sends several callers' texts in one request; returns None if each needs a separate one."""
         try:
             answer = await self._post(encode_contents([text for part in parts for text in part], self._params))
         except (BrokeProtocol, UnicodeError):
@@ -332,10 +332,10 @@ class _RemoteReview(_RemoteRequest):
     """Reads one subject."""
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        """The findings about the subject, by one request."""
-        wanted = self._client.subject
-        if not isinstance(subject, wanted):
-            raise RuntimeError(f"detector `{self._client.id}` reads {wanted.__name__}, not {type(subject).__name__}")
+        """Sends one request and returns the findings about the subject."""
+        kind = self._client.subject
+        if not isinstance(subject, kind):
+            raise RuntimeError(f"detector `{self._client.id}` reads {kind.__name__}, not {type(subject).__name__}")
         body = await self._ask(encode_subject(subject, self._params))
         try:
             return read_results(body)
@@ -355,7 +355,7 @@ class DetectorClient(_Remote):
             self.shared = SharedCalls(detector_id, settings.batch_contents, settings.batch_wait_ms / 1000)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> RemoteReading:
-        """The reading of one request."""
+        """Returns the reader for one request's texts."""
         return RemoteReading(self, self.shared, params, headers)
 
 
@@ -363,7 +363,7 @@ class ReviewerClient(_Remote):
     """A remote detector that reads a chat, a prompt with its answer, or a text with its context, by its type."""
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> _RemoteReview:
-        """The review of one request."""
+        """Returns the reviewer for one request's subject."""
         return _RemoteReview(self, params, headers)
 
 
@@ -371,7 +371,7 @@ class ReviewerClient(_Remote):
 async def open_detector_client(
     detector_id: str, settings: DetectorSettings
 ) -> AsyncIterator[DetectorClient | ReviewerClient]:
-    """The client of a remote detector, by its type."""
+    """Opens the client of a remote detector; its type decides which."""
     if settings.service is None:
         raise RuntimeError(f"detector `{detector_id}` is not remote")
     async with open_with_health(settings.service, settings.health_service, "detector", detector_id) as (http, health):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests of the detector API and decodes its answers and refusals, where servers differ leniently.
+"""Encodes requests of the detector API and decodes its answers and errors; accepts the variants that servers send.
 
-Bodies that do not fit raise ValueError or RecursionError, whose messages hold nothing of the text.
+Bodies that do not fit raise ValueError or RecursionError, whose messages quote nothing of the text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,14 +36,14 @@ Objects = list[dict[str, Any]]
 
 
 class ContentsRequest(msgspec.Struct):
-    """Asks a `text_contents` detector; the answer has one list of results per text."""
+    """The body for a `text_contents` detector; the answer has one list of results per text."""
 
     contents: list[str]
     detector_params: dict[str, Any] = {}
 
 
 class GenerationRequest(msgspec.Struct):
-    """Asks a `text_generation` detector."""
+    """The body for a `text_generation` detector."""
 
     prompt: str
     generated_text: str
@@ -51,7 +51,7 @@ class GenerationRequest(msgspec.Struct):
 
 
 class ChatDetectionRequest(msgspec.Struct):
-    """Asks a `text_chat` detector. Messages and tools are kept as they are."""
+    """The body for a `text_chat` detector; messages and tools are not decoded further."""
 
     messages: Objects
     tools: Objects = []
@@ -59,7 +59,7 @@ class ChatDetectionRequest(msgspec.Struct):
 
 
 class ContextDetectionRequest(msgspec.Struct):
-    """Asks a `text_context_doc` detector."""
+    """The body for a `text_context_doc` detector."""
 
     content: str
     context_type: Literal["docs", "url"]
@@ -85,7 +85,7 @@ class Evidence(msgspec.Struct, omit_defaults=True):
 
 
 class PlainResult(msgspec.Struct, omit_defaults=True):
-    """A finding about the whole."""
+    """A finding about the whole text or chat, without a place in it."""
 
     detection: str
     detection_type: str
@@ -95,7 +95,7 @@ class PlainResult(msgspec.Struct, omit_defaults=True):
 
 
 class ContentResult(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A finding with its place in the text it was found in, counted in code points."""
+    """A finding with its place in its text, in code points."""
 
     start: Offset
     end: Offset
@@ -108,7 +108,7 @@ class ContentResult(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class ErrorBody(msgspec.Struct):
-    """How a detector refuses."""
+    """A detector's error."""
 
     code: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     message: str
@@ -123,20 +123,20 @@ _decode_error = msgspec.json.Decoder(ErrorBody).decode
 
 
 def encode_contents(texts: list[str], params: dict[str, Any]) -> bytes:
-    """The request about some texts."""
+    """Encodes the request for some texts."""
     return _encode(ContentsRequest(texts, params))
 
 
 def encode_params(params: dict[str, Any]) -> bytes:
-    """The parameters as requests have them."""
+    """Encodes the parameters as requests have them."""
     return _encode(params)
 
 
 def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
-    """The request about a chat, a generation or a claim; keys of messages and tools that are null are left out."""
+    """Encodes the request for a chat, a generation or a claim; leaves out null keys of messages and tools."""
     match subject:
         case Conversation(messages, tools):
-            # Further in than this stands free JSON, where null has a meaning: a tool's parameters are a schema.
+            # Deeper levels hold free JSON, where null has a meaning: a tool's parameters are a schema.
             slim = [_without_nulls(one, 3) for one in messages], [_without_nulls(one, 2) for one in tools]
             return _encode(ChatDetectionRequest(*slim, params))
         case Generated(prompt, text):
@@ -147,7 +147,7 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
 
 
 def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
-    """The findings of each text; a list that the answer lacks is UNANSWERED, lists beyond the texts are ignored."""
+    """Returns the findings of each text; a missing list becomes UNANSWERED, and lists beyond the texts are ignored."""
     lists = _decode_contents(body)
     found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
     while len(found) < len(texts):
@@ -158,9 +158,9 @@ def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
 def read_shared_contents(
     body: bytes, parts: Sequence[Sequence[str]]
 ) -> list[list[list[Detection]] | ValueError | RecursionError]:
-    """The findings of each text of each part, or what is wrong with that part alone.
+    """Returns for each part the findings of its texts, or the error in that part alone.
 
-    There must be exactly one list for each text: else findings cannot be assigned.
+    The answer must have exactly one list per text: else the findings cannot be assigned.
     """
     lists = _decode_lists(body)
     expected = sum(len(texts) for texts in parts)
@@ -171,12 +171,12 @@ def read_shared_contents(
 
 
 def read_results(body: bytes) -> list[Detection]:
-    """The findings about the whole; their place means nothing."""
+    """Decodes findings about the whole; their place is always 0."""
     return [_to_detection(one, 0, 0, "") for one in _decode_results(body)]
 
 
 def read_refusal(status: int, body: bytes) -> tuple[int, str]:
-    """The status and the words of a refusal: the body's own code counts, unless it is no HTTP status at all."""
+    """Returns the status and the message of an error: the body's code replaces the status if it is an HTTP status."""
     try:
         error = _decode_error(body)
     except (ValueError, RecursionError):
@@ -185,7 +185,7 @@ def read_refusal(status: int, body: bytes) -> tuple[int, str]:
 
 
 def encode_found_contents(found: Iterable[Iterable[Detection]]) -> bytes:
-    """The answer of a `text_contents` detector."""
+    """Encodes the answer of a `text_contents` detector."""
     return _encode(
         [
             [ContentResult(start=one.start, end=one.end, text=one.text, **_list_fields(one)) for one in of_text]
@@ -195,17 +195,17 @@ def encode_found_contents(found: Iterable[Iterable[Detection]]) -> bytes:
 
 
 def encode_found_results(found: Iterable[Detection]) -> bytes:
-    """The answer of any other detector."""
+    """Encodes the answer of any other detector."""
     return _encode([PlainResult(**_list_fields(one)) for one in found])
 
 
 def encode_refusal(code: int, message: str) -> bytes:
-    """An error body."""
+    """Encodes an error."""
     return _encode(ErrorBody(code, message))
 
 
 def to_subject(request: GenerationRequest | ChatDetectionRequest | ContextDetectionRequest) -> Subject:
-    """What a request asks about."""
+    """Returns the subject of a request."""
     match request:
         case GenerationRequest():
             return Generated(request.prompt, request.generated_text)
@@ -216,7 +216,7 @@ def to_subject(request: GenerationRequest | ChatDetectionRequest | ContextDetect
 
 
 def to_evidence(items: list[Evidence] | dict[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
-    """Evidence as plain mappings of the keys that are there."""
+    """Returns evidence as plain mappings without absent keys."""
     if not items or isinstance(items, dict):
         return ()
     for one in items:
@@ -245,7 +245,7 @@ def _to_detection(one: ContentResult | PlainResult, start: int, end: int, text: 
 
 
 def _list_fields(one: Detection) -> dict[str, Any]:
-    """The fields of a result besides its place."""
+    """Returns the fields of a result besides its place."""
     return {
         "detection": one.detection,
         "detection_type": one.detection_type,
@@ -256,7 +256,7 @@ def _list_fields(one: Detection) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any, depth: int) -> Any:
-    """The value without the null keys of its objects, down to that many objects inside each other."""
+    """Returns the value without the null keys of its objects, down to `depth` nested objects."""
     if depth and isinstance(value, Mapping):
         return {key: _without_nulls(inner, depth - 1) for key, inner in value.items() if inner is not None}
     if depth and isinstance(value, list):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of services by URL and of endpoints that a request names: connections, paths, headers, hidden tokens."""
+"""For calls of services by URL and of endpoints that a request names: connections, paths, headers, hidden tokens."""
 
 import json
 import socket
@@ -15,10 +15,10 @@ from yarl import URL
 from lockgate._version import __version__
 from lockgate.backends.http import READ_AHEAD_BYTES, JoinedCaller, open_session
 
-# Many servers close a connection that was idle for five seconds. One that they close while we send is lost with what
-# we sent, and nothing is sent twice: so we close first.
+# Many servers close a connection that was idle for five seconds. A request sent at that moment is lost, and no request
+# is sent twice: so we close first.
 KEEP_ALIVE_S = 4.0
-# Of a stream that is not read, the system and the library keep about twice this each; else it would be megabytes.
+# The system and the library each buffer about twice this of an unread stream; by default it would be megabytes.
 STREAM_WINDOW_BYTES = 32 * 1024
 
 
@@ -26,9 +26,9 @@ STREAM_WINDOW_BYTES = 32 * 1024
 async def open_caller(
     kind: str, name: str, timeout_s: float | None = None, window_bytes: int | None = None
 ) -> AsyncIterator[JoinedCaller]:
-    """Calls over a pool of their own, closed at the end; nothing is connected before the first call.
+    """Opens a caller with a separate connection pool; the first call connects, and leaving closes the pool.
 
-    `window_bytes` is for streams: how little of an unread one is kept.
+    `window_bytes` limits how much of an unread stream is buffered.
     """
 
     def open_socket(address: Any) -> socket.socket:
@@ -44,13 +44,13 @@ async def open_caller(
 
 
 def find_path(base: str | URL, path: str) -> URL:
-    """The address of a path of a service."""
+    """Returns the URL of a path of a service."""
     url = URL(base)
     return url.with_path(f"{url.raw_path.rstrip('/')}{path}", encoded=True)
 
 
 def own_headers(token: str | None = None, scheme: str = "Bearer") -> CIMultiDict[str]:
-    """The headers of calls of a service, with the token that is for it."""
+    """Returns the headers for calls of a configured service, with its token."""
     headers = build_headers("", token)
     if token:
         headers["Authorization"] = f"{scheme} {token}"
@@ -60,7 +60,7 @@ def own_headers(token: str | None = None, scheme: str = "Bearer") -> CIMultiDict
 MAX_BODY_BYTES = 32 * 1024 * 1024
 ANY = "*/*"
 HIDDEN = "***"
-NO_DETAIL = "no details given"  # where an endpoint refuses without words
+NO_DETAIL = "no details given"  # for an error response without a message
 _CONTROL = frozenset({"Cc", "Cs"})
 
 
@@ -76,7 +76,7 @@ class Endpoint(NamedTuple):
 
     @property
     def path(self) -> str:
-        """How it is cited."""
+        """The name under which the endpoint is cited."""
         return f"{self.owner}/{self.slug}" if self.owner else self.slug
 
     def __repr__(self) -> str:
@@ -84,11 +84,11 @@ class Endpoint(NamedTuple):
 
 
 class UnfitHeader(ValueError):
-    """A value that cannot be sent as a header; its words name the header, not the value."""
+    """A value that cannot be sent as a header; the message names the header, not the value."""
 
 
 def build_headers(correlation_id: str, token: str | None, tenant: str | None = None) -> CIMultiDict[str]:
-    """The headers of a call, and no others; raises UnfitHeader."""
+    """Returns all headers of a call; raises UnfitHeader."""
     headers = CIMultiDict(
         {
             "User-Agent": f"lockgate/{__version__}",
@@ -107,7 +107,7 @@ def build_headers(correlation_id: str, token: str | None, tenant: str | None = N
 
 
 class Scrubber:
-    """Takes tokens out of words that others chose."""
+    """Hides tokens in the messages of upstream services."""
 
     __slots__ = ("_tokens",)
 
@@ -115,7 +115,7 @@ class Scrubber:
         self._tokens: Sequence[str] = [token for token in tokens if token]
 
     def __call__(self, words: str) -> str:
-        """The words with every token hidden, also as it looks inside of JSON."""
+        """Returns the text with every token hidden, also in its JSON spelling."""
         for token in sorted(self._tokens, key=len, reverse=True):
             for spelling in (token, json.dumps(token, ensure_ascii=False)[1:-1], json.dumps(token)[1:-1]):
                 words = words.replace(spelling, HIDDEN)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every gRPC client shares: channels, TLS, deadlines, metadata and error mapping.
+"""Shared by all gRPC clients: channels, TLS, deadlines, metadata and error mapping.
 
-gRPC for Python cannot leave a certificate unverified. Where the settings ask for it, a relay on a private local socket
+gRPC for Python always verifies certificates. If the settings turn that off, a relay on a private local socket
 speaks TLS to the server and plain HTTP/2 to the channel.
 """
 
@@ -40,7 +40,7 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
-    """The files that the settings name, checked. The CA is added to those of the system."""
+    """Checks and loads the files that the settings name. The CA is added to those of the system."""
     build_context(tls)
     roots = _read_system_roots()
     if tls.client_ca_cert_path is not None:
@@ -53,7 +53,7 @@ def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
 
 
 def build_context(tls: TlsSettings) -> ssl.SSLContext:
-    """The same settings for Python's own TLS, which says at start what is wrong with a file."""
+    """Builds a context of Python's TLS from the same settings; it reports at start what is wrong with a file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if tls.client_ca_cert_path is not None:
@@ -73,7 +73,7 @@ def _read_system_roots() -> bytes:
 
 @asynccontextmanager
 async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, timeout_s: float) -> AsyncIterator[str]:
-    """A local address that leads to the server through TLS without verification; only this user can reach it."""
+    """Opens a relay to the server over unverified TLS; yields its local address, which only this user can reach."""
     connect = partial(asyncio.open_connection, hostname, port, ssl=build_context(tls))
     with tempfile.TemporaryDirectory(prefix="lockgate-") as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)
@@ -88,9 +88,9 @@ async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, time
 
 
 class _Relay:
-    """One connection to the server for each that the channel makes.
+    """Opens one connection to the server for each one that the channel opens.
 
-    It accepts by itself: a connection that comes while one of asyncio's servers closes would be left open.
+    It is no asyncio server: those leave a connection open that arrives while they close.
     """
 
     def __init__(self, listener: socket.socket, connect: Connect, timeout_s: float, place: str) -> None:
@@ -195,7 +195,7 @@ _HEALTHY = frozenset({grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc
 
 
 class RemoteMethod(NamedTuple, Generic[Answer]):
-    """A method of a service: its path, and what it answers."""
+    """A method of a service: its path and the type of its answers."""
 
     path: str
     answer: type[Answer]
@@ -203,7 +203,7 @@ class RemoteMethod(NamedTuple, Generic[Answer]):
 
 @asynccontextmanager
 async def open_channel(service: ServiceSettings) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel that connects when first used, to every address of the host in turn."""
+    """Opens a channel that connects at the first call and uses the host's addresses in turn."""
     if service.resolution_strategy == "eager":
         await _resolve(service)
     target = f"dns:///{service.hostname}:{service.port}"
@@ -231,7 +231,7 @@ def _build_options(service: ServiceSettings) -> list[tuple[str, str | int]]:
         ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
         ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_S * 1000),  # how long one attempt to connect may take
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),  # a service that is back is found within a second
+        ("grpc.max_reconnect_backoff_ms", 1000),  # a service that is up again is found within a second
         ("grpc.dns_ares_query_timeout", _CONNECT_TIMEOUT_S * 1000),
         ("grpc.dns_min_time_between_resolutions_ms", _milliseconds(service.grpc_dns_probe_interval)),
     ]
@@ -259,11 +259,11 @@ async def _resolve(service: ServiceSettings) -> None:
 
 
 def build_metadata(headers: Headers, own: Metadata) -> Metadata:
-    """A request's headers as gRPC allows them; ours, and those of the trace, replace any of the same name."""
+    """Returns a request's headers as gRPC allows them; `own` and the trace's replace any of the same name."""
     ours = (*own, *trace_headers())
     taken = {name for name, _ in ours}
     if "traceparent" in taken:
-        taken.add("tracestate")  # it would speak of another trace
+        taken.add("tracestate")  # the request's would belong to another trace
     passed = ((name.lower(), value) for name, value in headers)
     return (*((name, value) for name, value in passed if name not in taken and _may_pass(name, value)), *ours)
 
@@ -287,7 +287,7 @@ class OutgoingCall(NamedTuple):
 
 
 class Peer:
-    """One service: its calls are limited in time, counted as `kind` and `name`, and fail with our errors."""
+    """Calls one service: limits the time, counts calls as `kind` and `name`, and raises Lockgate's errors."""
 
     def __init__(self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str) -> None:
         self._channel = channel
@@ -297,7 +297,7 @@ class Peer:
         self._timeout_s = min(service.request_timeout, _YEAR_S)
 
     async def ask(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> Answer:
-        """One message for one message."""
+        """Sends one message and returns the answer."""
         with self.calling(outgoing.failing):
             call: _AskBytes = self._channel.unary_unary(method.path)
             metadata = build_metadata(outgoing.headers, outgoing.own)
@@ -305,7 +305,7 @@ class Peer:
             return method.answer.FromString(raw)
 
     async def stream(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> AsyncGenerator[Answer, None]:
-        """Many messages for one message; closing it cancels the call. The time limit ends where the answer begins."""
+        """Sends one message and yields the answers; closing cancels the call. The time limit ends when they begin."""
         with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
             metadata = build_metadata(outgoing.headers, outgoing.own)
@@ -319,12 +319,12 @@ class Peer:
             counted.stream_ended()
 
     def converse(self, path: str, own: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
-        """A call in which both sides send many messages, just begun; to be used within `calling` and `reading`."""
+        """Begins a call in which both sides send many messages; use it within `calling` and `reading`."""
         return self._channel.stream_stream(path)(metadata=build_metadata((), own))
 
     @asynccontextmanager
     async def in_time(self, failing: str) -> AsyncIterator[None]:
-        """What happens within may take as long as a request may wait."""
+        """Raises TimedOut if the body takes longer than the service's request timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
@@ -334,7 +334,7 @@ class Peer:
 
     @contextmanager
     def calling(self, failing: str) -> Iterator[ServiceCall]:
-        """Counts a call and turns what grpc raises in it into our errors; the trace is asked for within."""
+        """Counts a call and maps grpc's errors to Lockgate's; a call's trace headers are made inside."""
         with client_call(self._kind, self._name) as counted:
             try:
                 with self._map_errors(failing):
@@ -350,7 +350,7 @@ class Peer:
             yield
         except grpc.aio.AioRpcError as error:
             ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
-            raise ours(self._name, f"{failing}: {self._tell(error)}", status=status) from error
+            raise ours(self._name, f"{failing}: {self._describe(error)}", status=status) from error
         except DecodeError as error:
             raise BrokeProtocol(self._name, f"{failing}: the answer is not the message agreed on") from error
         except grpc.aio.BaseError as error:
@@ -361,15 +361,15 @@ class Peer:
                 raise
             raise Unavailable(self._name, f"{failing}: the channel was closed") from None
 
-    def _tell(self, error: grpc.aio.AioRpcError) -> str:
-        """The service's words, or those of gRPC; these name our network, of which callers shall not read."""
-        words = error.details() or ""
+    def _describe(self, error: grpc.aio.AioRpcError) -> str:
+        """Returns the message of the service or of gRPC; gRPC's addresses are removed, so callers do not see them."""
+        details = error.details() or ""
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            words = _ADDRESS.sub("", words).replace(self._place, "the host")
-        return words
+            details = _ADDRESS.sub("", details).replace(self._place, "the host")
+        return details
 
     async def probe(self, path: str = _HEALTH_CHECK, request: Message = _HEALTH_REQUEST) -> Health:
-        """Whether the service answers at all: what it says, even that it does not serve, is not looked at."""
+        """Returns whether the service answers at all; the content of its answer is ignored."""
         call: _AskBytes = self._channel.unary_unary(path)
         try:
             await call(request.SerializeToString(), timeout=min(_PROBE_TIMEOUT_S, self._timeout_s))
@@ -383,7 +383,7 @@ class Peer:
 
 @asynccontextmanager
 async def reading(call: ByteStream) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The messages that a call brings; leaving cancels the call at once, however far it is."""
+    """Gives an iterator of the call's messages; leaving cancels the call at once."""
     answers = cast("AsyncGenerator[bytes, None]", aiter(call))
     try:
         yield answers

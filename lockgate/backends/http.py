@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP clients: pooled connections, TLS, headers, time limits and error mapping.
 
-Services that the settings name (HttpService, and those whose address is a URL: JoinedCaller) join the trace. Endpoints
-that a request names (HttpCaller) get exactly the headers that come with each call.
+Calls of services in the settings (HttpService, or JoinedCaller for a URL) carry the trace's headers. Endpoints that a
+request names (HttpCaller) get exactly the headers that come with each call.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ CONNECT_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REASON_CHARS = 300
-CHEAP_BYTES = 128 * 1024  # the most that is decoded between two other things
+CHEAP_BYTES = 128 * 1024  # the most that is decoded on the event loop
 LARGE_BYTES = 1024 * 1024
-BYTES_PER_VALUE = 4  # a large body has at least so many, or is made to take many times its size in memory
+BYTES_PER_VALUE = 4  # a large body with fewer per value is an attack: it takes many times its size in memory
 END_WAIT_S = 0.02
-READ_AHEAD_BYTES = 256 * 1024  # the library's own figure
+READ_AHEAD_BYTES = 256 * 1024  # the library's default
 EVENT_STREAM = "text/event-stream"
 
 T = TypeVar("T")
 
 
 class AddressRefused(aiohttp.ClientConnectionError):
-    """A host name leads to no address that may be called."""
+    """A host name has no address that may be called."""
 
 
-_NOT_REACHED = 408  # the status of every failure below HTTP; callers of ours read no words of it
+_NOT_REACHED = 408  # the status of every failure below HTTP; clients do not see its message
 _FOREIGN = (aiohttp.ClientError, HttpProcessingError, OSError)  # TimeoutError is an OSError
 _TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str], ...] = (
     ((TimeoutError,), TimedOut, "no answer in time"),
@@ -63,7 +63,7 @@ _PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a 
 
 
 class OutgoingRequest(NamedTuple):
-    """One request; `failure` is how the words of its failure begin."""
+    """One request; `failure` begins the message of any error."""
 
     url: URL
     headers: CIMultiDict[str]
@@ -75,16 +75,16 @@ class OutgoingRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     body: bytes
 
 
 class HttpCaller:
-    """Calls over a pool, to addresses that come with each. `kind` and `name` are how telemetry and errors call them.
+    """Calls any address over one pool. Telemetry and errors use `kind` and `name`.
 
-    Without `timeout_s` the caller sets the limit of time. One that `joins_trace` sends the headers of the trace.
+    Without `timeout_s` the user of this class limits the time. With `joins_trace` calls carry the trace's headers.
     """
 
     joins_trace = False
@@ -99,7 +99,7 @@ class HttpCaller:
         self.max_bytes = max_bytes
 
     async def post(self, outgoing: OutgoingRequest) -> HttpResponse:
-        """The whole answer in time, of any status; raises UpstreamError when there is none."""
+        """Returns the complete response of any status; raises UpstreamError if it does not arrive in time."""
         with client_call(self._kind, self.name) as call:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -110,7 +110,7 @@ class HttpCaller:
                 raise self.translate(error, outgoing.failure) from None
 
     async def open(self, outgoing: OutgoingRequest) -> aiohttp.ClientResponse:
-        """An answer that has begun in time, its body yet to be read; the caller closes it."""
+        """Returns the response when its head has arrived in time; the caller reads its body and closes it."""
         with client_call(self._kind, self.name) as call:
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -121,7 +121,7 @@ class HttpCaller:
             return response
 
     async def read(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> bytes:
-        """The whole body of an answer that was opened, in bounded time and size."""
+        """Reads the whole body of an opened response, in bounded time and size."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._read_whole(response, outgoing.failure)
@@ -129,14 +129,14 @@ class HttpCaller:
             raise self.translate(error, outgoing.failure) from None
 
     async def read_packet(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> bytes:
-        """What has come of the body since last time, waiting for it if need be; nothing at its end."""
+        """Waits for the next bytes of the body and returns them; empty at its end."""
         try:
             return await response.content.readany()
         except _FOREIGN as error:
             raise self.translate(error, outgoing.failure) from None
 
     async def fetch(self, url: URL, headers: CIMultiDict[str]) -> HttpResponse:
-        """What stands at an address, in the time of a probe; it is no call that telemetry counts."""
+        """Gets a URL within the time of a probe; telemetry does not count this call."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 response = await self._pooled.get(url, headers=headers, allow_redirects=False)
@@ -145,7 +145,7 @@ class HttpCaller:
             raise self.translate(error, "") from None
 
     async def probe_at(self, url: URL, headers: CIMultiDict[str], well_below: int) -> Health:
-        """How the service behind an address is: well, if it answers with a status below that; never raises."""
+        """Returns a service's health: HEALTHY if it answers with a status below `well_below`; never raises."""
         try:
             status = (await self.fetch(url, headers)).status
         except UpstreamError as error:
@@ -153,15 +153,15 @@ class HttpCaller:
         return Health("HEALTHY") if status < well_below else _judge_status(status)
 
     def translate(self, error: Exception, failure: str) -> UpstreamError:
-        """What a foreign error is called here; its words are for the log and hold no header."""
-        ours, words = next((ours, words) for kinds, ours, words in _TRANSLATIONS if isinstance(error, kinds))
-        if ours is BrokeProtocol:  # the library's words quote the answer, hence user text
-            return ours(self.name, failure + words)
+        """Returns the UpstreamError for a library's error; its message is for the log and holds no header."""
+        ours, reason = next((ours, reason) for kinds, ours, reason in _TRANSLATIONS if isinstance(error, kinds))
+        if ours is BrokeProtocol:  # the library's message quotes the answer, hence user text
+            return ours(self.name, failure + reason)
         detail = self._detail(error)
-        return ours(self.name, f"{failure}{words}: {detail}" if detail else failure + words, status=_NOT_REACHED)
+        return ours(self.name, f"{failure}{reason}: {detail}" if detail else failure + reason, status=_NOT_REACHED)
 
     def refuse_length(self, failure: str, limit: int) -> BrokeProtocol:
-        """The error for an answer that is longer than we take."""
+        """Returns the error for an answer that exceeds the limit."""
         return BrokeProtocol(self.name, f"{failure}the answer is longer than {limit} bytes")
 
     async def _read_whole(self, response: aiohttp.ClientResponse, failure: str) -> bytes:
@@ -179,8 +179,8 @@ class HttpCaller:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _send(self, outgoing: OutgoingRequest) -> aiohttp.ClientResponse:
-        """Sent once: what breaks is never repeated, also not on a connection that was idle before."""
-        headers, trace = outgoing.headers, trace_headers()  # to ask for them is part of every call
+        """Sends the request once: it is never retried, not even after a failure on an idle connection."""
+        headers, trace = outgoing.headers, trace_headers()  # called for every request, even if they are not sent
         if self.joins_trace:
             headers = headers.copy()
             headers.update(trace)
@@ -194,18 +194,18 @@ class HttpCaller:
         return response
 
     def _detail(self, error: Exception) -> str:
-        """The reason, without what a caller that chose the address must not learn of the system behind it."""
+        """Returns the reason without details of the network, since the client may have chosen the address."""
         return describe(error)
 
 
 class JoinedCaller(HttpCaller):
-    """Calls of a service that the settings name: it joins the trace."""
+    """Calls a service that the settings name; its calls carry the trace's headers."""
 
     joins_trace = True
 
 
 class HttpService(JoinedCaller):
-    """One service of the settings: its pool, its base address, its token. It joins the trace."""
+    """Calls one service of the settings, with its pool, base address, token and the trace's headers."""
 
     def __init__(self, service: ServiceSettings, kind: str, name: str, pooled: aiohttp.ClientSession) -> None:
         scheme = "http" if service.tls is None else "https"
@@ -215,11 +215,11 @@ class HttpService(JoinedCaller):
         super().__init__(pooled, kind, name, float(service.request_timeout), MAX_ANSWER_BYTES)
 
     def url(self, path: str) -> URL:
-        """The address of a path of the service."""
+        """Returns the URL of a path of the service."""
         return URL(self._base + path)
 
     def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
-        """The headers of a request: those passed on, overruled by the service's token and the fixed ones."""
+        """Returns a request's headers: those passed on, overruled by the service's token and the fixed ones."""
         headers = _pass_on(passed)
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token.reveal()}"
@@ -229,7 +229,7 @@ class HttpService(JoinedCaller):
         return headers
 
     async def probe(self, passed: Headers) -> Health:
-        """How the service says it is; never raises. Neither token nor trace is sent."""
+        """Asks the service for its health; never raises. Neither token nor trace is sent."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 response = await self._pooled.get(self.url("/health"), headers=_pass_on(passed), allow_redirects=False)
@@ -245,7 +245,7 @@ class HttpService(JoinedCaller):
 
 @contextlib.asynccontextmanager
 async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
-    """A service, its connections closed at the end; nothing is connected before the first request."""
+    """Opens a service's client; the first request connects, and leaving closes the connections."""
     tls = True if service.tls is None else build_tls(service.tls)
     async with open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
         yield HttpService(service, kind, name, pooled)
@@ -255,7 +255,7 @@ async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIter
 async def open_with_health(
     service: ServiceSettings, health_service: ServiceSettings | None, kind: str, name: str
 ) -> AsyncIterator[tuple[HttpService, HttpService]]:
-    """A service and the one that is asked for its health, often the same."""
+    """Opens a service's client and the one for its health, often the same."""
     async with open_http(service, kind, name) as opened:
         if health_service is None:
             yield opened, opened
@@ -269,9 +269,9 @@ def open_session(
     connect_timeout_s: float | None = CONNECT_TIMEOUT_S,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> aiohttp.ClientSession:
-    """A session without cookies, proxies, netrc files and limits of its own; ours stand in HttpCaller.
+    """Opens a session without cookies, proxies, netrc files and a total timeout; HttpCaller limits time and size.
 
-    It keeps twice `read_ahead_bytes` of an unread body, then it stops the sender.
+    It buffers twice `read_ahead_bytes` of an unread body, then it stops the sender.
     """
     return aiohttp.ClientSession(
         connector=connector,
@@ -283,23 +283,23 @@ def open_session(
 
 
 def build_tls(tls: TlsSettings) -> ssl.SSLContext:
-    """The TLS side of a client; every part of the settings may be missing."""
+    """Builds a client's TLS context; every part of the settings may be missing."""
     with blaming("client_ca_cert_path", tls.client_ca_cert_path):
         context = ssl.create_default_context(cafile=tls.client_ca_cert_path)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # newer Pythons set it; certificates that served so far still do
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # newer Pythons set it and refuse certificates in use
     context.set_alpn_protocols(["http/1.1"])
     set_up_client(context, tls)
     return context
 
 
 def refuse(service: str, message: str, status: int) -> UpstreamError:
-    """The error for a service that answered, but not with success."""
+    """Returns the error for a service that answered without success."""
     ours = Unavailable if status == 503 else Rejected if 400 <= status < 500 else UpstreamError
     return ours(service, message, status=status)
 
 
 def describe(error: Exception) -> str:
-    """The reason of a failure as the system or TLS names it, without any address; empty where they do not."""
+    """Returns the system's or TLS's reason for a failure, without any address; empty if there is none."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return cause.verify_message
@@ -310,24 +310,24 @@ def describe(error: Exception) -> str:
 
 
 async def decode(body: bytes, read: Callable[[bytes], T]) -> T:
-    """What `read` makes of a body: at once, or off the loop where it could take long."""
+    """Applies `read` to a body: a small one at once, a large one in a thread."""
     return read(body) if len(body) <= CHEAP_BYTES else await asyncio.to_thread(read, body)
 
 
 def count_values(body: bytes | str) -> int:
-    """No fewer values than there are, but for a few; commas and brackets inside of texts are counted too."""
+    """Estimates the number of JSON values, rarely too low; commas and brackets inside texts count too."""
     marks: tuple[Any, ...] = (",", "{", "[") if isinstance(body, str) else (b",", b"{", b"[")
     return sum(map(body.count, marks))
 
 
 def refuse_dense(body: bytes) -> None:
-    """Raises ValueError for a large body of tiny values: decoded they take up to thirty times the memory."""
+    """Raises ValueError for a large body of tiny values, which would take up to thirty times its memory decoded."""
     if len(body) > LARGE_BYTES and count_values(body) * BYTES_PER_VALUE > len(body):
         raise ValueError("it has too many values")
 
 
 async def let_end(response: aiohttp.ClientResponse) -> None:
-    """Give the end of the body a moment to come after the last event: then the connection can be used again."""
+    """Waits a moment for the end of the body after the last event, so that the connection can be reused."""
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with asyncio.timeout(END_WAIT_S):
             while await response.content.readany():
@@ -351,7 +351,7 @@ _decode_health = msgspec.json.Decoder(_HealthBody).decode
 
 
 def _pass_on(passed: Headers) -> CIMultiDict[str]:
-    """The caller's headers that may be passed on, with all their values; in lower case, else the library loses some."""
+    """Returns the headers that may be passed on, with all their values; lower case, else the library loses some."""
     headers = CIMultiDict({"user-agent": f"lockgate/{__version__}"})
     kept = [(lower, _restore(value)) for name, value in passed if (lower := name.lower()) not in NEVER_PASSED]
     for name, _ in kept:
@@ -362,7 +362,7 @@ def _pass_on(passed: Headers) -> CIMultiDict[str]:
 
 
 def _restore(value: str) -> str:
-    """Servers read header bytes as Latin-1, the library writes UTF-8: undo the former where the bytes were UTF-8."""
+    """Restores UTF-8 bytes that the server has read as Latin-1, since the library writes UTF-8."""
     if value.isascii():
         return value
     try:
@@ -372,9 +372,9 @@ def _restore(value: str) -> str:
 
 
 def _watch(response: aiohttp.ClientResponse) -> None:
-    """End the body when its connection ends.
+    """Ends the body when its connection ends.
 
-    Where a later packet breaks the rules of chunked bodies, the library only closes the connection, and the reader
+    If a later packet breaks the rules of chunked bodies, the library only closes the connection, and the reader
     would wait for ever.
     """
     content, connection = response.content, response.connection
@@ -386,33 +386,33 @@ def _watch(response: aiohttp.ClientResponse) -> None:
         if content.exception() is None and not content.is_eof():
             content.set_exception(aiohttp.ClientPayloadError("the body breaks the rules of HTTP"))
 
-    closed.remove_done_callback(_look_at)  # once for a connection, also while it is kept and idle
-    closed.add_done_callback(_look_at)
+    closed.remove_done_callback(_retrieve_error)  # once for a connection, also while it is kept and idle
+    closed.add_done_callback(_retrieve_error)
     closed.add_done_callback(end)
     content.on_eof(partial(closed.remove_done_callback, end))
 
 
-def _look_at(closed: "asyncio.Future[None]") -> None:
-    """Else the error of a connection is reported as never looked at."""
+def _retrieve_error(closed: "asyncio.Future[None]") -> None:
+    """Retrieves a connection's error, so that asyncio does not warn about it."""
     if not closed.cancelled():
         closed.exception()
 
 
 def _judge_status(status: int) -> Health:
-    """What a status says that is none of success."""
+    """Returns the health that a status without success means."""
     return Health("UNHEALTHY" if 500 <= status < 600 else "UNKNOWN", status, _phrase(status))
 
 
 def _judge(status: int, body: bytes) -> Health:
-    """What an answer to a health request says."""
+    """Returns the health from an answer to a health request."""
     if status != 200:
         return _judge_status(status)
     try:
-        said = _decode_health(body)
+        health = _decode_health(body)
     except (ValueError, RecursionError):
         return Health("HEALTHY")
-    is_told = said.status != "HEALTHY" and isinstance(said.reason, str)
-    return Health(said.status, 200, said.reason if is_told else None)
+    has_reason = health.status != "HEALTHY" and isinstance(health.reason, str)
+    return Health(health.status, 200, health.reason if has_reason else None)
 
 
 def _phrase(status: int) -> str | None:

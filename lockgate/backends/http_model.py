@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HttpModel: a model behind HTTP, asked once, whole or streamed, and the readers of streamed answers.
+"""HttpModel: calls a model over HTTP, whole or streamed and without retries, and the readers of streamed answers.
 
-Decides in which words a model's failure is reported, and when a stream has ended. Subclasses write and read the
+Decides the error message for a model's failure and when a stream has ended. Subclasses encode and decode the
 model's bodies.
 """
 
@@ -44,42 +44,42 @@ Usage = dict[str, int]
 
 
 class ModelAnswer(NamedTuple):
-    """What a model answers at once."""
+    """A model's answer that is not streamed."""
 
     text: str
     usage: Usage | None = None
 
 
 class PieceReader(ABC):
-    """Bytes of a streamed answer in, its pieces out; any cut of the bytes gives the same pieces.
+    """Takes the bytes of a streamed answer and returns its pieces of text; any cut of the bytes gives the same pieces.
 
-    `failure` is what the model says went wrong behind the pieces last handed out, or "" where it broke the rules.
+    `failure` is the model's error message after the pieces last returned, or "" if the model broke the format.
     """
 
     failure: str | None = None
     has_events = False
-    is_done = False  # nothing that follows counts
-    has_end = False  # the model has said that its answer is complete; more may follow that is no text
-    is_cut = False  # the model was not allowed to say more
+    is_done = False  # all that follows is ignored
+    has_end = False  # the model has marked its answer as complete; more may follow that is no text
+    is_cut = False  # the answer reached its limit of tokens
     usage: Usage | None = None
 
     @abstractmethod
     def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
+        """Returns the pieces that these bytes complete, up to the end or the first failure; none is empty."""
 
     @abstractmethod
     def finish(self) -> list[str]:
-        """What is left; no bytes follow."""
+        """Returns the rest; no bytes follow."""
 
 
 class AnswerReader(PieceReader):
-    """An answer that comes as server-sent events."""
+    """Reads an answer of server-sent events."""
 
     def __init__(self) -> None:
         self._parser = SseParser()
 
     def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
+        """Returns the pieces that these bytes complete, up to the end or the first failure; none is empty."""
         try:
             events = self._parser.feed(packet)
         except BrokeProtocol:
@@ -94,20 +94,20 @@ class AnswerReader(PieceReader):
         return pieces
 
     def finish(self) -> list[str]:
-        """The pieces of a last event that is not closed; no bytes follow."""
+        """Returns the pieces of a last event without an empty line; no bytes follow."""
         return self.feed(b"\n\n")
 
     @abstractmethod
     def _read_event(self, event: SseEvent) -> Iterable[str]:
-        """The pieces of one event; what else it says is kept in the attributes."""
+        """Returns the pieces of one event and keeps its other values in the attributes."""
 
 
 class HttpModel(ABC):
-    """A model at one address. `known_as` is its name for telemetry, never one that a request makes up.
+    """A model at one address. `known_as` is its name for telemetry, never taken from a request.
 
-    `reader` reads its streams, which have the content type `stream_type`: an answer of another type is a whole one,
-    unless the model `always_streams`. One that `needs_end` has failed if it does not say that its answer is complete. A
-    stream may be as long as a whole answer, or `max_stream_bytes`: it is never held whole.
+    `reader` reads its streams, which have the content type `stream_type`: an answer of another type is not streamed,
+    unless the model `always_streams`. With `needs_end` a stream without a mark of its end has failed. A stream is
+    limited to `max_stream_bytes`, or like a whole answer.
     """
 
     known_as = ""
@@ -126,7 +126,7 @@ class HttpModel(ABC):
     async def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """The answer's frames, those that came at once together; closing the iterator closes the connection."""
+        """Yields the answer's frames, those of one packet together; closing the iterator closes the connection."""
         is_stream, headers = bool(params.get("stream")), self._headers
         if is_stream:
             headers = headers.copy()
@@ -153,24 +153,24 @@ class HttpModel(ABC):
 
     @abstractmethod
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
-        """The body of a request; raises ValueError for what cannot be sent."""
+        """Encodes a request's body; raises ValueError for text that cannot be sent."""
 
     @abstractmethod
     def _decode(self, body: bytes) -> ModelAnswer:
-        """A whole answer; raises ValueError or RecursionError for what is none."""
+        """Decodes a whole answer; raises ValueError or RecursionError if it is none."""
 
     @abstractmethod
     def _find_detail(self, body: bytes) -> str:
-        """What a refusal says, without tokens."""
+        """Returns the message of an error response, without tokens."""
 
     async def _read_whole(self, answer: HttpResponse) -> Frame:
         if answer.status != 200:
             raise refuse_model(self._caller.name, answer.status, await decode(answer.body, self._find_detail))
         try:
-            told = await decode(answer.body, self._decode)
+            decoded = await decode(answer.body, self._decode)
         except (ValueError, RecursionError):
             raise BrokeProtocol(self._caller.name, INVALID) from None
-        return Frame(0, told.text, fields=None if told.usage is None else _note(told.usage))
+        return Frame(0, decoded.text, fields=None if decoded.usage is None else _note(decoded.usage))
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest
@@ -183,7 +183,7 @@ class HttpModel(ABC):
             size += len(packet)
             waiting += len(packet)
             read = partial(reader.feed, packet) if packet else reader.finish
-            # Where much has come without a piece, it may be one event: that is read off the loop.
+            # Many bytes without a piece may be one large event: it is read in a thread.
             pieces = await asyncio.to_thread(read) if waiting > CHEAP_BYTES else read()
             if pieces:
                 waiting = 0
@@ -206,21 +206,21 @@ class HttpModel(ABC):
             yield [Frame(number, "", fields=fields)]
         await let_end(response)
 
-    def _describe_failure(self, said: str) -> UpstreamError:
-        """What has gone wrong behind the pieces that have left."""
-        if not said:
+    def _describe_failure(self, detail: str) -> UpstreamError:
+        """Returns the error for a failure in the middle of a stream."""
+        if not detail:
             return BrokeProtocol(self._caller.name, INVALID)
-        return UpstreamError(self._caller.name, f"Model request failed: {self._scrub(said)[:MAX_DETAIL_CHARS]}")
+        return UpstreamError(self._caller.name, f"Model request failed: {self._scrub(detail)[:MAX_DETAIL_CHARS]}")
 
 
 def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
-    """The error for a model that answered, but not with success."""
-    words = f"Model access denied: {detail}" if status == 403 else f"Model request failed: HTTP {status} - {detail}"
-    return refuse(name, words, status)
+    """Returns the error for a model that answered without success."""
+    message = f"Model access denied: {detail}" if status == 403 else f"Model request failed: HTTP {status} - {detail}"
+    return refuse(name, message, status)
 
 
 def count_usage(usage: object) -> Usage | None:
-    """The three counters; one that is missing or no number is 0."""
+    """Returns the three counters; one that is missing or no number is 0."""
     if not isinstance(usage, dict) or not usage:
         return None
     return {name: _to_count(usage.get(name)) for name in _COUNTERS}
@@ -231,6 +231,6 @@ def _to_count(value: object) -> int:
 
 
 def _note(usage: Usage) -> dict[str, Any]:
-    """What a frame carries of the usage; telemetry is told too."""
+    """Records the usage in telemetry and returns it as a frame's fields."""
     note_usage(usage["prompt_tokens"], usage["completion_tokens"])
     return {"usage": usage}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ollama's own API: a chat model and an embedding model.
 
-Decides how much is asked at once, and in which words a failure is reported. lockgate.backends.ollama_format encodes
-and decodes the bodies. No request is repeated.
+Decides the size of embedding batches and the error messages. lockgate.backends.ollama_format encodes and decodes the
+bodies. No request is retried.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,12 +31,12 @@ from lockgate.interfaces import Headers
 
 NAME = "ollama"
 NDJSON = "application/x-ndjson"
-MAX_STREAM_BYTES = 1024 * 1024 * 1024  # a line says a hundred bytes for each of its text
-EMBED_TIMEOUT_S = 120.0  # of one batch; a model may have to be loaded first
+MAX_STREAM_BYTES = 1024 * 1024 * 1024  # a line has about a hundred bytes for each byte of text
+EMBED_TIMEOUT_S = 120.0  # per batch; a model may have to be loaded first
 MAX_BATCH = 64
 
 _ANSWER_FAILED = "Embedding failed: "
-_WELL_BELOW = 300  # a status from here on is not Ollama's
+_WELL_BELOW = 300  # Ollama answers a probe with a lower status
 _NO_TOKENS = Scrubber()
 
 
@@ -58,13 +58,13 @@ class OllamaModel(HttpModel):
         self.known_as = settings.model
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the server is there and has the model, if it tells; never raises."""
+        """Returns whether the server answers and, if its list of models can be read, has the model; never raises."""
         try:
             answer = await self._caller.fetch(self._tags_url, self._headers)
             if answer.status == 200 and not has_model(answer.body, self._model):
                 return Health("UNHEALTHY", 404, f"there is no model `{self._model}`: `ollama pull` fetches it")
         except (UpstreamError, ValueError, RecursionError):
-            pass  # it need not tell
+            pass  # the list of models is optional
         return await self._caller.probe_at(self._version_url, self._headers, _WELL_BELOW)
 
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
@@ -88,14 +88,14 @@ class OllamaEmbedder:
         self._headers = own_headers()
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """One vector per text, each of length 1; many texts are asked about one batch after the other."""
+        """Returns one vector of length 1 per text; many texts are sent in batches, one after the other."""
         vectors: list[list[float]] = []
         for start in range(0, len(texts), MAX_BATCH):
             vectors += await self._embed_batch(texts[start : start + MAX_BATCH])
         return vectors
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the server is there; never raises."""
+        """Returns whether the server answers; never raises."""
         return await self._caller.probe_at(self._version_url, self._headers, _WELL_BELOW)
 
     async def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
@@ -116,13 +116,13 @@ class OllamaEmbedder:
 
 @asynccontextmanager
 async def open_ollama_model(settings: OllamaModelSettings) -> AsyncIterator[OllamaModel]:
-    """A chat model, its connections closed at the end. Who asks limits the time."""
+    """Opens a chat model; leaving closes its connections. The user of the model limits the time."""
     async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
         yield OllamaModel(caller, settings)
 
 
 @asynccontextmanager
 async def open_ollama_embedder(settings: OllamaModelSettings) -> AsyncIterator[OllamaEmbedder]:
-    """An embedding model, its connections closed at the end."""
+    """Opens an embedding model; leaving closes its connections."""
     async with open_caller("embedder", NAME, EMBED_TIMEOUT_S) as caller:
         yield OllamaEmbedder(caller, settings)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said to an Ollama server and what it says: chats, whole and streamed line by line, and embeddings.
+"""Encodes requests to an Ollama server and decodes its replies: chats, whole and streamed by line, and embeddings.
 
-Decides what of a reply is the answer: the text of its message, and not what the model thought on the way. Refuses to
-know where the server is, and what a status means.
+The answer is the text of a reply's message, without the model's reasoning.
 """
 
 import math
@@ -23,7 +22,7 @@ _SAME = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_
 _OWN = ("top_k", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "num_ctx", "num_keep")
 _OPTIONS = {"max_tokens": "num_predict", **{name: name for name in (*_SAME, *_OWN)}}  # our names, theirs
 TAKES = frozenset({*_OPTIONS, "response_format"})
-_MIN_LENGTH = 1e-30  # of a vector: what is shorter has no direction
+_MIN_LENGTH = 1e-30  # a shorter vector has no direction
 
 
 class _OllamaError(msgspec.Struct, gc=False):
@@ -55,7 +54,7 @@ class _EmbeddingReply(msgspec.Struct, gc=False):
     embeddings: list[list[float]]
 
 
-_CUT = "length"  # why an answer ended that was not allowed to go on
+_CUT = "length"  # the `done_reason` of an answer that reached its limit of tokens
 _encode = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(_StreamLine).decode
 _decode_names = msgspec.json.Decoder(_Names).decode
@@ -63,9 +62,9 @@ _decode_vectors = msgspec.json.Decoder(_EmbeddingReply).decode
 
 
 def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
-    """What a model is asked; raises ValueError for what is no valid text."""
-    said = [{"role": one.role, "content": one.text} for one in messages]
-    body: dict[str, Any] = {"model": model, "messages": said, "stream": bool(params.get("stream"))}
+    """Encodes a chat request; raises ValueError for text that is not valid Unicode."""
+    chat = [{"role": one.role, "content": one.text} for one in messages]
+    body: dict[str, Any] = {"model": model, "messages": chat, "stream": bool(params.get("stream"))}
     if options := {theirs: params[ours] for ours, theirs in _OPTIONS.items() if params.get(ours) is not None}:
         body["options"] = options
     if wanted := _find_format(params.get("response_format") or {}):
@@ -74,7 +73,7 @@ def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, An
 
 
 def _find_format(wanted: Mapping[str, Any]) -> Any:
-    """The format of an answer: JSON, or a schema of it; nothing where it is plain text."""
+    """Returns the format for the answer: JSON or its schema; None for plain text."""
     if wanted.get("type") == "json_object":
         return "json"
     schema = wanted.get("json_schema")
@@ -82,7 +81,7 @@ def _find_format(wanted: Mapping[str, Any]) -> Any:
 
 
 def read_answer(body: bytes) -> ModelAnswer:
-    """A whole answer; raises ValueError or RecursionError for what is none."""
+    """Decodes a whole answer; raises ValueError or RecursionError if it is none."""
     line = _decode_line(body)
     if not line.done or line.message is None or line.error is not None:
         raise ValueError("there is no complete answer in it")
@@ -90,7 +89,7 @@ def read_answer(body: bytes) -> ModelAnswer:
 
 
 def read_refusal(body: bytes) -> str:
-    """What an error says; nothing where there is none."""
+    """Returns the message of an error; empty if there is none."""
     try:
         return _describe(_decode_line(body).error)
     except (ValueError, RecursionError):
@@ -98,17 +97,17 @@ def read_refusal(body: bytes) -> str:
 
 
 class OllamaChatReader(PieceReader):
-    """A streamed answer: a line of JSON for each piece, the last one says `done`."""
+    """Reads a streamed answer: a line of JSON for each piece; the last one has `done`."""
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._lines = LineSplitter(max_line_bytes)
 
     def feed(self, packet: bytes) -> list[str]:
-        """The pieces that these bytes complete, up to the end or the first failure; none is empty."""
+        """Returns the pieces that these bytes complete, up to the end or the first failure; none is empty."""
         return self._read(self._lines.feed(packet))
 
     def finish(self) -> list[str]:
-        """The piece of a last line without its end."""
+        """Returns the piece of a last line without a line end."""
         return self._read(self._lines.finish())
 
     def _read(self, lines: Iterable[bytes]) -> list[str]:
@@ -119,7 +118,7 @@ class OllamaChatReader(PieceReader):
                     break
                 if (piece := self._read_line(line)) is not None:
                     pieces.append(piece)
-        except UnreadableBody:  # a line that is too long; ignored behind the end
+        except UnreadableBody:  # a line that is too long; ignored after the end
             if not self.is_done and self.failure is None:
                 self.failure = ""
         return pieces
@@ -144,18 +143,18 @@ class OllamaChatReader(PieceReader):
 
 
 def has_model(body: bytes, name: str) -> bool:
-    """Whether a list of models names this one; raises ValueError or RecursionError for what is no such list."""
+    """Returns whether a list of models names this one; raises ValueError or RecursionError if it is no such list."""
     names = {one.name for one in _decode_names(body).models}
     return name in names or f"{name}:latest" in names
 
 
 def encode_texts(model: str, texts: Sequence[str]) -> bytes:
-    """What an embedding model is asked; raises ValueError for what is no valid text."""
+    """Encodes an embedding request; raises ValueError for text that is not valid Unicode."""
     return _encode({"model": model, "input": texts})
 
 
 def read_vectors(body: bytes, count: int) -> list[list[float]]:
-    """As many vectors of one size, each of length 1; raises ValueError or RecursionError for anything else."""
+    """Decodes `count` vectors of one size and scales them to length 1; raises ValueError or RecursionError."""
     refuse_dense(body)
     vectors = _decode_vectors(body).embeddings
     if len(vectors) != count:
@@ -176,8 +175,8 @@ def _count(line: _StreamLine) -> Usage | None:
     counts = (line.prompt_eval_count, line.eval_count)
     if counts == (None, None):
         return None
-    asked, answered = (count or 0 for count in counts)
-    return count_usage({"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered})
+    prompt, answer = (count or 0 for count in counts)
+    return count_usage({"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer})
 
 
 def _describe(error: str | _OllamaError | None) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An OpenAI-compatible server: chat and text completions, whole and streamed, and its count of tokens.
 
-Decides what is a message, what is an error in its place, and where a stream ends. Messages leave as they came.
-No request is repeated after a failure of the server.
+Decides what is a message, what is an error in its place, and where a stream ends. Messages are returned unchanged.
+No request is retried after a failure of the server.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 class ServerError(msgspec.Struct):
-    """An error as such servers tell it."""
+    """An error as such servers send it."""
 
     message: str
     type: str
@@ -82,13 +82,13 @@ _decode_count = msgspec.json.Decoder(_TokenCount).decode
 
 
 def _note_usage(usage: Any) -> None:
-    """Tell telemetry what the model has read and written, if it says so."""
+    """Records the model's usage in telemetry, if a message has it."""
     if isinstance(usage, dict):
         note_usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
 
 
 class CompletionClient(ABC):
-    """Asks for completions. Errors before a stream begins name the model, those inside of it carry their own words.
+    """Requests completions. Errors before a stream begins name the model; those inside it have the server's message.
 
     With `needs_end` a stream that breaks off before its answer is complete has failed.
     """
@@ -99,7 +99,7 @@ class CompletionClient(ABC):
         self._http = http
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """The whole answer as it came."""
+        """Returns the whole answer unchanged."""
         note_generation(request.model, _OPERATIONS[request.kind])
         outgoing = self._address(request)
         answer = await self._http.post(outgoing)
@@ -112,7 +112,7 @@ class CompletionClient(ABC):
         return message
 
     def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The messages as they came, those of one packet together; closing it closes the connection."""
+        """Yields the messages unchanged, those of one packet together; closing it closes the connection."""
         return self._read_stream(request, ChunkReader)
 
     async def _read_stream(
@@ -147,10 +147,10 @@ class CompletionClient(ABC):
 
     @abstractmethod
     def _address(self, request: Generation) -> OutgoingRequest:
-        """The request as it is sent."""
+        """Returns the request to send."""
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> UpstreamError:
-        """The error in an answer that is no stream of events; some servers send it as plain JSON with status 200."""
+        """Returns the error in an answer that is no event stream; some servers send it as JSON with status 200."""
         answer = HttpResponse(response.status, await self._http.read(response, outgoing))
         if answer.status != 200:
             return self._refusal(answer, outgoing)
@@ -165,7 +165,7 @@ class CompletionClient(ABC):
 
 
 class OpenAIClient(CompletionClient):
-    """A generation server of the settings."""
+    """Calls a generation server of the settings."""
 
     def __init__(self, http: HttpService, health: HttpService) -> None:
         super().__init__(http)
@@ -179,11 +179,11 @@ class OpenAIClient(CompletionClient):
         }
 
     def relay(self, request: Generation) -> AsyncGenerator[list[bytes], None]:
-        """The events of a streamed answer as they came: each is a message, and is not decoded further."""
+        """Yields the events of a streamed answer as bytes: each is a message, checked but not changed."""
         return self._read_stream(request, EventReader)
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """How many tokens the text has."""
+        """Returns the number of tokens of the text."""
         body = _encode({"model": model, "prompt": text})
         failure = f"tokenize request failed for `{model}`: "
         outgoing = OutgoingRequest(self._tokenize_url, self._service.headers(headers, _NO_HEADERS), body, failure)
@@ -196,7 +196,7 @@ class OpenAIClient(CompletionClient):
             raise BrokeProtocol(NAME, f"{failure}the answer does not fit: {error}") from None
 
     async def list_models(self) -> list[Any]:
-        """The models as the server describes them."""
+        """Returns the models as the server describes them."""
         answer = await self._http.fetch(self._models_url, self._service.headers((), _NO_HEADERS))
         if answer.status != 200:
             raise refuse(NAME, f"the list of models failed: HTTP {answer.status}", answer.status)
@@ -206,7 +206,7 @@ class OpenAIClient(CompletionClient):
             raise BrokeProtocol(NAME, "the list of models cannot be read") from None
 
     async def probe(self, headers: Headers) -> Health:
-        """How the server is now; never raises."""
+        """Returns the server's health; never raises."""
         return await self._health.probe(headers)
 
     def _address(self, request: Generation) -> OutgoingRequest:
@@ -218,7 +218,7 @@ class OpenAIClient(CompletionClient):
 
 
 class OpenAIChat(CompletionClient):
-    """The chat completions of a model of the settings: every field of a request goes to its server."""
+    """Requests chat completions of a model of the settings; every field of a request goes to its server."""
 
     needs_end = True
 
@@ -229,16 +229,16 @@ class OpenAIChat(CompletionClient):
         self._model = model
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """The whole answer as it came."""
+        """Returns the whole answer unchanged."""
         return await super().generate(request._replace(model=self._model))
 
     def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The messages as they came. The last one tells the usage, for our metrics."""
+        """Yields the messages unchanged. The last one has the usage, for the metrics."""
         options = {**(request.body.get("stream_options") or {}), "include_usage": True}
         return super().stream(request._replace(model=self._model, body={**request.body, "stream_options": options}))
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """Not every server counts."""
+        """Returns 0: not every server counts tokens."""
         return 0
 
     def _address(self, request: Generation) -> OutgoingRequest:
@@ -250,23 +250,23 @@ class OpenAIChat(CompletionClient):
 
 
 class ChunkReader:
-    """Bytes of an event stream in, messages out; `failure` is what came after the messages last handed out, if bad.
+    """Takes the bytes of an event stream and returns its messages; `failure` is an error after the last ones returned.
 
-    `usage` is what the latest message says of it.
+    `usage` is that of the latest message.
     """
 
-    __slots__ = ("_failure_words", "_parser", "failure", "has_events", "is_done", "usage")
+    __slots__ = ("_failure_prefix", "_parser", "failure", "has_events", "is_done", "usage")
 
-    def __init__(self, failure_words: str) -> None:
+    def __init__(self, failure_prefix: str) -> None:
         self._parser = SseParser(NAME)
-        self._failure_words = failure_words
+        self._failure_prefix = failure_prefix
         self.has_events = False
         self.failure: UpstreamError | None = None
         self.is_done = False
         self.usage: Any = None
 
     def feed(self, packet: bytes) -> list[Any]:
-        """The messages that these bytes complete, up to the end of the stream or the first failure."""
+        """Returns the messages that these bytes complete, up to the end of the stream or the first failure."""
         messages: list[Any] = []
         try:
             events = self._parser.feed(packet)
@@ -287,7 +287,7 @@ class ChunkReader:
         return messages
 
     def _read(self, data: str) -> Any:
-        """The message in an event, or None."""
+        """Returns the message in an event, or None."""
         message = _read_message(data)
         if message is not None:
             self.usage = message.get("usage")
@@ -296,12 +296,12 @@ class ChunkReader:
     def _judge(self, data: str) -> UpstreamError:
         error = find_error(data)
         if error is None:
-            return BrokeProtocol(NAME, f"{self._failure_words}an event is neither a message nor an error")
+            return BrokeProtocol(NAME, f"{self._failure_prefix}an event is neither a message nor an error")
         return refuse(NAME, error.message, error.code)
 
 
 class EventReader(ChunkReader):
-    """The same for messages that pass: each is the event that it came in."""
+    """A ChunkReader that returns each message as the encoded event that it came in."""
 
     __slots__ = ()
 
@@ -315,13 +315,13 @@ class EventReader(ChunkReader):
 
 @asynccontextmanager
 async def open_openai_client(settings: OpenAISettings) -> AsyncIterator[OpenAIClient]:
-    """The client of an OpenAI-compatible server."""
+    """Opens the client of an OpenAI-compatible server."""
     async with open_with_health(settings.service, settings.health_service, NAME, NAME) as (http, health):
         yield OpenAIClient(http, health)
 
 
 def _has_finish(message: dict[str, Any]) -> bool:
-    """Whether a message ends a choice."""
+    """Returns whether a message ends a choice."""
     return any(isinstance(one, dict) and one.get("finish_reason") is not None for one in message["choices"])
 
 
@@ -331,7 +331,7 @@ def _read_models(body: bytes) -> _Models:
 
 
 def _read_message(text: bytes | str) -> dict[str, Any] | None:
-    """A completion, or a chunk of one: an object with a list of choices; anything else is None."""
+    """Decodes a completion or a chunk of one: an object with a list of choices; returns None for anything else."""
     try:
         message = _decode(text)
     except (ValueError, RecursionError):
@@ -342,7 +342,7 @@ def _read_message(text: bytes | str) -> dict[str, Any] | None:
 
 
 def find_error(text: bytes | str) -> ServerError | None:
-    """The error object in a body or event, in either of its two forms."""
+    """Returns the error object in a body or event, in either of its two forms, or None."""
     with contextlib.suppress(ValueError, RecursionError):
         return _decode_wrapped(text).error
     with contextlib.suppress(ValueError, RecursionError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAIModel: a chat model of any OpenAI-compatible server, as a model behind the answer pipeline.
+"""OpenAIModel: a chat model of any OpenAI-compatible server.
 
 The answer is the text of a completion's first choice. Access rules and time limits are set elsewhere.
-The same server as a backend of the guardrails API is lockgate.backends.openai.
+lockgate.backends.openai is the client that passes whole completions.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ TAKES = frozenset(
         *("logit_bias", "response_format", "reasoning_effort"),
     }
 )
-_CUT = "length"  # why an answer ended that was not allowed to go on
-MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event says hundreds of bytes for each of text
+_CUT = "length"  # the `finish_reason` of an answer that reached its limit of tokens
+MAX_STREAM_BYTES = 1024 * 1024 * 1024  # of a model of the settings; an event has hundreds of bytes per byte of text
 
-_WELL_BELOW = 500  # not every server has a list of models, or shows it to everybody
+_WELL_BELOW = 500  # servers may refuse the list of models or not have it
 
 
 class _ModelCompletion(msgspec.Struct):
-    """A completion, or a chunk of one; what else it has is not looked at."""
+    """A completion, or a chunk of one; other fields are ignored."""
 
     choices: list[Any]
     usage: Any = None
@@ -57,7 +57,7 @@ _decode_refusal = msgspec.json.Decoder(_OpenAIErrorReply).decode
 
 
 class _CompletionReader(AnswerReader):
-    """The pieces of the first choice of a streamed completion; some servers never say that the stream is done."""
+    """Reads the first choice of a streamed completion; some servers never send the final `[DONE]`."""
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
         if event.data == DONE:
@@ -65,7 +65,7 @@ class _CompletionReader(AnswerReader):
             return
         message = _read_completion(event.data)
         if message is None:
-            self.failure = _find_words(event.data)
+            self.failure = _find_message(event.data)
             return
         if message.usage:
             self.usage = count_usage(message.usage) or self.usage
@@ -78,9 +78,9 @@ class _CompletionReader(AnswerReader):
 
 
 class OpenAIModel(HttpModel):
-    """A chat model, the endpoint's slug its name. `base` is the server's: a path ends where `/chat/completions` begins.
+    """A chat model named by the endpoint's slug. `base` is the server's URL up to `/chat/completions`.
 
-    `known_as` is the model's name for telemetry; without it all such models are one.
+    `known_as` is the model's name for telemetry; by default all such models share one.
     """
 
     reader = _CompletionReader
@@ -94,12 +94,12 @@ class OpenAIModel(HttpModel):
         self.known_as = known_as
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the server is there; never raises."""
+        """Returns whether the server answers; never raises."""
         return await self._caller.probe_at(_find_path(self._base, "/models"), self._headers, _WELL_BELOW)
 
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
-        said = [{"role": one.role, "content": one.text} for one in messages]
-        body: dict[str, Any] = {"model": self._model, "messages": said}
+        chat = [{"role": one.role, "content": one.text} for one in messages]
+        body: dict[str, Any] = {"model": self._model, "messages": chat}
         body |= {name: value for name, value in params.items() if name in TAKES}
         body["stream"] = bool(params.get("stream"))
         if body["stream"]:
@@ -115,12 +115,12 @@ class OpenAIModel(HttpModel):
         return ModelAnswer(text, count_usage(message.usage))
 
     def _find_detail(self, body: bytes) -> str:
-        words = self._scrub(_find_words(body))[:MAX_DETAIL_CHARS]
-        return words or read_detail(body, self._scrub) or NO_DETAIL
+        message = self._scrub(_find_message(body))[:MAX_DETAIL_CHARS]
+        return message or read_detail(body, self._scrub) or NO_DETAIL
 
 
 class OwnOpenAIModel(OpenAIModel):
-    """A model of the settings: an answer that it breaks off is a failure, and one may be as long as it likes."""
+    """A model of the settings: an answer that breaks off is a failure, and a stream may have up to 1 GiB."""
 
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES
@@ -128,13 +128,13 @@ class OwnOpenAIModel(OpenAIModel):
 
     @property
     def chat(self) -> OpenAIChat:
-        """The chat completions of the model."""
+        """The client for the model's chat completions."""
         return OpenAIChat(self._caller, self._url, self._headers, self._model)
 
 
 @asynccontextmanager
 async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnOpenAIModel]:
-    """A model of the settings, its connections closed at the end. Who asks limits the time."""
+    """Opens a model of the settings; leaving closes its connections. The user of the model limits the time."""
     token = settings.api_token_value.reveal() if settings.api_token_value is not None else None
     endpoint = Endpoint(settings.url, settings.model, token=token)
     async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
@@ -142,7 +142,7 @@ async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnO
 
 
 def _read_completion(text: bytes | str) -> _ModelCompletion | None:
-    """A completion, or a chunk of one; None for anything else, and for what is made to cost much."""
+    """Decodes a completion or a chunk of one; returns None for anything else and for too many values."""
     if len(text) > MAX_VALUES and count_values(text) > MAX_VALUES:
         return None
     try:
@@ -156,7 +156,7 @@ def _find_path(base: URL, path: str) -> URL:
 
 
 def _find_choice(message: _ModelCompletion) -> dict[str, Any] | None:
-    """The first choice, which is not always the first in the list."""
+    """Returns the choice with index 0, which is not always the first in the list."""
     for choice in message.choices:
         if isinstance(choice, dict) and choice.get("index", 0) == 0:
             return choice
@@ -164,13 +164,13 @@ def _find_choice(message: _ModelCompletion) -> dict[str, Any] | None:
 
 
 def _find_text(choice: Mapping[str, Any], part: str) -> str | None:
-    said = choice.get(part)
-    text = said.get("content") if isinstance(said, dict) else None
+    message = choice.get(part)
+    text = message.get("content") if isinstance(message, dict) else None
     return text if isinstance(text, str) else None
 
 
-def _find_words(text: bytes | str) -> str:
-    """What an error says, in any of the forms that such servers use; nothing where there is none."""
+def _find_message(text: bytes | str) -> str:
+    """Returns the message of an error in any form that such servers use; empty if there is none."""
     known = find_error(text)
     if known is not None:
         return known.message

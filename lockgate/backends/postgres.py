@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PostgreSQL clients: pooled connections, time limits and error mapping.
 
-No error message holds an address, a password or a row. Nothing is connected before the first statement; a broken
-connection is replaced when one is needed. The address sets TLS (`?sslmode=verify-full&sslrootcert=...`).
+No error message holds an address, a password or a row. The first statement connects; a broken connection is
+replaced at the next statement. The address sets TLS (`?sslmode=verify-full&sslrootcert=...`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ MAX_CONNECTIONS = 10
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
-_SERVER_MARGIN_S = 0.5  # the server gives up before we do, so that the connection stays usable
+_SERVER_MARGIN_S = 0.5  # the server's timeout ends before ours, so that the connection stays usable
 _LONGEST_IDLE_TRANSACTION_S = 60
-# A host that vanished is noticed by the server within half a minute, so what its connections held becomes free.
+# The server notices a lost host within half a minute and frees the locks that its connections held.
 _KEEPALIVE = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 
-# By the code of an error, its longest known beginning first: whole code, then class.
+# By the beginning of an error's SQLSTATE: a class of errors, or one whole code.
 _TOO_SLOW = frozenset({"57014", "55P03"})
-_WORDS = {
+_MESSAGES = {
     "28": "the database refused the log-in",
     "3D000": "the database does not exist",
     "25006": "the database takes no writes",
@@ -39,14 +39,14 @@ _WORDS = {
 
 
 class _Asyncpg(NamedTuple):
-    """asyncpg, and which exceptions are its."""
+    """The asyncpg module and the exceptions that it raises."""
 
     module: Any
     foreign: tuple[type[Exception], ...]
 
 
 class PostgresPool:
-    """Connections to one database. `name` is how errors call it; rows are mappings and sequences at once."""
+    """Connections to one database, which errors call `name`; rows are both mappings and sequences."""
 
     def __init__(self, library: _Asyncpg, pool: Any, options: dict[str, Any], name: str) -> None:
         self._library = library
@@ -56,39 +56,39 @@ class PostgresPool:
 
     @contextlib.asynccontextmanager
     async def borrow(self) -> AsyncIterator[Any]:
-        """A connection for several statements. Its errors are translated."""
+        """Gives a connection for several statements and translates its errors."""
         with self.translating():
             async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as connection:
                 yield connection
 
     async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:
-        """All rows of a statement."""
+        """Returns all rows of a statement."""
         async with self.borrow() as connection:
             rows: Sequence[Any] = await connection.fetch(sql, *args)
             return rows
 
     async def execute(self, sql: str, *args: Any) -> str:
-        """Run a statement, or several without arguments; says what it did (`INSERT 0 1`)."""
+        """Runs a statement, or several without arguments; returns PostgreSQL's status (`INSERT 0 1`)."""
         async with self.borrow() as connection:
-            done: str = await connection.execute(sql, *args)
-            return done
+            status: str = await connection.execute(sql, *args)
+            return status
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """A connection inside of a transaction, which is undone if the body raises. Its errors are translated."""
+        """Gives a connection in a transaction, which is rolled back if the body raises, and translates its errors."""
         async with self.borrow() as connection:
             with self.closing_on_failure(connection):
                 async with connection.transaction():
                     yield connection
 
     async def connect(self) -> Any:
-        """A connection outside of the pool; the caller closes it and translates its errors."""
+        """Opens a connection outside the pool; the caller closes it and translates its errors."""
         with self.translating():
             return await self._library.module.connect(**self._options)
 
     @contextlib.contextmanager
     def translating(self) -> Iterator[None]:
-        """Foreign errors of the body become ours."""
+        """Maps asyncpg's and the system's errors to UpstreamError."""
         try:
             yield
         except self._library.foreign as error:
@@ -96,10 +96,10 @@ class PostgresPool:
 
     @contextlib.contextmanager
     def closing_on_failure(self, connection: Any) -> Iterator[None]:
-        """Close the connection if the body fails, and translate its errors.
+        """Closes the connection if the body fails, and translates its errors.
 
-        A statement that was late may still be carried out: after a late BEGIN all later transactions would be parts of
-        one that is never committed.
+        The server may still run a statement that timed out: after a late BEGIN all later transactions would be parts
+        of one that is never committed.
         """
         try:
             with self.translating():
@@ -118,8 +118,8 @@ class PostgresPool:
             return Unavailable(self.name, "TLS to the database failed")
         if isinstance(error, OSError):
             return Unavailable(self.name, "the database cannot be reached")
-        # Plain words for the code: its own words may quote a row.
-        known = next((words for start, words in _WORDS.items() if (code or "08").startswith(start)), None)
+        # Our message for the code: the database's may quote a row.
+        known = next((message for start, message in _MESSAGES.items() if (code or "08").startswith(start)), None)
         return Unavailable(self.name, known or f"the database failed (SQLSTATE {code})")
 
 
@@ -127,7 +127,7 @@ class PostgresPool:
 async def open_postgres(
     dsn: str, name: str = "postgres", *, statement_timeout_s: float = STATEMENT_TIMEOUT_S
 ) -> AsyncIterator[PostgresPool]:
-    """A pool for an address like `postgresql://user:password@host:5432/database`, closed at the end."""
+    """Opens a pool for an address like `postgresql://user:password@host:5432/database`; leaving closes it."""
     library = _load_library()
     _check_address(dsn, name)
     options = _build_options(dsn, statement_timeout_s)
@@ -149,8 +149,8 @@ def _load_library() -> _Asyncpg:
     try:
         import asyncpg
     except ImportError:
-        words = "PostgreSQL needs a package that is not installed: pip install 'lockgate[postgres]'"
-        raise ConfigError(words, source="postgres") from None
+        message = "PostgreSQL needs a package that is not installed: pip install 'lockgate[postgres]'"
+        raise ConfigError(message, source="postgres") from None
     ours = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
     return _Asyncpg(asyncpg, (*ours, OSError))  # TimeoutError is an OSError
 
@@ -162,8 +162,8 @@ def _check_address(dsn: str, name: str) -> None:
     except ValueError:
         is_known = False
     if not is_known:
-        words = "the address of the database must look like postgresql://user:password@host:5432/database"
-        raise ConfigError(words, source=name)
+        message = "the address of the database must look like postgresql://user:password@host:5432/database"
+        raise ConfigError(message, source=name)
 
 
 def _build_options(dsn: str, statement_timeout_s: float) -> dict[str, Any]:

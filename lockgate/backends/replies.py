@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies of upstream models and sources: lenient JSON within bounds, and what a refusal says."""
+"""Decodes replies of upstream models and sources: lenient JSON within bounds, and the message of an error response."""
 
 import json
 import math
@@ -10,11 +10,11 @@ import msgspec
 
 from lockgate.backends.http import count_values
 
-MAX_BODY_CHARS = 200  # of an error's body that is no JSON, or says nothing
+MAX_BODY_CHARS = 200  # of an error's body that has no `detail`
 MAX_DETAIL_CHARS = 1000
-MAX_VALUES = 250_000  # of what is decoded without a shape; they take some 0.1 s, in which nothing else can be done
+MAX_VALUES = 250_000  # of JSON decoded without a schema; they block the event loop for some 0.1 s
 
-_WINDOW_CHARS = 65_536  # of an error's words are looked at
+_WINDOW_CHARS = 65_536  # of an error's text are read
 _MAX_BITS = 1024
 _MAX_DIGITS = 18  # of an integer that is read as one
 
@@ -30,7 +30,7 @@ _decode_refusal = msgspec.json.Decoder(_ErrorDetail).decode
 
 
 def decode_any(body: bytes | str) -> object:
-    """JSON as lenient as most of these servers write it: with NaN, numbers out of range, and halves of characters."""
+    """Decodes JSON as leniently as some servers write it: with NaN, huge numbers and lone surrogates."""
     refuse_many(body)
     try:
         value: object = _decode(body)
@@ -40,13 +40,13 @@ def decode_any(body: bytes | str) -> object:
 
 
 def refuse_many(body: bytes | str) -> None:
-    """Raises ValueError for more values than may be decoded without a shape."""
+    """Raises ValueError for more values than may be decoded without a schema."""
     if len(body) > MAX_VALUES and count_values(body) > MAX_VALUES:
         raise ValueError("it has too many values")
 
 
 def mend(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair."""
+    """Returns the text with U+FFFD for each lone surrogate."""
     if text.isascii():
         return text
     try:
@@ -57,16 +57,16 @@ def mend(text: str) -> str:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number that a float can hold."""
+    """Returns whether the value is a number that a float can hold."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < _MAX_BITS
 
 
 def read_detail(body: bytes, scrub: Scrub) -> str:
-    """What a refusal says: its `detail`, else how its body begins. `scrub` sees the words before they are cut."""
+    """Returns an error response's `detail`, else the start of its body, shortened after `scrub`."""
     try:
-        detail = _to_words(_decode_refusal(body).detail)
+        detail = _to_text(_decode_refusal(body).detail)
     except (ValueError, RecursionError):
         detail = ""
     if detail:
@@ -78,8 +78,8 @@ def _to_integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)
 
 
-def _to_words(raw: msgspec.Raw) -> str:
-    """The words of a `detail`: a text as it is, anything else as compact JSON."""
+def _to_text(raw: msgspec.Raw) -> str:
+    """Returns the text of a `detail`: a string unchanged, anything else as compact JSON."""
     value = bytes(raw)
     if value.startswith(b'"'):
         text: str = _decode(value)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints of a SyftAI-Space: data sources and models. One request per call, never repeated.
+"""Endpoints of a SyftAI-Space: data sources and models. Each call sends one request and never retries it.
 
-Replies are read leniently: documents and answers, whole or as server-sent events with chunks in any format.
+Replies are read leniently: documents and answers, whole or as server-sent events with chunks in several formats.
 """
 
 import json
@@ -53,7 +53,7 @@ _NO_TITLES = _Titles()
 
 
 def encode_query(question: str, limit: int, threshold: float, transaction_token: str | None) -> bytes:
-    """What a source is asked."""
+    """Encodes a query of a data source."""
     body: dict[str, Any] = {"messages": question, "limit": limit, "similarity_threshold": threshold}
     body["include_metadata"] = True
     if transaction_token:
@@ -62,7 +62,7 @@ def encode_query(question: str, limit: int, threshold: float, transaction_token:
 
 
 def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], transaction_token: str | None) -> bytes:
-    """What a model is asked."""
+    """Encodes a model's request."""
     body: dict[str, Any] = {"messages": [{"role": one.role, "content": one.text} for one in messages]}
     body |= {name: params[name] for name in ("max_tokens", "temperature") if name in params}
     body["stream"] = bool(params.get("stream"))
@@ -73,7 +73,7 @@ def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], tran
 
 
 def read_documents(body: bytes, source: str) -> list[Document]:
-    """The documents of a source's reply; raises ValueError or RecursionError for what is none."""
+    """Decodes the documents of a source's reply; raises ValueError or RecursionError if it is none."""
     refuse_dense(body)
     try:
         reply = _decode_reply(body)
@@ -91,7 +91,7 @@ def read_documents(body: bytes, source: str) -> list[Document]:
 
 
 def read_answer(body: bytes) -> ModelAnswer:
-    """A model's whole answer; raises ValueError or RecursionError for what is none."""
+    """Decodes a model's whole answer; raises ValueError or RecursionError if it is none."""
     reply = decode_any(body)
     if not isinstance(reply, dict) or (text := find_summary(reply)) is None:
         raise ValueError("there is no text in it")
@@ -99,7 +99,7 @@ def read_answer(body: bytes) -> ModelAnswer:
 
 
 def find_summary(reply: Mapping[str, Any]) -> str | None:
-    """The text of a reply's summary."""
+    """Returns the text of a reply's summary, or None."""
     summary = reply.get("summary")
     message = summary.get("message") if isinstance(summary, dict) else None
     text = message.get("content") if isinstance(message, dict) else message
@@ -107,7 +107,7 @@ def find_summary(reply: Mapping[str, Any]) -> str | None:
 
 
 def find_usage(reply: Mapping[str, Any]) -> Usage | None:
-    """What a reply says was read and written: in its summary, or beside it."""
+    """Returns a reply's usage, from its summary or beside it."""
     summary = reply.get("summary")
     inside = summary.get("usage") if isinstance(summary, dict) else None
     return count_usage(inside) or count_usage(reply.get("usage"))
@@ -152,7 +152,7 @@ _NO_ERROR = (None, False, "")
 
 
 class SpaceReader(AnswerReader):
-    """The pieces of an answer; its chunks may differ in format."""
+    """Reads a streamed answer, whose chunks may differ in format."""
 
     def _read_event(self, event: SseEvent) -> Iterator[str]:
         for data in _split(event.data):
@@ -177,7 +177,7 @@ class SpaceReader(AnswerReader):
 
 
 def _find_text(chunk: Mapping[str, Any]) -> str:
-    """The text of a chunk in any of the formats."""
+    """Returns the text of a chunk in any of the formats."""
     for text in (find_summary(chunk), _find_delta(chunk.get("choices")), chunk.get("content"), chunk.get("text")):
         if isinstance(text, str):
             return text
@@ -185,9 +185,9 @@ def _find_text(chunk: Mapping[str, Any]) -> str:
 
 
 def _describe_error(error: object) -> str:
-    """What an error says: its own words, else all of it."""
-    said = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    return mend(said) if isinstance(said, str) else json.dumps(error, separators=(",", ":"))
+    """Returns an error's message, or the whole error as JSON if it has none."""
+    message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return mend(message) if isinstance(message, str) else json.dumps(error, separators=(",", ":"))
 
 
 def _find_delta(choices: object) -> str | None:
@@ -198,7 +198,7 @@ def _find_delta(choices: object) -> str | None:
 
 
 def _read_object(data: str) -> dict[str, Any] | None:
-    """A chunk that is an object; anything else is text."""
+    """Returns a chunk that is a JSON object; None for anything else, which is text."""
     if not data.lstrip().startswith("{"):
         return None
     try:
@@ -209,7 +209,7 @@ def _read_object(data: str) -> dict[str, Any] | None:
 
 
 def _split(data: str) -> list[str]:
-    """The chunks of an event: one, but some senders leave out the empty lines between theirs."""
+    """Returns the chunks of an event: usually one, but some senders leave out the empty lines between them."""
     if "\n" not in data or _read_object(data) is not None:
         return [data]
     lines = data.split("\n")
@@ -229,7 +229,7 @@ NAME = "syftai_space"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SpaceSource:
-    """A data source. Its documents are cited by the endpoint's path."""
+    """A data source; citations name its documents by the endpoint's path."""
 
     caller: HttpCaller
     url: URL
@@ -239,7 +239,7 @@ class SpaceSource:
     threshold: float
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """All documents that the source gives."""
+        """Returns all documents that the source sends."""
         try:
             body = encode_query(question, limit, self.threshold, self.endpoint.transaction_token)
         except ValueError:
@@ -247,8 +247,8 @@ class SpaceSource:
         answer = await self.caller.post(OutgoingRequest(self.url, self.headers, body, ""))
         if answer.status != 200:
             detail = await decode(answer.body, self._find_detail)
-            words = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
-            raise refuse(self.caller.name, words, answer.status)
+            message = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
+            raise refuse(self.caller.name, message, answer.status)
         try:
             return await decode(answer.body, partial(read_documents, source=self.path))
         except (ValueError, RecursionError):
@@ -279,5 +279,5 @@ class SpaceModel(HttpModel):
 
 
 def scrubber_of(endpoint: Endpoint) -> Scrubber:
-    """Hides the tokens that an endpoint was given."""
+    """Returns a Scrubber that hides an endpoint's tokens."""
     return Scrubber(endpoint.token, endpoint.transaction_token)

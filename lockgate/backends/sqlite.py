@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens SQLite files of ours, after a look at what they are; readers and writers do not wait for each other."""
+"""Opens Lockgate's SQLite files after a check of their kind; readers and writers do not wait for each other."""
 
 import sqlite3
 import time
@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 class FileKind(NamedTuple):
-    """What a file says about itself: whose it is, of which version, and how many things are in it."""
+    """A file's application id, its version, and the number of tables, indexes and other objects in it."""
 
     application: int = 0
     version: int = 0
     things: int = 0
 
     def is_foreign(self, application: int) -> bool:
-        """Whether it is neither of this application nor blank."""
+        """Returns whether the file is neither of this application nor blank."""
         return self.application != application and self != FileKind()
 
 
 def look_at(file: Path, busy_timeout_s: float) -> FileKind:
-    """What lies there. Reads only; where there is no file there is a blank."""
+    """Returns the kind of a file without changing it; a missing file counts as blank."""
     if not file.exists():
         return FileKind()
     return _try_until_free(lambda: _look(file, busy_timeout_s), time.monotonic() + busy_timeout_s)
@@ -36,27 +36,27 @@ def _look(file: Path, busy_timeout_s: float) -> FileKind:
     except sqlite3.OperationalError as error:
         if find_code(error) != sqlite3.SQLITE_READONLY:
             raise
-    return _read_as("rw", file, busy_timeout_s)  # a write that its owner did not live to end is undone first
+    return _read_as("rw", file, busy_timeout_s)  # SQLite first rolls back a write that a crash interrupted
 
 
 def _read_as(mode: str, file: Path, busy_timeout_s: float) -> FileKind:
     address = f"{file.absolute().as_uri()}?mode={mode}"
     database = sqlite3.connect(address, uri=True, timeout=busy_timeout_s, isolation_level=None)
     try:
-        database.execute("BEGIN")  # one snapshot: another may be making the tables
+        database.execute("BEGIN")  # one snapshot: another process may be creating the tables
         return read_kind(database)
     finally:
         database.close()
 
 
 def read_kind(database: sqlite3.Connection) -> FileKind:
-    """What a file that is open says about itself."""
-    questions = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    return FileKind(*(database.execute(sql).fetchone()[0] for sql in questions))
+    """Returns the kind of an open file."""
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    return FileKind(*(database.execute(sql).fetchone()[0] for sql in queries))
 
 
 def connect(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection, in the log mode in which readers and writers do not wait for each other; any thread may use it."""
+    """Opens a connection in WAL mode, where readers and writers do not wait for each other; any thread may use it."""
     database = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _try_until_free(lambda: _set_log_mode(database), time.monotonic() + busy_timeout_s)
@@ -75,7 +75,7 @@ def _set_log_mode(database: sqlite3.Connection) -> None:
 
 
 def _try_until_free(action: Callable[[], T], until: float) -> T:
-    """What an action comes to. SQLite itself does not always wait for those who are about to change a file's mode."""
+    """Returns the action's result, retried while the file is busy: SQLite does not always wait for a change of mode."""
     while True:
         try:
             return action()
@@ -86,5 +86,5 @@ def _try_until_free(action: Callable[[], T], until: float) -> T:
 
 
 def find_code(error: sqlite3.Error) -> int:
-    """The kind of an error, without its finer points."""
+    """Returns an error's primary result code, without the extended one."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

@@ -32,56 +32,56 @@ Answer = TypeVar("Answer")
 
 @asynccontextmanager
 async def open_tgis_client(service: ServiceSettings) -> AsyncIterator["TgisClient"]:
-    """A generation server that speaks TGIS; nothing is connected before it is used."""
+    """Opens the client of a TGIS server; the first call opens the connection."""
     async with open_channel(service) as channel:
         yield TgisClient(service, channel)
 
 
 class TgisClient:
-    """A generation server behind gRPC; the model is named in the message."""
+    """Calls a generation server over gRPC; the message names the model."""
 
     def __init__(self, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
         self._peer = Peer(channel, service, "generation", "generation")
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """The whole answer as one message."""
+        """Returns the whole answer as one message."""
         note_generation(request.model, "text_completion")
-        asked = fmaas.BatchedGenerationRequest(
+        message = fmaas.BatchedGenerationRequest(
             model_id=request.model,
             requests=[fmaas.GenerationRequest(text=request.body["text"])],
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        answer = await self._peer.ask(_GENERATE, OutgoingCall(asked, failing, request.headers))
+        answer = await self._peer.ask(_GENERATE, OutgoingCall(message, failing, request.headers))
         return _build_message(_first(answer.responses, failing))
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        """The messages of the answer as they come."""
+        """Yields the messages of the answer as they arrive."""
         note_generation(request.model, "text_completion")
-        asked = fmaas.SingleGenerationRequest(
+        message = fmaas.SingleGenerationRequest(
             model_id=request.model,
             request=fmaas.GenerationRequest(text=request.body["text"]),
             params=build_parameters(request.body.get("params")),
         )
         failing = f"generate request failed for `{request.model}`"
-        async with aclosing(self._peer.stream(_STREAM, OutgoingCall(asked, failing, request.headers))) as answers:
+        async with aclosing(self._peer.stream(_STREAM, OutgoingCall(message, failing, request.headers))) as answers:
             async for answer in answers:
                 yield [{**_build_message(answer), "start_index": 0}]
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """How many tokens the text has."""
-        asked = fmaas.BatchedTokenizeRequest(model_id=model, requests=[fmaas.TokenizeRequest(text=text)])
+        """Returns the number of tokens of the text."""
+        message = fmaas.BatchedTokenizeRequest(model_id=model, requests=[fmaas.TokenizeRequest(text=text)])
         failing = f"tokenize request failed for `{model}`"
-        answer = await self._peer.ask(_TOKENIZE, OutgoingCall(asked, failing, headers))
+        answer = await self._peer.ask(_TOKENIZE, OutgoingCall(message, failing, headers))
         return _first(answer.responses, failing).token_count
 
     async def probe(self, headers: Headers) -> Health:
-        """How it is now; never raises. The headers are not for it."""
+        """Returns the server's health; never raises. The headers are not sent."""
         return await self._peer.probe(_MODEL_INFO, fmaas.ModelInfoRequest())
 
 
 def build_parameters(params: Mapping[str, Any] | None) -> fmaas.Parameters | None:
-    """The parameters of a request in TGIS's words; what is not given is 0, what TGIS does not have is left out."""
+    """Converts a request's parameters for TGIS; absent ones are 0, and those that TGIS lacks are left out."""
     if params is None:
         return None
     given = {name: value for name, value in params.items() if value is not None}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstreams: the sources and models that requests name, behind one connection pool.
 
-The scheme of its address says what an endpoint is. The address of every connection is checked when it is made, so that
-no name can lead elsewhere later. Nothing here raises: calls of an endpoint that cannot be used fail.
+The scheme of an address decides the kind of endpoint. The address is checked when a connection is made, so that no
+name can lead elsewhere later. Making a source or model never raises: its calls fail if its endpoint cannot be used.
 """
 
 import asyncio
@@ -34,24 +34,24 @@ from lockgate.interfaces import DataSource, Model
 
 MAX_CONNECTIONS = 4096
 MIN_CONNECTIONS = 64
-MAX_PER_HOST = 512  # the calls beyond wait for one of these, within their own time
+MAX_PER_HOST = 512  # further calls wait for one of these, within their own time limit
 MAX_LOOKUPS = 32
-MAX_ADDRESSES = 256  # that are kept as they were read, if they are not longer than the next
+MAX_ADDRESSES = 256  # parsed addresses in the cache, each of at most MAX_KEPT_CHARS
 MAX_KEPT_CHARS = 1000
-NAMES_KEPT_S = 10  # the addresses of a name, judged; then it is looked up and judged again
+NAMES_KEPT_S = 10  # the permitted addresses of a name; then it is looked up and checked again
 
 LocalSources = Mapping[str, DataSource | Endpoint | None]
 LocalModels = Mapping[str, Model | Endpoint | None]
 
-_MAX_ID_CHARS = 100  # of a name that a request made up, in our words
+_MAX_ID_CHARS = 100  # of a request's name that an error message quotes
 
 
 class _Unusable(Exception):
-    """Why an endpoint cannot be called."""
+    """An endpoint cannot be called; the message is the reason."""
 
 
 class _Address(NamedTuple):
-    """The base of an OpenAI-compatible server, or where an endpoint of a Space is queried."""
+    """The base URL of an OpenAI-compatible server, or the query URL of an endpoint of a Space."""
 
     url: URL
     is_openai: bool
@@ -60,8 +60,8 @@ class _Address(NamedTuple):
 class Upstreams:
     """Makes sources and models of the endpoints that requests name.
 
-    `sources` and `models` are those that this instance exposes: parts that run here, or endpoints elsewhere. The latter
-    have a separate pool without address rules: the settings chose them.
+    `sources` and `models` are those that this instance exposes: local ones, or remote endpoints. The latter have a
+    separate pool without address rules, since the settings chose them.
     """
 
     def __init__(self, named: "_Reach", own: "_Reach", sources: LocalSources, models: LocalModels) -> None:
@@ -71,22 +71,22 @@ class Upstreams:
         self._models = models
 
     def source(self, endpoint: Endpoint, correlation_id: str, threshold: float) -> DataSource:
-        """The source at an endpoint; never raises."""
+        """Returns the source at an endpoint; never raises."""
         if endpoint.url.lower() != LOCAL_ADDRESS:
             return self._named.source(endpoint, correlation_id, threshold)
         source = self._sources.get(endpoint.slug)
         if source is None:
             return _Unreachable(f"no data source `{endpoint.slug[:_MAX_ID_CHARS]}` is exposed here")
-        if isinstance(source, Endpoint):  # it is given the threshold, and keeps it
+        if isinstance(source, Endpoint):  # the remote source applies the threshold
             return _LocalSource(self._own.source(source, correlation_id, threshold), endpoint.path)
         return _LocalSource(source, endpoint.path, threshold)
 
     def own_source(self, endpoint: Endpoint, threshold: float = 0.0) -> DataSource:
-        """The source at an endpoint of the settings, which may be anywhere."""
+        """Returns the source at an endpoint of the settings; its address is not checked."""
         return self._own.source(endpoint, "", threshold)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
-        """The model at an endpoint; never raises."""
+        """Returns the model at an endpoint; never raises."""
         if endpoint.url.lower() != LOCAL_ADDRESS:
             return self._named.model(endpoint, correlation_id)
         model = self._models.get(endpoint.slug)
@@ -96,7 +96,7 @@ class Upstreams:
 
 
 class _Reach:
-    """Endpoints behind one pool. Without rules any address may be called."""
+    """Makes sources and models that share one pool. Without rules any address may be called."""
 
     def __init__(self, pooled: aiohttp.ClientSession, rules: AddressRules | None) -> None:
         self._rules = rules
@@ -127,7 +127,7 @@ class _Reach:
         return SpaceModel(self._space_models, address.url, headers, endpoint)
 
     def _read(self, url: str, slug: str) -> _Address:
-        """Where an endpoint is; raises _Unusable if it may not be called. Short addresses are kept."""
+        """Parses and checks an endpoint's address; raises _Unusable. Short addresses are cached."""
         is_short = len(url) + len(slug) <= MAX_KEPT_CHARS
         return self._read_short(url, slug) if is_short else self._read_address(url, slug)
 
@@ -142,7 +142,7 @@ class _Reach:
         except ValueError as error:
             raise _Unusable(f"the url cannot be used: {error}") from None
         if literal is not None and self._rules is not None and not self._rules.permits(host, literal):
-            raise _Unusable("the address may not be called")  # the resolver is asked about names only
+            raise _Unusable("the address may not be called")  # the resolver checks names only
         if is_openai:
             return _Address(base, is_openai)
         return _Address(find_path(base, f"/api/v1/endpoints/{quote(slug, safe='')}/query"), is_openai)
@@ -150,7 +150,7 @@ class _Reach:
 
 @asynccontextmanager
 async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: LocalModels) -> AsyncIterator[Upstreams]:
-    """The upstreams, their connections closed at the end; raises ValueError for an entry of `allow` that is none."""
+    """Opens the upstreams; leaving closes their connections. Raises ValueError for an invalid entry of `allow`."""
     rules = AddressRules(allow)
     async with _open_pool(rules) as named, _open_pool(None) as own:
         yield Upstreams(_Reach(named, rules), _Reach(own, None), sources, models)
@@ -158,7 +158,7 @@ async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: Lo
 
 @asynccontextmanager
 async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
-    """A separate connection pool; TLS is verified by the system's store, which the library has read already."""
+    """Opens a separate connection pool; TLS is verified with the system's certificates."""
     resolver = _Resolver(rules)
     connector = aiohttp.TCPConnector(
         ssl=True,
@@ -176,15 +176,15 @@ async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.Client
 
 
 def _count_connections() -> int:
-    """As many as a quarter of the files that we may open: clients and other services need some too."""
+    """Returns a quarter of the process's limit of open files: clients and other services need some too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft // 4))
 
 
 class _Resolver(AbstractResolver):
-    """Looks names up, and gives only addresses that may be called.
+    """Looks names up and returns only addresses that may be called.
 
-    It has threads of its own: the event loop has few, and anybody can name a host whose lookup takes long.
+    It has separate threads: the event loop has few, and any request can name a host whose lookup takes long.
     """
 
     def __init__(self, rules: AddressRules | None) -> None:
@@ -194,7 +194,7 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of a name; raises AddressRefused if none may be called."""
+        """Returns the permitted addresses of a name; raises AddressRefused if it has others only."""
         look_up: Callable[[], Any] = partial(
             socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
         )
@@ -207,15 +207,15 @@ class _Resolver(AbstractResolver):
         return permitted
 
     async def close(self) -> None:
-        """No more lookups; those under way end by themselves."""
+        """Stops further lookups; those under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _LocalSource:
-    """A source of this instance; its documents are cited as the request names it.
+    """A source of this instance; its documents are cited by the name that the request uses.
 
-    Where it knows how near in meaning a document is, that is the document's score, so that those of several sources can
-    be compared, and what is not near enough is left out. Without a threshold, scores are as the source gives them.
+    If a document has a similarity, that becomes its score, so that documents of several sources can be compared, and
+    documents below the threshold are left out. Without a threshold, the source's scores stay.
     """
 
     def __init__(self, source: DataSource, path: str, threshold: float | None = None) -> None:
@@ -224,7 +224,7 @@ class _LocalSource:
         self._threshold = threshold
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """What the source finds."""
+        """Returns the documents that the source finds."""
         found = [one._replace(source=self._path) for one in await self._source.search(question, limit)]
         threshold = self._threshold
         if threshold is None:
@@ -238,7 +238,7 @@ class _LocalSource:
 
 
 class _Unreachable:
-    """A source or a model that cannot be called, and why."""
+    """A source or a model that cannot be called; every call raises the reason."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -254,7 +254,7 @@ class _Unreachable:
 
 
 def _read_url(text: str) -> URL:
-    """An absolute address without credentials, query and fragment; other faults that the library mends are refused."""
+    """Parses an absolute address without credentials, query and fragment; refuses faults the library would repair."""
     if (fault := check_form(text)) is not None:
         raise _Unusable(f"the url {fault}")
     try:
