@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stores share: a queue per key, work that is finished despite cancellation, pruning, and health."""
+"""Helpers of stores: a queue per key, work that is finished despite cancellation, pruning, and health."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class _CountedLock(asyncio.Lock):
-    """A lock that knows how many hold it or wait for it. The library's own serves those who wait in their order."""
+    """A lock that counts the tasks that hold it or wait for it. asyncio.Lock serves waiting tasks in their order."""
 
     users = 0
 
 
 class Queues(Generic[Key]):
-    """A queue per key, first come, first served. Keys that no task holds or waits for take no room."""
+    """A queue per key, first come, first served. Keys that no task holds or waits for use no memory."""
 
     def __init__(self) -> None:
         self._locks: dict[Key, _CountedLock] = {}
@@ -32,7 +32,7 @@ class Queues(Generic[Key]):
 
     @contextlib.asynccontextmanager
     async def alone(self, key: Key) -> AsyncIterator[None]:
-        """Hold the key, after all tasks that came before."""
+        """Holds the key, after all tasks that asked before."""
         lock = self._locks.setdefault(key, _CountedLock())
         lock.users += 1
         try:
@@ -45,7 +45,7 @@ class Queues(Generic[Key]):
 
 
 async def look(reading: Awaitable[object]) -> Health:
-    """The health of a store, by reading from it now; other errors than the store's are raised."""
+    """Returns the health of a store, from a read that runs now; raises errors that are no UpstreamError."""
     try:
         await reading
     except UpstreamError as error:
@@ -54,7 +54,7 @@ async def look(reading: Awaitable[object]) -> Health:
 
 
 async def finish_despite_cancel(work: Awaitable[T]) -> T:
-    """The result of the work. A caller that is cancelled waits for its end first; it must end by itself."""
+    """Returns the result of the work. A cancelled caller waits for it first, so the work must end by itself."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -69,7 +69,7 @@ async def finish_despite_cancel(work: Awaitable[T]) -> T:
 
 @contextlib.asynccontextmanager
 async def pruning(forget_old: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Call `forget_old` once a minute; where that fails, the next call does it.
+    """Calls `forget_old` once a minute; after a failure the next call tries again.
 
     UpstreamError is ignored; any other error goes to the loop's exception handler.
     """
@@ -85,6 +85,6 @@ async def _prune(forget_old: Callable[[], Awaitable[None]]) -> None:
     while True:
         [failure] = await asyncio.gather(forget_old(), return_exceptions=True)
         if failure is not None and not isinstance(failure, UpstreamError):
-            told = {"message": "what is too old could not be pruned", "exception": failure}
-            asyncio.get_running_loop().call_exception_handler(told)
+            context = {"message": "old sessions could not be pruned", "exception": failure}
+            asyncio.get_running_loop().call_exception_handler(context)
         await asyncio.sleep(PRUNE_EVERY_S)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several calls at once; the first that fails ends the others and is raised."""
+"""Runs several calls at once; the first failure cancels the other calls and is raised."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: int) -> list[T]:
-    """What the calls return, in their order."""
+    """Returns the results of the calls, in their order; at most `max_open` run at once."""
     if len(calls) == 1:
         return [await calls[0]()]
     permits = asyncio.Semaphore(max_open)
@@ -38,13 +38,13 @@ class TaskGroup:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def create_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """One more task."""
+        """Starts a task in the group."""
         self.tasks.append(self.group.create_task(work))
 
 
 @asynccontextmanager
 async def run_group() -> AsyncIterator[TaskGroup]:
-    """Tasks that end with the block: what is still under way then is cancelled. The first error is raised as it is."""
+    """Yields a group whose tasks are cancelled at the end of the block. Raises the first error, not a group."""
     left: GeneratorExit | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -62,8 +62,8 @@ async def run_group() -> AsyncIterator[TaskGroup]:
 
 
 def raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
-    """Raise one of them as it was; what led to it stays known, and the group does not take its place."""
-    first: Exception = failures.subgroup(LockgateError) or failures  # ours before others
+    """Raises one of the errors, a LockgateError if there is one; keeps its own context instead of the group."""
+    first: Exception = failures.subgroup(LockgateError) or failures  # LockgateError before others
     while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     context = first.__context__

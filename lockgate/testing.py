@@ -37,7 +37,7 @@ class FixedChunker:
         self.calls = 0
 
     async def cut(self, text: str) -> Sequence[Chunk]:
-        """All chunks of a complete text."""
+        """Returns all chunks of a complete text."""
         self.calls += 1
         return [
             Chunk(at, min(at + self.size, len(text)), text[at : at + self.size])
@@ -45,7 +45,7 @@ class FixedChunker:
         ]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
-        """Chunks as soon as they are full."""
+        """Yields chunks as soon as they are full."""
         self.calls += 1
         start, rest = 0, ""
         async for frame in frames:
@@ -58,7 +58,7 @@ class FixedChunker:
 
 
 class ScriptedDetector:
-    """Reports what `find` says of each excerpt, `delay_s` later; records what it read and whether it was cancelled."""
+    """Reports the findings of `find` after `delay_s`; records the texts that it read and how often it was cancelled."""
 
     def __init__(self, find: Find | None = None, *, delay_s: float = 0.0, error: Exception | None = None) -> None:
         self.lookbehind_chars = 0
@@ -69,13 +69,13 @@ class ScriptedDetector:
         self._error = error
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> "ScriptedDetector":
-        """Takes no parameters."""
+        """Refuses all parameters."""
         for name in params:
             raise InvalidRequest(f"unknown parameter `{name}`, this detector takes none")
         return self
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        """The scripted findings."""
+        """Returns the scripted findings."""
         try:
             await asyncio.sleep(self._delay_s)
         except asyncio.CancelledError:
@@ -88,7 +88,7 @@ class ScriptedDetector:
 
 
 def find_word(word: str) -> Find:
-    """A `find` that reports every place of a word."""
+    """Returns a `find` that reports every occurrence of a word."""
 
     def find(text: str) -> list[Detection]:
         places = [at for at in range(len(text)) if text.startswith(word, at)]
@@ -98,7 +98,7 @@ def find_word(word: str) -> Find:
 
 
 class ScriptedModel:
-    """Says the given pieces, one frame each; records whether it was stopped before its end."""
+    """Yields the given pieces, one frame each; records whether it was stopped before its end."""
 
     def __init__(self, pieces: Sequence[str], *, pause_s: float = 0.0, error: Exception | None = None) -> None:
         self.was_stopped = False
@@ -108,7 +108,7 @@ class ScriptedModel:
         self._error = error
 
     async def generate(self, messages: Sequence[Message], params: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
-        """The script; the request changes nothing."""
+        """Yields the pieces, for any request."""
         try:
             for number, piece in enumerate(self._pieces):
                 await asyncio.sleep(self._pause_s)
@@ -122,7 +122,7 @@ class ScriptedModel:
 
 
 class ScriptedBackend:
-    """Streams the given bursts of messages; answers whole calls with the first. Records what it was asked."""
+    """Streams the given bursts of messages; answers whole calls with the first message. Records its requests."""
 
     def __init__(self, bursts: Sequence[Sequence[dict[str, Any]]], *, tokens: int = 0) -> None:
         self.requests: list[Generation] = []
@@ -132,13 +132,13 @@ class ScriptedBackend:
         self._tokens = tokens
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """The first message."""
+        """Returns the first message."""
         self.requests.append(request)
         await asyncio.sleep(0)
         return self._bursts[0][0]
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        """The script."""
+        """Yields the bursts."""
         self.requests.append(request)
         try:
             for burst in self._bursts:
@@ -149,13 +149,13 @@ class ScriptedBackend:
             raise
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """The scripted number."""
+        """Returns the scripted number."""
         self.counted.append(text)
         return self._tokens
 
 
 class ScriptedDataSource:
-    """Finds the given documents, best first, `delay_s` later; records questions, and whether it was cancelled."""
+    """Returns the given documents, best first, after `delay_s`; records questions, and how often it was cancelled."""
 
     def __init__(self, documents: Sequence[Document], *, delay_s: float = 0.0, error: Exception | None = None) -> None:
         self.questions: list[str] = []
@@ -165,7 +165,7 @@ class ScriptedDataSource:
         self._error = error
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The script; the request changes nothing."""
+        """Returns the documents, for any question."""
         self.questions.append(question)
         try:
             await asyncio.sleep(self._delay_s)
@@ -178,7 +178,7 @@ class ScriptedDataSource:
 
 
 class MemorySessionStore:
-    """Keeps the sessions of this process: a SessionStore and a SessionArchive that forgets at its end."""
+    """Keeps sessions in memory: a SessionStore and SessionArchive that loses them when the process ends."""
 
     def __init__(self, limits: StoreLimits = DEFAULT_LIMITS, *, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
@@ -190,7 +190,7 @@ class MemorySessionStore:
 
     @asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
-        """Exclusive use of the session, in the order of the calls."""
+        """Locks the session, in the order of the calls."""
         async with self._queues.alone(key):
             self._held.add(key)
             try:
@@ -199,13 +199,13 @@ class MemorySessionStore:
                 self._held.discard(key)
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """The latest turns and the one of this request id."""
+        """Returns the latest turns and the one of this request id."""
         turns = [turn for turn, at in self._turns.get(key, ()) if at >= self._cutoff()]
         repeated = [turn for turn in turns if request_id and turn.request_id == request_id]
         return Past(tuple(turns[-limit:] if limit else ()), repeated[0] if repeated else None)
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
-        """Add a turn; one whose request id is there already is not added again."""
+        """Adds a turn, unless its request id is already stored."""
         if key not in self._held:
             raise RuntimeError("a turn was added to a session that is not held")
         kept = self._turns.setdefault(key, [])
@@ -214,11 +214,11 @@ class MemorySessionStore:
             del kept[: -max(self._limits.max_messages // 2, 1)]
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
-        """Note an aborted turn."""
+        """Stores an aborted turn."""
         self._aborted.setdefault(key, []).append((turn, self._clock()))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """All sessions, the latest first."""
+        """Returns all sessions, the latest first."""
         entries = []
         for key in {**self._turns, **self._aborted}:
             stored = await self.read_session(key)
@@ -228,7 +228,7 @@ class MemorySessionStore:
         return sorted(entries, key=lambda entry: (-entry.last_at, entry.key))
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Everything about a session."""
+        """Returns all turns of a session in the order of time, the aborted ones too."""
         stored = [
             StoredTurn(turn.question, turn.answer, turn.label, at, turn.layer, turn.confidence, turn.request_id)
             for turn, at in self._turns.get(key, ())
@@ -242,7 +242,7 @@ class MemorySessionStore:
         return sorted((turn for turn in stored if turn.at >= self._cutoff()), key=lambda turn: turn.at)
 
     async def delete_session(self, key: SessionKey) -> bool:
-        """Remove everything about a session."""
+        """Removes all turns of a session; returns whether there were any."""
         return [self._turns.pop(key, None), self._aborted.pop(key, None)] != [None, None]
 
     def _cutoff(self) -> float:
@@ -251,7 +251,7 @@ class MemorySessionStore:
 
 
 async def check_chunker(chunker: Chunker) -> None:
-    """The contract of a chunker: any cut of the text gives the chunks of the whole, and they can be aligned."""
+    """Checks a chunker's contract: any cut of the text gives the chunks of the whole, and they can be aligned."""
     for text in CHUNKER_TEXTS:
         whole = list(await chunker.cut(text))
         chunker_input = ChunkerInput()
@@ -268,7 +268,7 @@ async def check_chunker(chunker: Chunker) -> None:
 
 
 async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
-    """The contract of a detector: one list per excerpt, spans and texts that fit, the same again when asked again."""
+    """Checks a detector's contract: one list per excerpt, valid spans and texts, equal results for equal calls."""
     reading = detector.accept(params, ())
     excerpts = [Excerpt(text) for text in ("", *CHUNKER_TEXTS, "Mail ana@example.org, pay 4111 1111 1111 1111.")]
     first = await reading.read(excerpts)
@@ -283,7 +283,7 @@ async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
 
 
 async def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
-    """What is said against the parameters: at once, or by a service when it is asked for the first time."""
+    """Returns the error for the parameters: from `accept`, or from a service at the first `read`."""
     try:
         reading = detector.accept(params, ())
     except InvalidRequest as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent is asked, what is known of its answer, and how its models are listened to.
+"""Types shared by agents: the question, the result of a turn, the gate of an answer, and the call of a model.
 
-Decides how long a model may be silent, and what its failure is called. Without detectors each chunk of the model is
-one piece; with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
+Applies a model's time limits and maps its failures to errors. Without detectors each chunk of the model is one piece;
+with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from lockgate.sessions.turns import SessionKey
 from lockgate.telemetry import LogEvent, log_event, name_causes
 
 T = TypeVar("T")
-Fail = Callable[[UpstreamError, bool], LockgateError]  # of a failure, and whether the model has said something
+Fail = Callable[[UpstreamError, bool], LockgateError]  # from a failure, and whether the model has sent text
 ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer_blocked"
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _OPEN_IN_STREAMS = 4  # requests per detector
-_BETWEEN = "\n\n"  # of the texts of a request
+_BETWEEN = "\n\n"  # separates the texts of a request
 _GONE = "the model is not available"
 _LATE = "the model did not answer in time"
 
 
 @dataclass(slots=True)
 class TurnResult:
-    """What is known of a turn; complete when its last piece has been heard."""
+    """The result of a turn; complete when its last piece has been taken."""
 
     label: str = ""
     layer: str = ""
@@ -54,21 +54,21 @@ class TurnResult:
     first_token_ms: int = 0
     tokens: int = 0
     outcome: str = ANSWERED
-    is_cut: bool = False  # the model was not allowed to say more
+    is_cut: bool = False  # the answer was cut short
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
-    found_in_prompt: Sequence[Detection] = ()  # in all texts of the input as one
-    found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same by the number of the client's message
+    found_in_prompt: Sequence[Detection] = ()  # in the joined texts of the input
+    found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same with the index of the client's message
     found_in_answer: list[Detection] = field(default_factory=list)
     inspected: Sequence[InspectedDocument] = ()  # documents in which something was found
     grounding: frozenset[str] = frozenset()  # detectors that compared the answer with its documents
-    receipt: Receipt | None = None  # where detectors read anything
+    receipt: Receipt | None = None  # None if the meter is off
     failed_detectors: Mapping[str, bool] = field(default_factory=dict)  # as in Meter
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
 
     def take(self, released: Released) -> str:
-        """What leaves of a release; its findings are noted."""
+        """Returns the text of a release that leaves, and records its findings."""
         release, verdict = released
         if verdict is None:
             return release.text
@@ -79,15 +79,15 @@ class TurnResult:
 
     @property
     def passages(self) -> int:
-        """How many documents the model was given."""
+        """The number of documents given to the model."""
         return len(self.documents)
 
 
 class AgentQuestion(NamedTuple):
-    """What is asked, by whom, in which session; without a session nothing is remembered.
+    """A question to an agent; without a session the turn is not stored.
 
-    `sent` are the messages that the client sent itself, the question the last of its user's: without a session they are
-    the history. `params` are those of the request, all of them among those that the agent takes.
+    `sent`: the client's own messages; the last one of its user is the question. Without a session those before it are
+    the history. `params`: the parameters of the request, all of which the agent takes.
     """
 
     question: str
@@ -102,10 +102,10 @@ class AgentQuestion(NamedTuple):
 
 
 class OpenTurn(NamedTuple):
-    """A turn at work.
+    """A running turn: its result and the pieces of its answer.
 
-    Its pieces come as the model says them: of a stream each chunk, else the whole answer as one. They end when the turn
-    is complete and, if it has a session, stored; then the facts are complete too.
+    A streamed answer comes in many pieces, another one in a single piece. The pieces end when the turn is complete
+    and, if it has a session, stored; then `facts` are complete too.
     """
 
     facts: TurnResult
@@ -113,22 +113,21 @@ class OpenTurn(NamedTuple):
 
 
 class AnyAgent(Protocol):
-    """Answers questions: an agent."""
+    """The interface of an agent."""
 
     @property
     def takes(self) -> frozenset[str]:
-        """The parameters that a request may have, in OpenAI's words."""
+        """The names of the parameters that a request may have, as in OpenAI's API."""
 
     def open(self, ask: AgentQuestion) -> AbstractAsyncContextManager[OpenTurn]:
-        """A turn. Leaving the context ends it and everything behind it; errors are LockgateError.
+        """Opens a turn. Leaving the context ends it and all its calls; errors are LockgateError.
 
-        Nothing has been asked of anybody before the first piece is awaited; an error before it means that nothing was
-        said.
+        Nothing is called before the first piece is awaited; an error before it means that the client got no text.
         """
 
 
 class InputTexts:
-    """The texts of a request; equal ones are read once."""
+    """The texts of a request as one input; equal texts are read once."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
@@ -142,7 +141,7 @@ class InputTexts:
         self.input = Input(_BETWEEN.join(unique), slices)
 
     def locate(self, found: Sequence[Detection]) -> list[tuple[int, Detection]]:
-        """Each finding with the number of its text, and its place in that text; of equal texts the last one counts."""
+        """Returns each finding with the index of its text and its span there; of equal texts the last one counts."""
         places = {text: at for at, text in enumerate(self.texts)}
         located = []
         for one in found:
@@ -153,12 +152,12 @@ class InputTexts:
         return located
 
     def mask(self, masks: Sequence[Mask]) -> list[str]:
-        """The texts as they may go on."""
+        """Returns the texts with the masks applied."""
         return [mask_part(self._starts[text], text, masks) if text else text for text in self.texts]
 
 
 class Pace(NamedTuple):
-    """How long a model may be silent, in seconds."""
+    """The time limits of a model, for its first text and between two texts, in seconds."""
 
     first_token_s: float = 60.0
     token_gap_s: float = 60.0
@@ -168,9 +167,9 @@ PACE = Pace()
 
 
 class Gate(NamedTuple):
-    """How text is held for detectors, and by what it is cut for those that compare.
+    """The limits of held text, and the chunker for detectors that compare an answer with documents.
 
-    `max_open`: how many requests a detector of a whole answer has at once.
+    `max_open`: how many requests a detector has at once for a whole answer.
     """
 
     chunking: Chunking
@@ -178,7 +177,7 @@ class Gate(NamedTuple):
     max_open: int = _OPEN_IN_STREAMS
 
     def plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
-        """How an answer goes through that these guards read, as it comes or all at once."""
+        """Returns the lane plan of an answer that these guards read, streamed or whole."""
         return LanePlan(
             list_readers(guards),
             max_open=self.max_open if is_whole else _OPEN_IN_STREAMS,
@@ -188,7 +187,7 @@ class Gate(NamedTuple):
 
 
 class ModelCall(NamedTuple):
-    """What a model is asked."""
+    """A model with its messages, parameters and time limits."""
 
     model: Model
     messages: Sequence[Message]
@@ -197,14 +196,13 @@ class ModelCall(NamedTuple):
 
 
 def list_params(model: Model) -> frozenset[str]:
-    """The parameters that a model takes."""
+    """Returns the names of the parameters that a model takes."""
     return model.takes if isinstance(model, TunableModel) else BASIC_PARAMS
 
 
 def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> LockgateError:
-    """The error for a model that failed. Its words stay here: they may quote the prompt or a header.
-
-    One that falls silent after it has begun is as good as gone: too late is only a first word.
+    """Logs the failure of a model and returns the error for the client. It leaves out the model's own message, which
+    may quote the prompt or a header. A timeout has status 504 before the first text, and 503 after it.
     """
     name = model.known_as if isinstance(model, NamedModel) else ""
     log_event(
@@ -221,7 +219,7 @@ def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> L
 
 
 def listen(call: ModelCall, facts: TurnResult) -> Source:
-    """The frames of the model, each within its time; `facts` learn of tokens, usage, and whether it was cut off."""
+    """Returns the frames of the model within its time limits; records tokens, usage and `is_cut` in `facts`."""
     generate = partial(call.model.generate, call.messages, {**call.params, "stream": True})
     return keep_pace(generate, call.pace, partial(fail_model, call.model), partial(_note, facts))
 
@@ -229,7 +227,7 @@ def listen(call: ModelCall, facts: TurnResult) -> Source:
 async def keep_pace(
     generate: Callable[[], AsyncGenerator[T, None]], pace: Pace, fail: Fail, has_text: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
-    """What the model says, each time within its time; `fail` makes the error for its failure."""
+    """Yields the model's output within its time limits; `fail` makes the error for its failure."""
     clock, has_begun = asyncio.get_running_loop().time, False
     deadline = Deadline(clock() + pace.first_token_s)
     try:
@@ -243,7 +241,7 @@ async def keep_pace(
 
 
 async def collect(source: Source) -> Source:
-    """The whole text as one frame."""
+    """Yields the whole text as one frame."""
 
     async def list_texts() -> AsyncGenerator[str, None]:
         async with aclosing(source):
@@ -255,12 +253,12 @@ async def collect(source: Source) -> Source:
 
 
 async def join_pieces(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """The whole answer as one piece."""
+    """Yields the whole answer as one piece."""
     yield await join_whole(pieces)
 
 
 async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
-    """A whole answer, which must have an end; raises HeldTooMuch."""
+    """Returns a whole answer; raises HeldTooMuch if it has more than MAX_WHOLE_CHARS."""
     parts, left = [], MAX_WHOLE_CHARS
     async with aclosing(pieces):
         async for piece in pieces:
@@ -272,7 +270,7 @@ async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
 
 
 def _note(facts: TurnResult, burst: Frame | list[Frame]) -> bool:
-    """Count what came; whether there was text in it."""
+    """Counts tokens and records usage; returns whether there was text."""
     before = facts.tokens
     for frame in burst if isinstance(burst, list) else (burst,):
         if frame.text:

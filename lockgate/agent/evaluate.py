@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions from a file of JSON lines, answered by the agent that serves everybody, and judged by another model.
+"""Evaluates an agent: asks it the questions of a file of JSON lines, and has another model judge the answers.
 
-A measure that no reply of the judge tells is an error, not a number.
+A measure for which no reply of the judge can be read is an error, not a number.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class EvaluationRequest:
 
 
 class JudgeModel(NamedTuple):
-    """The model that judges, and what it is called."""
+    """The model that judges, and its name."""
 
     model: Model
     name: str
@@ -76,7 +76,7 @@ class JudgeModel(NamedTuple):
 
 
 class EvaluationSetup(NamedTuple):
-    """What an evaluation needs. `find_agent` gives the agent that searches one source, or all where it is empty."""
+    """The parts of an evaluation. `find_agent` returns an agent that searches the named source, or all for ""."""
 
     find_agent: Callable[[str], AnyAgent]
     judge: JudgeModel | None
@@ -97,14 +97,14 @@ class QuestionDetail(NamedTuple):
 
 
 class FailedQuestion(NamedTuple):
-    """One that was not, and is no part of any score."""
+    """A question without a score, and why."""
 
     id: str
     reason: str
 
 
 class EvaluationProgress(NamedTuple):
-    """One more question is through."""
+    """One more question is done."""
 
     done: int
     total: int
@@ -112,7 +112,7 @@ class EvaluationProgress(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The outcome. `status` is `partial` where a question failed or a verdict could not be read, else `ok`."""
+    """The outcome. `status` is `partial` if a question failed or a measure of one has no score, else `ok`."""
 
     status: str
     questions_evaluated: int
@@ -135,10 +135,10 @@ _Outcome = QuestionDetail | FailedQuestion
 async def evaluate(
     request: EvaluationRequest, setup: EvaluationSetup, on_progress: OnProgress | None = None
 ) -> Evaluation:
-    """Ask, judge, sum up. Cancelling it ends everything that is under way.
+    """Asks the questions, judges the answers and returns the scores. Cancelling it cancels all its calls.
 
-    Raises CannotEvaluate where the settings do not suffice, InvalidRequest where the request asks for what there is
-    not, and EvaluationFailed where nothing came out.
+    Raises CannotEvaluate if the judge or the questions are missing, InvalidRequest for an unknown category or source,
+    and EvaluationFailed if there are no scores.
     """
     started = perf_counter()
     if setup.judge is None:
@@ -153,7 +153,7 @@ async def evaluate(
 
 
 def load_questions(path: Path) -> tuple[EvaluationQuestion, ...]:
-    """The questions of a file; blocks while it reads."""
+    """Returns the questions of a file; blocks while it reads."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -170,7 +170,7 @@ def load_questions(path: Path) -> tuple[EvaluationQuestion, ...]:
 
 
 def read_questions(text: str) -> tuple[EvaluationQuestion, ...]:
-    """The questions, one JSON object per line; raises ValueError with the number of the line that is wrong."""
+    """Returns the questions, one JSON object per line; raises ValueError with the number of a wrong line."""
     found: dict[str, EvaluationQuestion] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.isspace():
@@ -192,7 +192,7 @@ def read_questions(text: str) -> tuple[EvaluationQuestion, ...]:
 def choose_questions(
     questions: Sequence[EvaluationQuestion], category: str, limit: int
 ) -> tuple[EvaluationQuestion, ...]:
-    """The first `limit` of a category, in their order; all of them if it is 0, of all categories if that is empty."""
+    """Returns the first `limit` questions of a category; 0 means all questions, "" means all categories."""
     if limit < 0:
         raise InvalidRequest("`limit` must not be negative; 0 means all")
     chosen = [one for one in questions if not category or one.category == category]
@@ -232,7 +232,7 @@ def _take(fields: Mapping[str, Any], name: str) -> str:
 
 
 class _EvaluationRun:
-    """One evaluation at work."""
+    """Runs one evaluation."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class _EvaluationRun:
         self._done = 0
 
     async def complete(self, max_open: int) -> list[_Outcome]:
-        """What became of each question, in their order."""
+        """Returns the outcome of each question, in their order."""
         waiting = iter(enumerate(self._questions))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(max_open, len(self._questions))):
@@ -295,7 +295,7 @@ class _EvaluationRun:
         )
 
     async def _score(self, metric: str, sample: JudgedSample) -> float | str:
-        """The score, or why there is none."""
+        """Returns the score, or the reason why there is none."""
         certain = find_certain(metric, sample)
         if certain is not None:
             return certain
@@ -315,24 +315,25 @@ class _EvaluationRun:
 
 
 async def _answer(agent: AnyAgent, question: str) -> tuple[str, TurnResult]:
-    """What the agent says without a past and without a listener; its thoughts are no part of it."""
+    """Returns the agent's answer without a session, its reasoning removed, and the result of the turn."""
     async with agent.open(AgentQuestion(question, is_stream=False)) as turn:
         answer = "".join([piece async for piece in turn.pieces])
         return forget_reasoning(answer), turn.facts
 
 
 async def _ask(judge: JudgeModel, messages: Sequence[Message]) -> str:
-    """What the judge says, up to a length at which it is of no use any more."""
+    """Returns the judge's reply; stops reading when it is longer than MAX_REPLY_CHARS."""
     deadline = Deadline(asyncio.get_running_loop().time() + judge.timeout_s)
+    generate = partial(judge.model.generate, messages, {"temperature": 0})
     reply = ""
     try:
-        async with aclosing(read_model(partial(judge.model.generate, messages, {"temperature": 0}), deadline)) as said:
-            async for burst in said:
+        async with aclosing(read_model(generate, deadline)) as bursts:
+            async for burst in bursts:
                 reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
                 if len(reply) > MAX_REPLY_CHARS:
                     break
     finally:
-        limit_calls(None)  # what follows has its own time
+        limit_calls(None)  # the calls after this have no such limit
     return reply
 
 
@@ -345,7 +346,7 @@ def _sum_up(outcomes: Sequence[_Outcome], judge_name: str, elapsed_s: float) -> 
     scores = average_scores([one.scores for one in details])
     whole = sum_up(scores)
     if whole is None:
-        raise EvaluationFailed(_tell_missing(scores, details))
+        raise EvaluationFailed(_describe_missing(scores, details))
     is_partial = bool(failures) or any(one.missing for one in details)
     return Evaluation(
         status=PARTIAL if is_partial else OK,
@@ -363,7 +364,7 @@ def _sum_up(outcomes: Sequence[_Outcome], judge_name: str, elapsed_s: float) -> 
     )
 
 
-def _tell_missing(scores: Scores, details: Sequence[QuestionDetail]) -> str:
+def _describe_missing(scores: Scores, details: Sequence[QuestionDetail]) -> str:
     metric = next(name for name, score in zip(METRICS, scores, strict=True) if score is None)
     reason = next(dict(one.missing)[metric] for one in details if metric in dict(one.missing))
     return f"there is no verdict on {metric} for any question; the first: {reason}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's graphs, both made of one table by one function: the whole one, and the one that ends before the answer.
+"""The agent's graphs, both built from the table of routes: the whole one, and the one that ends before the answer.
 
     start -> classify -> reformulate -> retrieve -> generate | generate_code -> end
                   \\----------------------------------> respond_conversational -> end
 
-A route that is added to lockgate.agent.routes is part of both graphs. LangGraph runs them, and is loaded when the first
-one is built. The nodes get the tools of one run.
+A route that is added to lockgate.agent.routes is part of both graphs. LangGraph runs them, and is imported when the
+first one is built. Each run gives its Tools to the nodes.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ _TOO_SLOW = "the answer could not be prepared in time"
 CLASSIFY, REFORMULATE, RETRIEVE = "classify", "reformulate", "retrieve"
 
 
-async def _say_nothing(state: TurnState) -> str:
+async def _give_no_answer(state: TurnState) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the nodes work with in one run. `speak` is asked by the whole graph only."""
+    """The functions and values that the nodes use in one run. Only the whole graph calls `answer`."""
 
     ask: Callable[[Sequence[Message]], Awaitable[str]]
     search: Callable[[Query], Awaitable[tuple[Document, ...]]]
-    until: float  # of the loop's clock: the end of preparing
+    until: float  # the deadline of the preparation, by the loop's clock
     guess: Callable[[str], Awaitable[Guess | None]] | None = None
-    start_embedding: Callable[[], None] | None = None  # the question will be searched for
+    start_embedding: Callable[[], None] | None = None  # called when the question will be searched for
     intents: tuple[Intent, ...] = ()
-    speak: Callable[[TurnState], Awaitable[str]] = _say_nothing
+    answer: Callable[[TurnState], Awaitable[str]] = _give_no_answer
 
 
 Work = Callable[[TurnState, Tools], Awaitable[TurnState]]
@@ -66,7 +66,7 @@ class _Runtime(Protocol):
 
 
 class _GraphState(TypedDict):
-    """The state as the graph carries it: in one piece, for every key that a graph knows costs time at every step."""
+    """The graph's state, under one key: every further key would cost time at every step."""
 
     turn: TurnState
 
@@ -75,23 +75,23 @@ class Graph(Protocol):
     """A graph that can be run."""
 
     async def ainvoke(self, state: _GraphState, /, *, context: Tools) -> _GraphState:
-        """The state at its end."""
+        """Returns the final state."""
 
 
 class Graphs(NamedTuple):
-    """The graph that prepares answers, and what keeps its runs from tracing services."""
+    """The graph that prepares answers, and a context in which its runs are not traced."""
 
     prepare: Graph
     untraced: Callable[[], AbstractContextManager[Any]]
 
     async def run(self, state: TurnState, tools: Tools) -> TurnState:
-        """The state at the end of a run. No part is sent to a tracing service, not even by environment settings."""
+        """Returns the final state of a run. No tracing service gets any of it, even if environment variables ask so."""
         with self.untraced():
             return (await self.prepare.ainvoke({"turn": state}, context=tools))["turn"]
 
 
 def build_graphs(routes: Routes = ROUTES) -> Graphs:
-    """The graph of these routes; raises ConfigError if LangGraph is not installed."""
+    """Builds the graph of these routes; raises ConfigError if LangGraph is not installed."""
     try:
         from langsmith import tracing_context
     except ImportError as error:
@@ -100,12 +100,12 @@ def build_graphs(routes: Routes = ROUTES) -> Graphs:
 
 
 def build_graph(routes: Routes = ROUTES) -> Any:
-    """The whole graph: prepares and answers."""
+    """Builds the whole graph, which prepares and answers."""
     return _assemble(routes, ends_before_answer=False)
 
 
 def build_prepare_graph(routes: Routes = ROUTES) -> Any:
-    """The same graph, but every way into a step that answers leads to the end."""
+    """Builds the same graph, but every edge to a step that answers leads to the end."""
     return _assemble(routes, ends_before_answer=True)
 
 
@@ -133,8 +133,8 @@ def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:
     return graph.compile()
 
 
-async def _route(ways: Mapping[str, str], box: _GraphState) -> str:  # async, or the library would give it a thread
-    return ways[box["turn"]["label"]]
+async def _route(ways: Mapping[str, str], graph_state: _GraphState) -> str:  # LangGraph runs a sync one in a thread
+    return ways[graph_state["turn"]["label"]]
 
 
 def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphState]]]:
@@ -148,10 +148,10 @@ def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphStat
 
 
 def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
-    """One step of the first phase, within its time."""
+    """Returns the node of a preparing step, which ends at the deadline."""
 
-    async def run(box: _GraphState, runtime: _Runtime) -> _GraphState:
-        turn, tools = box["turn"], runtime.context
+    async def run(graph_state: _GraphState, runtime: _Runtime) -> _GraphState:
+        turn, tools = graph_state["turn"], runtime.context
         with agent_step(name):
             limit_calls(tools.until)
             try:
@@ -167,26 +167,26 @@ def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
     return run
 
 
-async def _answer(step: str, box: _GraphState, runtime: _Runtime) -> _GraphState:
+async def _answer(step: str, graph_state: _GraphState, runtime: _Runtime) -> _GraphState:
     with agent_step(step):
-        return {"turn": {**box["turn"], "answer": await runtime.context.speak(box["turn"])}}
+        return {"turn": {**graph_state["turn"], "answer": await runtime.context.answer(graph_state["turn"])}}
 
 
 async def _classify(routes: Routes, state: TurnState, tools: Tools) -> TurnState:
-    """The label, by the first layer that knows."""
+    """Returns the label of the first layer that finds one."""
     question, editor = state["question"], state.get("editor", Editor())
     has_editor = any(editor)
     if declared := state.get("declared"):
         return _label(declared, CALLER, question, uses_editor=has_editor)
-    is_meant = has_editor and refers_to_editor(question)
+    uses_editor = has_editor and refers_to_editor(question)
     labels = [route.label for route in routes]
-    if PLATFORM.label in labels and (ruled := decide_by_rules(question)) is not None:
-        return _label(ruled, RULES, question, uses_editor=is_meant)
+    if PLATFORM.label in labels and (by_rule := decide_by_rules(question)) is not None:
+        return _label(by_rule, RULES, question, uses_editor=uses_editor)
     guess = await tools.guess(question) if tools.guess is not None else None
     if guess is not None and guess.label in labels:
-        return _label(guess.label, EMBEDDING, question, uses_editor=is_meant, confidence=guess.confidence)
-    said = await tools.ask(build_classify_messages(question, tools.intents, routes, has_editor=has_editor))
-    reply = read_reply(said, labels)
+        return _label(guess.label, EMBEDDING, question, uses_editor=uses_editor, confidence=guess.confidence)
+    text = await tools.ask(build_classify_messages(question, tools.intents, routes, has_editor=has_editor))
+    reply = read_reply(text, labels)
     if reply.label is None:
         count_unreadable_label()
     found = _label(reply.label or FALLBACK, MODEL, question, uses_editor=has_editor and reply.use_editor)
@@ -204,16 +204,16 @@ def _label(label: str, layer: str, question: str, *, uses_editor: bool, confiden
 
 
 async def _reformulate(state: TurnState, tools: Tools) -> TurnState:
-    """The words to search for. Without a model the question itself has to do: the answer will tell that it is gone."""
+    """Returns the keywords to search for; if the model fails, the question: the answer will report the failure."""
     question = state["question"]
     if tools.start_embedding is not None:
         tools.start_embedding()
     try:
-        said = await tools.ask(build_rewrite_messages(question, tools.intents))
+        text = await tools.ask(build_rewrite_messages(question, tools.intents))
     except UpstreamError as error:
         log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=REFORMULATE, reason=name_causes(error))
         return {"keywords": question}
-    return {"keywords": read_keywords(said, question)}
+    return {"keywords": read_keywords(text, question)}
 
 
 async def _retrieve(state: TurnState, tools: Tools) -> TurnState:

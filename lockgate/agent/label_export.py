@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels that questions were given, written to files for the training of the next classifier.
+"""Writes the labels of questions to files, to train the next classifier with them.
 
-Each file holds one batch, as JSON lines, and appears whole. A label may be lost, a turn never is.
+Each file has one batch, as JSON lines, and appears whole. Labels may be lost, but the export never fails a turn.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from pathlib import Path
 from lockgate.telemetry import LogEvent, log_event
 
 MAX_QUERY_CHARS = 4_096
-MAX_KEPT_BATCHES = 4  # while none can be written; then the oldest labels go
+MAX_KEPT_BATCHES = 4  # while writing fails; beyond it the oldest labels are dropped
 
 Entry = dict[str, str | float | None]
 
 
 class LabelExport:
-    """Collects labels and writes them when enough have come. Belongs to one event loop."""
+    """Collects labels and writes them when there are enough. Belongs to one event loop."""
 
     def __init__(self, directory: Path, threshold: int) -> None:
         self._directory = directory
         self._threshold = max(1, threshold)
         self._entries: deque[Entry] = deque(maxlen=self._threshold * MAX_KEPT_BATCHES)
-        self._noted = 0  # since the last try
+        self._noted = 0  # since the last batch
         self._task: asyncio.Task[None] | None = None
         self._has_warned = False
 
     def note(self, query: str, label: str, layer: str, confidence: float | None) -> None:
-        """One more label. Never waits, never raises."""
+        """Adds a label. Never waits, never raises."""
         entry: Entry = {"query": query[:MAX_QUERY_CHARS], "label": label, "layer": layer, "confidence": confidence}
         self._entries.append(entry)
         self._noted += 1
@@ -44,14 +44,14 @@ class LabelExport:
             self._task = asyncio.get_running_loop().create_task(self._write_batch())
 
     async def flush(self) -> None:
-        """Writes what is left, however little. Labels that come meanwhile may wait for the next time."""
+        """Writes all labels; those that are added meanwhile may stay for the next time."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         if self._entries:
             await self._write_batch()
 
     async def _write_batch(self) -> None:
-        """One file with all that is there; if it cannot be written, the labels are kept for the next try."""
+        """Writes all labels to one file; if that fails, keeps them for the next try."""
         batch = list(self._entries)
         self._entries.clear()
         try:
@@ -72,7 +72,7 @@ class LabelExport:
 
 
 def write_batch(directory: Path, batch: Sequence[Entry]) -> Path:
-    """A file of its own for the batch, readable by its owner only, whole or not there; raises OSError."""
+    """Writes the batch to a new file, whole or not at all, readable by its owner only; raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"labels-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
     path, half = directory / name, directory / f".{name}.tmp"
@@ -91,7 +91,7 @@ def write_batch(directory: Path, batch: Sequence[Entry]) -> Path:
 
 @asynccontextmanager
 async def open_label_export(directory: Path, threshold: int) -> AsyncIterator[LabelExport]:
-    """An export that writes what is left when it is closed."""
+    """Opens an export, which writes the remaining labels when it is closed."""
     export = LabelExport(directory, threshold)
     try:
         yield export

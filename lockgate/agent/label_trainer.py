@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains the classifier of questions and measures it on a part of the examples that it has not seen.
 
-A language is claimed where the labels that the model is sure of are right often enough. All others become one class
-that gives no label. The same file and seed give the same model.
+The model serves the languages in which enough of its sure labels are right. All others become one class without a
+label. The same file and seed give the same model.
 """
 
 import json
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EXAMPLES = LABELS_DIR / "queries.jsonl"
-THRESHOLD = 0.85  # from here on a guess counts as sure
-MIN_PRECISION = 0.85  # of sure guesses, in each language that is claimed
+THRESHOLD = 0.85  # a guess with this confidence or more is sure
+MIN_PRECISION = 0.85  # of sure guesses, in each language that the model serves
 MIN_PER_LABEL = 20  # examples that a language needs of each label before it is tried
 HELD_OUT = 0.2
 _PENALTY, _STEPS, _DIGITS = 1e-4, 400, 5
@@ -43,7 +43,7 @@ class ExampleVectors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelFigures:
-    """What a model did on examples of one language that it had not seen."""
+    """The results of a model on examples of one language that it had not seen."""
 
     language: str
     examples: int
@@ -57,12 +57,12 @@ class LabelFigures:
 
     @property
     def coverage(self) -> float:
-        """The share of examples that got a label at all."""
+        """The share of examples that got a sure label."""
         return self.sure / self.examples if self.examples else 0.0
 
 
 class TrainingResult(NamedTuple):
-    """A model and how it did: per language, and per label that people and model gave."""
+    """A model and its results: per language, and per pair of the label by people and the label by the model."""
 
     model: LabelModel
     figures: tuple[LabelFigures, ...]
@@ -70,7 +70,7 @@ class TrainingResult(NamedTuple):
 
 
 def read_examples(path: Path) -> list[LabelExample]:
-    """The examples of a file of JSON lines; raises ConfigError for a line that is none."""
+    """Returns the examples of a file of JSON lines; raises ConfigError for a line that is not one."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -85,12 +85,12 @@ def _read_example(line: str, number: int, path: Path) -> LabelExample:
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = []
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ConfigError(f'line {number} is no object with "query", "label" and "language"', source=str(path))
+        raise ConfigError(f'line {number} is not an object with "query", "label" and "language"', source=str(path))
     return LabelExample(*texts)
 
 
 def split(examples: Sequence[LabelExample], seed: int) -> tuple[list[int], list[int]]:
-    """The places of the examples to learn from and of those held out: one in five of each label and language."""
+    """Returns the indexes of training and held-out examples; held out are one in five of each label and language."""
     groups: dict[tuple[str, str], list[int]] = {}
     for place, example in enumerate(examples):
         groups.setdefault((example.language, example.label), []).append(place)
@@ -103,20 +103,20 @@ def split(examples: Sequence[LabelExample], seed: int) -> tuple[list[int], list[
 
 
 def train(vectors: ExampleVectors, seed: int) -> TrainingResult:
-    """The model for all languages that it is good enough in; fewer of them are tried until each is."""
+    """Trains a model; leaves the worst language out and trains again until all others are precise enough."""
     languages = list_candidates(vectors.examples)
     while True:
         trained = _train(vectors, seed, languages)
         poor = [one for one in trained.figures if one.language in languages and _is_poor(one)]
         if not poor:
             return trained
-        # One at a time, for it may spoil the others; of equals the one that comes last in the file.
+        # One at a time: its examples may make the others worse. Of equals, the one that is last in the file.
         worst = min(reversed(poor), key=lambda one: (one.precision if one.sure else 0.0, one.coverage))
         languages = [language for language in languages if language != worst.language]
 
 
 def list_candidates(examples: Iterable[LabelExample]) -> list[str]:
-    """The languages with enough examples of each label to be tried."""
+    """Returns the languages with enough examples of each label."""
     counts: dict[str, dict[str, int]] = {}
     for example in examples:
         of_language = counts.setdefault(example.language, {})
@@ -142,7 +142,7 @@ def _train(vectors: ExampleVectors, seed: int, languages: Collection[str]) -> Tr
     weights, bias = _fit(rows[learnt], [places[place] for place in learnt], len(labels))
     model = LabelModel(labels, weights, bias, tuple(languages), seed, len(examples))
     figures, confusion = measure(model, ExampleVectors([examples[place] for place in held], rows[held]))
-    told = {
+    summary = {
         one.language: {
             "held_out": one.examples,
             "precision": round(one.precision, 4),
@@ -151,7 +151,7 @@ def _train(vectors: ExampleVectors, seed: int, languages: Collection[str]) -> Tr
         for one in figures
     }
     return TrainingResult(
-        LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), told), figures, confusion
+        LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), summary), figures, confusion
     )
 
 
@@ -164,7 +164,7 @@ def _fit(
     inputs = np.hstack([rows, np.ones((len(rows), 1))])
     wanted = np.eye(count)[list(places)]
     penalty = np.full((inputs.shape[1], 1), _PENALTY)
-    penalty[-1] = 0.0  # how frequent a label is may be learnt freely
+    penalty[-1] = 0.0  # the biases have no penalty
     step = 1.0 / (0.5 * float(np.linalg.norm(inputs, 2)) ** 2 / len(inputs) + _PENALTY)
     found = ahead = np.zeros((inputs.shape[1], count))
     pace = 1.0
@@ -183,7 +183,7 @@ def _fit(
 def measure(
     model: LabelModel, vectors: ExampleVectors, threshold: float = THRESHOLD
 ) -> tuple[tuple[LabelFigures, ...], dict[tuple[str, str], int]]:
-    """How a model does on examples: per language, and how often (label by people, sure label by the model)."""
+    """Returns a model's results per language, and the counts of (label by people, sure label by the model)."""
     counts: dict[str, list[int]] = {}
     confusion: dict[tuple[str, str], int] = {}
     for example, vector in zip(vectors.examples, vectors.rows.tolist(), strict=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of an agent: hard rules for a label, the prompts for its models, the reading of what they reply.
+"""Labels questions by rules, builds the prompts for an agent's models, and parses their replies.
 
-A model that labels or rewrites a question is shown what earlier turns were about and never what was answered in them.
+A model that labels or rewrites a question sees the topics of earlier turns and never their answers.
 """
 
 import json
@@ -17,9 +17,9 @@ from lockgate.gate.values import Message
 from lockgate.sessions.turns import MAX_INTENTS, SYSTEM, USER, Intent, forget_reasoning, name_topic
 
 MAX_KEYWORD_CHARS = 400
-_HEAD_CHARS, _TAIL_CHARS = 6_000, 2_000  # of a long question: what it is about stands at its ends
+_HEAD_CHARS, _TAIL_CHARS = 6_000, 2_000  # of a long question, the rest is left out
 _MAX_REPLY_CHARS = 20_000
-_MAX_OBJECTS = 64  # that are looked for in one reply
+_MAX_OBJECTS = 64  # JSON objects that are searched for in one reply
 _FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[\w-]*[ \t]*$", re.MULTILINE)
 _AROUND = " \t\r\n\"'`*_.,:;!?()[]{}<>#-"
 _KEYWORD_LEAD = re.compile(
@@ -41,7 +41,7 @@ class Patterns(Table, frozen=True):
 
 
 class Prompts(Table, frozen=True):
-    """What a model is asked that labels or rewrites a question."""
+    """The prompts for the model that labels or rewrites a question."""
 
     classify: str
     has_editor: str
@@ -76,7 +76,7 @@ class Guess(NamedTuple):
 
 
 class LabelReply(NamedTuple):
-    """What a model said about a question; the label is None where it cannot be read."""
+    """A model's reply about a question; the label is None if it cannot be read."""
 
     label: str | None
     topic: str = ""
@@ -84,22 +84,22 @@ class LabelReply(NamedTuple):
 
 
 def decide_by_rules(question: str) -> str | None:
-    """The label that needs no model, if any; only for agents that have the platform route."""
+    """Returns the label if rules decide it, else None; only for agents that have the platform route."""
     is_platform = any(prefix in _flat(question).casefold() for prefix in _FILE.platform_prefixes)
-    asked = _flat(_shorten(question))
-    is_about_account = _ACCOUNT.search(asked) and not _CODE.search(asked)
+    flat = _flat(_shorten(question))
+    is_about_account = _ACCOUNT.search(flat) and not _CODE.search(flat)
     return PLATFORM.label if is_platform or is_about_account else None
 
 
 def refers_to_editor(question: str) -> bool:
-    """Whether the question's words point at what stands in the editor."""
+    """Returns whether the question refers to the text in the editor."""
     return bool(_EDITOR.search(_flat(_shorten(question))))
 
 
 def build_classify_messages(
     question: str, intents: Sequence[Intent], routes: Routes, *, has_editor: bool
 ) -> tuple[Message, ...]:
-    """The messages for the model that labels: all labels with their meaning, what the last turns were about."""
+    """Builds the messages for the model that labels: all labels with their meaning, the topics of the last turns."""
     lines = [f"{intent.label}: {_flatten(intent.topic)}" for intent in intents[-MAX_INTENTS:]]
     fence, parts = _frame("Earlier turns, type and topic, oldest first:", lines, question)
     labels = "\n".join(f"- {route.label}: {route.meaning}" for route in routes)
@@ -110,7 +110,7 @@ def build_classify_messages(
 
 
 def read_reply(text: str, labels: Collection[str]) -> LabelReply:
-    """The model's reply: a JSON object with any text around it, or a label alone."""
+    """Parses the model's reply: a JSON object with any text around it, or a label alone."""
     kept = forget_reasoning(text[:_MAX_REPLY_CHARS])
     last: dict[str, Any] | None = None
     for found in _find_objects(kept):
@@ -118,23 +118,23 @@ def read_reply(text: str, labels: Collection[str]) -> LabelReply:
             last = found
     if last is None:
         return LabelReply(_find_label(kept, labels))
-    said, topic = last["label"], last.get("topic")
+    label, topic = last["label"], last.get("topic")
     return LabelReply(
-        _match_label(said, labels) if isinstance(said, str) else None,
+        _match_label(label, labels) if isinstance(label, str) else None,
         _flatten(topic) if isinstance(topic, str) else "",
         _is_yes(last.get("use_editor")),
     )
 
 
 def build_rewrite_messages(question: str, intents: Sequence[Intent]) -> tuple[Message, ...]:
-    """The messages for the model that turns a question into keywords. No label stands in them."""
+    """Builds the messages for the model that turns a question into keywords; they have no labels."""
     lines = [_flatten(intent.topic) for intent in intents[-MAX_INTENTS:]]
     fence, parts = _frame("Topics of earlier turns, oldest first:", lines, question)
     return Message(SYSTEM, _PROMPTS.rewrite.format(fence=fence)), Message(USER, parts)
 
 
 def read_keywords(text: str, question: str) -> str:
-    """The keywords in a model's reply; the question itself where there are none, or hardly any reply to go by."""
+    """Returns the keywords in a model's reply, or the question if there are none."""
     kept = _FENCE_LINE.sub("", forget_reasoning(text[:_MAX_REPLY_CHARS]))
     lines = [line for line in (_KEYWORD_LEAD.sub("", raw.strip()) for raw in kept.splitlines()) if line]
     words = " ".join(flatten_name(lines[0]).split()).strip("\"'`* ") if lines else ""
@@ -146,7 +146,7 @@ def read_keywords(text: str, question: str) -> str:
 
 
 def find_route(label: str, routes: Routes) -> Route:
-    """The route of a label; raises KeyError for one that the table does not have."""
+    """Returns the route of a label; raises KeyError if the table does not have it."""
     for route in routes:
         if route.label == label:
             return route
@@ -154,7 +154,7 @@ def find_route(label: str, routes: Routes) -> Route:
 
 
 def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Message, ...]:
-    """The messages for the model that answers: what to be, what was said, what was found, what is asked."""
+    """Builds the messages for the model that answers: instructions, history, passages and question."""
     route = find_route(state["label"], routes)
     parts = _list_parts(route, state)
     fence = find_fence([text for _, text in parts])
@@ -163,12 +163,12 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
         blocks.insert(0, _FOUND if state.get("documents") else NOTHING_FOUND)
     instructions = state.get("instructions", "")
     system = f"{route.prompt}\n\n{instructions}" if instructions else route.prompt
-    asked = "\n\n".join([*blocks, state["question"]])
-    return (Message(SYSTEM, system), *state.get("history", ()), Message(USER, asked))
+    content = "\n\n".join([*blocks, state["question"]])
+    return (Message(SYSTEM, system), *state.get("history", ()), Message(USER, content))
 
 
 def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
-    """What the model is given beside the question, each with its title: passages, the editor, the account."""
+    """Returns the texts that go with the question, each with its title: passages, the editor, the account."""
     parts = []
     for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
         title = " ".join(flatten_name(document.title).split())
@@ -177,18 +177,18 @@ def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
         titles = ("the open file", "the selected text", "further context")
         parts += [(title, text) for title, text in zip(titles, state.get("editor", Editor()), strict=True) if text]
     account = state.get("account", "")
-    if route.tells_account and account:
+    if route.uses_account and account:
         parts.append(("account details", account))
     return parts
 
 
 def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
-    """The fence, and what was before and what is asked, each between two of it. The question stands last."""
-    asked = _shorten(question)
-    fence = find_fence((*lines, asked))
+    """Returns the fence, and a text of the earlier turns and the question, each between two fences."""
+    short = _shorten(question)
+    fence = find_fence((*lines, short))
     numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
     before = f"{title}\n{fence}\n{numbered}\n{fence}" if lines else _NO_PRIOR
-    return fence, f"{before}\n\nThe question:\n{fence}\n{asked}\n{fence}"
+    return fence, f"{before}\n\nThe question:\n{fence}\n{short}\n{fence}"
 
 
 def _shorten(question: str) -> str:
@@ -206,7 +206,7 @@ def _flatten(topic: str) -> str:
 
 
 def _find_objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text, outer ones before those inside them."""
+    """Yields the JSON objects in a text, outer ones before those inside them."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     for _ in range(_MAX_OBJECTS):
@@ -223,19 +223,19 @@ def _find_objects(text: str) -> Iterator[dict[str, Any]]:
         start = text.find("{", after)
 
 
-def _match_label(said: str, labels: Collection[str]) -> str | None:
-    """A label that stands alone, in quotes or not, in any case: nothing else can be meant by it."""
-    bare = "_".join(said.strip(_AROUND).upper().replace("-", " ").split())
+def _match_label(text: str, labels: Collection[str]) -> str | None:
+    """Returns the label if the text is a label alone, in quotes or not, in any case."""
+    bare = "_".join(text.strip(_AROUND).upper().replace("-", " ").split())
     return bare if bare in labels else None
 
 
 def _find_label(text: str, labels: Collection[str]) -> str | None:
-    """The only label that a text names. Among other words case counts: "conversational" is also a word."""
+    """Returns the only label that a text names. Among other words case counts: "conversational" is also a word."""
     if label := _match_label(text, labels):
         return label
     named = set(re.findall(r"\w+", text)) & set(labels)
     return named.pop() if len(named) == 1 else None
 
 
-def _is_yes(said: object) -> bool:
-    return said is True or (isinstance(said, str) and said.strip().casefold() in {"true", "yes"})
+def _is_yes(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().casefold() in {"true", "yes"})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's one table: what each label means, whether documents are looked up for it, who answers, in which words.
+"""The table of routes: the meaning of each label, whether documents are searched for it, and its model and prompt.
 
-The graphs, the classifier's prompt and the messages for the model are made from it.
+The graphs, the classifier's prompt and the messages for the model are built from it.
 """
 
 from typing import Final, NamedTuple, TypedDict
@@ -19,9 +19,9 @@ class Route(NamedTuple):
     step: str
     slot: str
     retrieves: bool
-    meaning: str  # for the part that chooses a label
-    prompt: str  # for the model
-    tells_account: bool = False  # whether the model is told what the caller said about the user
+    meaning: str  # for the model that chooses a label
+    prompt: str  # for the model that answers
+    uses_account: bool = False  # whether the prompt contains the caller's details about the user
 
 
 RETRIEVAL = Route(
@@ -65,7 +65,7 @@ PLATFORM = Route(
     "You answer questions about the user's account: usage, metrics, quota, limits and billing. Use only figures that "
     "the user or the account details below state; where one is missing, say so. Be short and direct, in the language "
     "of the user.",
-    tells_account=True,
+    uses_account=True,
 )
 Routes = tuple[Route, ...]
 ROUTES: Routes = (RETRIEVAL, CODE_GENERATION, CONVERSATIONAL)
@@ -73,7 +73,7 @@ FALLBACK = RETRIEVAL.label  # if no label is found
 
 
 class Editor(NamedTuple):
-    """What the user has before the eyes: the whole file, what is selected in it, and anything else."""
+    """The user's editor: the whole file, the selection in it, and further context."""
 
     content: str = ""
     selection: str = ""
@@ -81,14 +81,14 @@ class Editor(NamedTuple):
 
 
 class TurnState(TypedDict, total=False):
-    """What is known of a turn while it is prepared; the nodes of the graph add to it."""
+    """The state of a turn while it is prepared; the nodes of the graph add to it."""
 
     question: str
     declared: str  # the caller's own label
     history: tuple[Message, ...]
     instructions: str  # of the application, beside the route's own
     editor: Editor
-    account: str  # what the caller said about the user
+    account: str  # the caller's details about the user
     label: str
     layer: str
     confidence: float | None
@@ -100,5 +100,5 @@ class TurnState(TypedDict, total=False):
 
 
 def choose_routes(*, has_platform: bool) -> Routes:
-    """The routes of an agent."""
+    """Returns the routes of an agent."""
     return (*ROUTES, PLATFORM) if has_platform else ROUTES

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TurnMachine: what one turn of a conversation leaves in its session. TABLE has its states.
+"""TurnMachine: decides what one turn of a conversation stores in its session. TABLE has its states.
 
-A turn is stored once, after its last word, or it is noted apart as aborted, or it leaves nothing; never two of these.
-The question is noted only if its input has been read. A request id that was stored before gives the stored answer to
-the same question and is refused for another. An event that is not in the table raises RuntimeError.
+A turn is stored once, after its last piece, or it is recorded as aborted, or nothing is stored; never two of these.
+An aborted turn has its question only if the input was read. A request id that was stored before gives the stored
+answer to the same question and is refused for another. An event that is not in the table raises RuntimeError.
 
-The machine awaits nothing and calls nothing: lockgate.agent.turns drives it and carries its effects out.
+The machine awaits nothing and calls nothing: lockgate.agent.turns calls it and carries out its effects.
 """
 
 from enum import Enum, auto
@@ -21,7 +21,7 @@ _USED_BEFORE = "this request id was used before, for another question"
 
 
 class TurnPhase(Enum):
-    """How far a turn has come."""
+    """The states of a turn."""
 
     LOADING = auto()
     READING = auto()
@@ -31,7 +31,7 @@ class TurnPhase(Enum):
 
 
 class TurnEvent(Enum):
-    """What happens to a turn."""
+    """The events of a turn."""
 
     LOAD = auto()
     PREPARE = auto()
@@ -52,8 +52,8 @@ TABLE: Final = {
     (TurnPhase.READING, TurnEvent.WITHHOLD): TurnPhase.OVER,
     (TurnPhase.ANSWERING, TurnEvent.PREPARE): TurnPhase.ANSWERING,
     (TurnPhase.ANSWERING, TurnEvent.SAY): TurnPhase.ANSWERING,
-    (TurnPhase.ANSWERING, TurnEvent.WITHHOLD): TurnPhase.OVER,  # the answer is blocked: nothing is left
-    (TurnPhase.ANSWERING, TurnEvent.COMPLETE): TurnPhase.OVER,  # NoteLabel; a repeated turn leaves nothing
+    (TurnPhase.ANSWERING, TurnEvent.WITHHOLD): TurnPhase.OVER,  # the answer is blocked: nothing is stored
+    (TurnPhase.ANSWERING, TurnEvent.COMPLETE): TurnPhase.OVER,  # NoteLabel; nothing for a repeated turn
     (TurnPhase.ANSWERING, TurnEvent.KEEP): TurnPhase.STORING,  # Store
     (TurnPhase.STORING, TurnEvent.STORE): TurnPhase.OVER,  # NoteLabel
     **{(state, TurnEvent.BREAK_OFF): TurnPhase.OVER for state in TurnPhase},  # NoteAborted, unless it was over
@@ -70,20 +70,20 @@ class Label(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The turn is to be stored; `stored` follows."""
+    """Store the turn, then call `stored`."""
 
     turn: Turn
 
 
 class NoteLabel(NamedTuple):
-    """The label of a complete turn is to be exported."""
+    """Export the label of a complete turn."""
 
     question: str
     label: Label
 
 
 class NoteAborted(NamedTuple):
-    """The turn is to be noted where no prompt finds it."""
+    """Record an aborted turn, which no prompt will contain."""
 
     turn: AbortedTurn
 
@@ -92,27 +92,27 @@ Effect = Store | NoteLabel | NoteAborted
 
 
 class TurnMachine:
-    """One turn: events in, effects out. `ending` is one of the words above where the turn has such an end."""
+    """One turn: events in, effects out. `ending` is REPEATED, ABORTED, FAILED or empty."""
 
-    __slots__ = ("_has_session", "_question", "_repeated", "_request_id", "ending", "label", "said", "state")
+    __slots__ = ("_has_session", "_question", "_repeated", "_request_id", "ending", "label", "remembered", "state")
 
     def __init__(self, request_id: str = "", *, has_session: bool, max_chars: int = MAX_STORED_CHARS) -> None:
         self.state = TurnPhase.LOADING
         self.ending = ""
         self._request_id = request_id
         self._has_session = has_session
-        self.said = RememberedAnswer(max_chars if has_session else 0)
+        self.remembered = RememberedAnswer(max_chars if has_session else 0)
         self._question = ""
         self.label = Label()  # of the question, once it has one
         self._repeated: Turn | None = None
 
     def load(self, repeated: Turn | None = None) -> None:
-        """The session is known, and the turn that was stored under this request id."""
+        """Takes the turn that the session has stored under this request id, if any."""
         self._move(TurnEvent.LOAD)
         self._repeated = repeated
 
     def prepare(self, question: str) -> Turn | None:
-        """The question as it goes on; returns the turn that answers it, if it was asked before under this id."""
+        """Takes the question, masks applied; returns the turn that was stored for it under this request id, if any."""
         self._move(TurnEvent.PREPARE)
         repeated = self._repeated
         if repeated is not None and repeated.question != question:
@@ -123,16 +123,16 @@ class TurnMachine:
         return repeated
 
     def read(self) -> None:
-        """The input has been read and goes on."""
+        """The input has been read and is not blocked."""
         self._move(TurnEvent.READ)
 
     def say(self, piece: str) -> None:
-        """The piece is given to the client."""
+        """A piece goes to the client."""
         self._move(TurnEvent.SAY)
-        self.said.add(piece)
+        self.remembered.add(piece)
 
     def finish(self, *, is_answered: bool) -> list[Effect]:
-        """The client has got the last piece: of the answer, or of what stands in its place."""
+        """The client has the last piece: of the answer, or of the text that replaces it."""
         is_repeat = self._repeated is not None
         is_kept = is_answered and not is_repeat and self._has_session
         self._move(TurnEvent.KEEP if is_kept else TurnEvent.COMPLETE if is_answered else TurnEvent.WITHHOLD)
@@ -142,7 +142,7 @@ class TurnMachine:
         return [] if is_repeat or not is_answered else [NoteLabel(self._question, self.label)]
 
     def stored(self) -> list[Effect]:
-        """The store has the turn."""
+        """The turn has been stored."""
         self._move(TurnEvent.STORE)
         return [NoteLabel(self._question, self.label)]
 
@@ -163,12 +163,12 @@ class TurnMachine:
         if not (is_noted and self._has_session):
             return []
         question = self._question if before in (TurnPhase.ANSWERING, TurnPhase.STORING) else ""
-        turn = AbortedTurn(question, self.said.text, reason, self.label.label, self._request_id)
+        turn = AbortedTurn(question, self.remembered.text, reason, self.label.label, self._request_id)
         return [NoteAborted(turn)]
 
     def _build_turn(self) -> Turn:
         label, layer, topic, confidence = self.label
-        answer = forget_reasoning(self.said.text)
+        answer = forget_reasoning(self.remembered.text)
         return Turn(self._question, answer, label, topic, layer, confidence, self._request_id)
 
     def _move(self, event: TurnEvent) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One turn of a conversation: hold the session, read the input, run the graph, stream the answer, store the turn.
 
-What is stored and what an abort leaves is decided by lockgate.agent.turn_machine. A turn is stored before the client
-hears that it is complete.
+lockgate.agent.turn_machine decides what is stored of a complete or aborted turn. A turn is stored before the client
+learns that it is complete.
 """
 
 import asyncio
@@ -73,13 +73,13 @@ from lockgate.task_groups import TaskGroup, run_group
 from lockgate.telemetry import LogEvent, agent_step, log_event, name_causes, observe_turn
 
 _NO_STORE = "the session store is not available"
-_OWN_TEXTS = 5  # of a turn before the messages that its client sent: the question, the editor's three, the account
-_NOTE_S = 1.0  # for the note about a turn that came to no end
+_OWN_TEXTS = 5  # of a turn, before the client's messages: the question, the editor's three, the account
+_NOTE_S = 1.0  # for recording an aborted turn
 _MAX_REPLY_CHARS = 100_000  # of the main model's internal replies
 
 
 class PendingVector:
-    """A vector that is being made. Cancelling one who awaits it does not cancel it."""
+    """A vector that a task computes. Cancelling a task that awaits it does not cancel the computation."""
 
     __slots__ = ("_made",)
 
@@ -87,7 +87,7 @@ class PendingVector:
         self._made: asyncio.Future[Sequence[float]] = asyncio.get_running_loop().create_future()
 
     async def fill(self, embedder: Embedder, question: str) -> None:
-        """Make it. A failure is for those who await it, if anybody does."""
+        """Computes the vector. A failure is raised only to tasks that await it."""
         try:
             [vector] = await embedder.embed([question])
             self._made.set_result(vector)
@@ -95,14 +95,14 @@ class PendingVector:
             self._made.set_exception(error)
             self._made.exception()
         finally:
-            self._made.cancel()  # ends one without a result
+            self._made.cancel()  # does nothing if there is a result or an error
 
     def __await__(self) -> Generator[Any, None, Sequence[float]]:
         return asyncio.shield(self._made).__await__()
 
 
 class Memory(NamedTuple):
-    """How much of a session goes into a prompt, and where sessions are kept."""
+    """The session store, and how much of a session goes into a prompt."""
 
     store: SessionStore
     max_messages: int = 20
@@ -111,7 +111,7 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent, ready for any number of turns at once."""
+    """An agent; it can run many turns at once."""
 
     routes: Routes
     graphs: Graphs
@@ -134,14 +134,14 @@ class Agent:
 
     @asynccontextmanager
     async def open(self, ask: AgentQuestion) -> AsyncIterator[OpenTurn]:
-        """A turn of a conversation; leaving the context ends it."""
+        """Opens a turn of a conversation; leaving the context ends it."""
         turn = _RunningTurn(self, ask)
         async with aclosing(turn.run()) as pieces:
             yield OpenTurn(turn.facts, pieces)
 
 
 class _RunningTurn:
-    """One turn of an agent at work."""
+    """Runs one turn of an agent."""
 
     def __init__(self, agent: Agent, ask: AgentQuestion) -> None:
         self.facts = TurnResult()
@@ -161,20 +161,20 @@ class _RunningTurn:
         self._vector: PendingVector | None = None
 
     async def run(self) -> AsyncGenerator[str, None]:
-        """The turn's pieces; also notes how it ended."""
+        """Yields the turn's pieces; stores the turn and counts how it ended."""
         ask, store = self._ask, self._agent.memory.store
         labels = [route.label for route in self._agent.routes]
         if ask.label and ask.label not in labels:
             raise InvalidRequest(f"unknown query_type; it must be empty or one of {', '.join(labels)}", status=400)
-        async with nullcontext() if ask.session is None else _reaching_store(store.hold(ask.session)):
+        async with nullcontext() if ask.session is None else _hold_session(store.hold(ask.session)):
             self._started = self._clock()
             try:
                 if ask.session is not None:
                     self._past = await self._load(ask.session)
                 self._machine.load(self._past.repeated)
-                async with aclosing(self._say() if ask.is_stream else join_pieces(self._say())) as pieces:
+                async with aclosing(self._stream() if ask.is_stream else join_pieces(self._stream())) as pieces:
                     async for piece in pieces:
-                        if not self._machine.said.has_begun:
+                        if not self._machine.remembered.has_begun:
                             self.facts.first_token_ms = self._elapsed_ms()
                         self._machine.say(piece)
                         yield piece
@@ -196,8 +196,8 @@ class _RunningTurn:
         except UpstreamError as error:
             raise _fail_store(error) from error
 
-    async def _say(self) -> AsyncGenerator[str, None]:
-        """The pieces of the guarded answer; the facts learn what was found and how it ended."""
+    async def _stream(self) -> AsyncGenerator[str, None]:
+        """Yields the pieces of the guarded answer; records findings and outcome in `facts`."""
         facts, gate, texts = self.facts, self._agent.gate, self._texts
         policy = self._policy = self._agent.guarding()
         meter = self._meter = policy.open_meter()
@@ -226,11 +226,11 @@ class _RunningTurn:
                         else:
                             facts.outcome = PROMPT_BLOCKED
                             yield policy.fallback
-        except UpstreamError as error:  # the model's own have other names
+        except UpstreamError as error:  # of a detector; failures of the model are TurnFailed
             raise to_check_failed(error) from error
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
-        """The graph as far as the answer; a repeated request gets the stored answer."""
+        """Runs the graph and yields the model's call; a repeated request gets the stored answer."""
         facts, texts = self.facts, self._texts
         state = self._begin(texts.mask(checked.masks) if checked.masks else texts.texts)
         repeated = self._machine.prepare(self._question)
@@ -253,13 +253,13 @@ class _RunningTurn:
         yield Prepared(source if ask.is_stream else collect(source), facts.documents, lack)
 
     def _begin(self, texts: Sequence[str]) -> TurnState:
-        """What was asked, in the texts as they go on."""
+        """Returns the state that the graph starts with; `texts` have the masks applied."""
         memory = self._agent.memory
-        self._question = texts[0].replace("\0", "\ufffd")  # as every store would keep it
+        self._question = texts[0].replace("\0", "\ufffd")  # as every store replaces it
         sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[_OWN_TEXTS:], strict=True)]
         if self._ask.session is None:
-            asked = max([at for at, one in enumerate(sent) if one.role == USER], default=len(sent))
-            before = [one for one in sent[:asked] if one.role in (USER, ASSISTANT)]
+            place = max([at for at, one in enumerate(sent) if one.role == USER], default=len(sent))
+            before = [one for one in sent[:place] if one.role in (USER, ASSISTANT)]
             history = recall_sent(before, memory.max_messages, memory.max_tokens)
         else:
             history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
@@ -289,16 +289,16 @@ class _RunningTurn:
             raise fail_model(self._agent.main, error) from error
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
-        """The main model's reply to an internal question."""
+        """Returns the main model's reply to an internal prompt."""
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
-        said = RememberedAnswer(_MAX_REPLY_CHARS)
+        reply = RememberedAnswer(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
             async for burst in bursts:
                 for one in burst if isinstance(burst, list) else (burst,):
-                    said.add(one.text)
-                if said.is_cut:
+                    reply.add(one.text)
+                if reply.is_cut:
                     break
-        return said.text
+        return reply.text
 
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
@@ -308,7 +308,7 @@ class _RunningTurn:
         return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 
     def _start_embedding(self) -> None:
-        """The question's vector is made while the model looks for keywords."""
+        """Computes the question's vector while the model writes keywords."""
         embedder = self._agent.embedder
         if embedder is not None and self._group is not None:
             self._vector = PendingVector()
@@ -317,14 +317,14 @@ class _RunningTurn:
     # The end.
 
     def _note_found(self, found: Sequence[Detection]) -> None:
-        """What was found in the input, as one text and by the number of the client's message."""
+        """Records the findings in the input, in the joined text and by the index of the client's message."""
         self.facts.found_in_prompt = found
         if found:
             located = self._texts.locate(found)
             self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
 
     def _break_off(self, error: BaseException) -> list[Effect]:
-        """What the turn leaves that ends with this error."""
+        """Ends the turn with an error; returns the effects."""
         if not isinstance(error, Exception):
             return self._machine.leave()
         reason = error.message if isinstance(error, LockgateError) else type(error).__name__
@@ -333,7 +333,7 @@ class _RunningTurn:
     async def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Store):
-                # Once the store has begun, a client that leaves changes nothing any more.
+                # Once storing has begun, it is finished even if the client leaves.
                 await self._carry_out(await finish_despite_cancel(self._store(effect.turn)))
             elif isinstance(effect, NoteAborted):
                 await finish_despite_cancel(self._note_aborted(effect.turn))
@@ -370,7 +370,7 @@ class _RunningTurn:
 
 
 async def _read_stored(answer: str) -> Source:
-    """The stored answer, as if a model gave it."""
+    """Yields the stored answer like a model."""
     yield Frame(0, answer, is_last=True)
 
 
@@ -380,14 +380,14 @@ def _fail_store(error: UpstreamError) -> TurnFailed:
 
 
 @asynccontextmanager
-async def _reaching_store(holding: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-    """The session, held; a store that fails to give it is told by our words, its failure to let go by none."""
+async def _hold_session(lock: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+    """Holds a session; a failure to lock it raises TurnFailed, a failure to unlock it is ignored."""
     try:
-        await holding.__aenter__()
+        await lock.__aenter__()
     except UpstreamError as error:
         raise _fail_store(error) from error
     try:
         yield
     finally:
-        with suppress(UpstreamError):  # the turn has come to its end already
-            await holding.__aexit__(None, None, None)
+        with suppress(UpstreamError):  # the turn has already ended
+            await lock.__aexit__(None, None, None)

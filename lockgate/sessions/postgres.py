@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions in a PostgreSQL database that processes of several machines may share.
+"""Sessions in a PostgreSQL database, which processes on several machines may share.
 
-A session is held by an advisory lock of one connection that the store keeps for itself, and turns are written by that
-same connection: when it is lost, so is the right to write, and nothing is written without it. Hence a pooler that
-gives a connection to others between transactions cannot stand in between; one that pools whole sessions can.
+One connection of the store takes an advisory lock for each session and writes its turns: a lost connection loses the
+locks, and then nothing can be written without one. So a connection pooler such as PgBouncer must use session pooling,
+not transaction pooling.
 """
 
 import asyncio
@@ -22,25 +22,25 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _CLOSE_TIMEOUT_S = 2.0
 _SERVICE = "sessions"
 _PART = "sessions"  # its row in the table of versions
-_SET_UP_LOCK = 0x6C6F636B67617465  # one at a time makes the tables
+_SET_UP_LOCK = 0x6C6F636B67617465  # held while the tables are created
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lockgate_versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL)"
 
 
 class PostgresSessions(rows.RowSessions):
-    """A SessionStore and SessionArchive in one database. Made by `open_postgres_sessions`."""
+    """A SessionStore and SessionArchive in one database. `open_postgres_sessions` opens it."""
 
     def __init__(self, pool: PostgresPool, limits: StoreLimits, clock: Callable[[], float]) -> None:
         super().__init__(limits, clock)
         self._pool = pool
         self._writer = _Writer(pool)
         self._queues = Queues[SessionKey]()
-        self._held: dict[SessionKey, Any] = {}  # by which connection
+        self._held: dict[SessionKey, Any] = {}  # the connection that has the lock
         self._setting_up = asyncio.Lock()
         self._is_set_up = False
 
     @contextlib.asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
-        """The session for oneself: first come, first served in this process, by chance among several."""
+        """Locks a session: in the order of the calls in this process, in no order among several processes."""
         key = rows.clean_key(key)
         number = rows.number_of(key)
         async with self._queues.alone(key):
@@ -52,7 +52,7 @@ class PostgresSessions(rows.RowSessions):
                 await finish_despite_cancel(self._writer.unlock(number))
 
     async def close(self) -> None:
-        """Let go of everything that is held."""
+        """Closes the connection, which releases all locks."""
         await self._writer.close()
 
     async def _read(self, *statements: rows.Statement) -> Sequence[rows.Rows]:
@@ -73,7 +73,7 @@ class PostgresSessions(rows.RowSessions):
         await finish_despite_cancel(self._writer.write(self._held[key], *statements))
 
     async def _set_up(self) -> None:
-        """The tables, once; who finds them there needs no right to make any."""
+        """Creates the tables, once; if they exist, the database user needs no right to create tables."""
         if self._is_set_up:
             return
         async with self._setting_up:
@@ -103,7 +103,7 @@ async def _read_version(connection: Any) -> int:
 
 
 class _Writer:
-    """The one connection that holds sessions and writes turns, made anew when it was lost."""
+    """The one connection that locks sessions and writes turns; it is opened again after it was lost."""
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
@@ -112,7 +112,7 @@ class _Writer:
         self._busy = asyncio.Lock()  # one statement at a time
 
     async def lock(self, number: int) -> Any:
-        """Wait for an advisory lock, asking ever less often; the connection that has it."""
+        """Waits for an advisory lock, with growing pauses; returns the connection that has it."""
         pause_s = _FIRST_PAUSE_S
         while (connection := await finish_despite_cancel(self._try(number))) is None:
             await asyncio.sleep(pause_s)
@@ -126,13 +126,13 @@ class _Writer:
                 self._taken.clear()
             self._taken.add(number)
             with self._pool.closing_on_failure(self._connection):
-                is_ours = await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", number)
-            if not is_ours:
+                is_locked = await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", number)
+            if not is_locked:
                 self._taken.discard(number)
-            return self._connection if is_ours else None
+            return self._connection if is_locked else None
 
     async def unlock(self, number: int) -> None:
-        """Let go of a lock, if it was obtained. Where that fails the connection ends, and with it every lock."""
+        """Releases a lock, if it was obtained. A failure closes the connection, which releases every lock."""
         async with self._busy:
             if number not in self._taken or self._connection.is_closed():
                 return
@@ -141,7 +141,7 @@ class _Writer:
                 await self._connection.execute("SELECT pg_advisory_unlock($1)", number)
 
     async def write(self, holder: Any, *statements: rows.Statement) -> None:
-        """Carry out all of the statements or none, by the connection that holds the session."""
+        """Runs all of the statements or none, on the connection that has the lock."""
         async with self._busy:
             if holder.is_closed():
                 raise Unavailable(_SERVICE, "the connection that held the session was lost")
@@ -164,7 +164,7 @@ class _Writer:
 async def open_postgres_sessions(
     dsn: str, limits: StoreLimits, *, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[PostgresSessions]:
-    """The sessions of a database. Nothing is connected before it is needed; tables are made by the first need."""
+    """Opens the sessions of a database. The first use connects and creates the tables."""
     async with contextlib.AsyncExitStack() as stack:
         pool = await stack.enter_async_context(open_postgres(dsn, _SERVICE))
         store = PostgresSessions(pool, limits, clock)
@@ -176,11 +176,11 @@ async def open_postgres_sessions(
 
 @contextlib.asynccontextmanager
 async def open_postgres_store(options: Mapping[str, Any]) -> AsyncIterator[PostgresSessions]:
-    """The session store `postgres`: `dsn` is the address of the database, with user and password."""
+    """Opens the session store `postgres`: `dsn` is the address of the database, with user and password."""
     async with open_postgres_sessions(options["dsn"], StoreLimits.read(options)) as store:
         yield store
 
 
 def _count(done: str) -> int:
-    """How many rows a statement changed, as the server says it: `DELETE 3`."""
+    """Returns how many rows a statement changed, from the server's status such as `DELETE 3`."""
     return int(done.rsplit(" ", 1)[-1])

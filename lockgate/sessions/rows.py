@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions in SQL tables for SQLite and PostgreSQL: one row per message, aborted turns in a table of their own."""
+"""Sessions in SQL tables for SQLite and PostgreSQL: one row per message, aborted turns in a second table."""
 
 import hashlib
 import heapq
@@ -16,7 +16,7 @@ from lockgate.data_files import Table, read_table
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers
 from lockgate.sessions.turns import (
-    NOBODY,
+    PROBE_KEY,
     AbortedTurn,
     Past,
     SessionEntry,
@@ -31,7 +31,7 @@ VERSION = 1
 MAX_ABORTED = 100  # per session
 _MESSAGES_PER_TURN = 2
 _DAY_S = 86_400.0
-_PRUNED_AT_ONCE = 5_000  # rows: other writers wait meanwhile
+_PRUNED_AT_ONCE = 5_000  # rows; other writers wait meanwhile
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
 
 
@@ -57,7 +57,7 @@ class SessionStatements(Table, frozen=True):
 
 
 class RowsFile(Table, frozen=True):
-    """The statements, and the parts that they share."""
+    """The content of `rows.toml`: the statements, and the parts that they share."""
 
     statements: SessionStatements
     parts: dict[str, str]
@@ -77,17 +77,17 @@ SQL = _read_statements()
 
 
 def clean(text: str) -> str:
-    """The text as it is kept: what no database can hold is replaced."""
+    """Replaces the characters that a database cannot store."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def clean_key(key: SessionKey) -> SessionKey:
-    """The key as it is kept; two that differ stay different."""
+    """Returns the key as it is stored; different keys stay different."""
     return SessionKey(*map(clean_name, key))
 
 
 def clean_name(name: str) -> str:
-    """A part of a key as it is kept."""
+    """Returns a part of a key as it is stored, with a hash if characters were replaced."""
     cleaned = clean(name)
     if cleaned == name:
         return name
@@ -95,7 +95,7 @@ def clean_name(name: str) -> str:
 
 
 def number_of(key: SessionKey) -> int:
-    """A number below 2**62 that stands for a session among locks; others' locks are elsewhere, as chance has it."""
+    """Hashes a key to a lock number below 2**62; a collision with another lock is very unlikely."""
     named = "\0".join(("lockgate", "session", *key)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 2
 
@@ -116,7 +116,7 @@ def _read_aborted(row: Sequence[Any]) -> StoredTurn:
 
 
 class RowSessions(ABC):
-    """A SessionStore and SessionArchive over these tables; a database says how statements are run."""
+    """A SessionStore and SessionArchive over these tables; a subclass runs the statements."""
 
     def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
@@ -124,32 +124,32 @@ class RowSessions(ABC):
 
     @abstractmethod
     async def _read(self, *statements: Statement) -> Sequence[Rows]:
-        """The rows of each statement."""
+        """Returns the rows of each statement."""
 
     @abstractmethod
     async def _write(self, *statements: Statement) -> int:
-        """Carries out all of the statements or none; how many rows they changed."""
+        """Runs all of the statements or none; returns how many rows they changed."""
 
     @abstractmethod
     async def _append(self, key: SessionKey, *statements: Statement) -> None:
         """The same for a session that is held; raises RuntimeError if it is not."""
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """The latest turns and the one of this request id."""
-        asked = (*clean_key(key), self._cutoff())
-        statements: list[Statement] = [(SQL.latest_turns, (*asked, limit))]
+        """Returns the latest turns and the one of this request id."""
+        values = (*clean_key(key), self._cutoff())
+        statements: list[Statement] = [(SQL.latest_turns, (*values, limit))]
         if request_id:
-            statements.append((SQL.repeated_turn, (*asked, clean(request_id))))
+            statements.append((SQL.repeated_turn, (*values, clean(request_id))))
         latest, *repeated = await self._read(*statements)
         turns = tuple(_read_turn(row) for row in reversed(latest))
         return Past(turns, next((_read_turn(row) for rows in repeated for row in rows), None))
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether sessions can be read; never raises."""
-        return await look(self.load(NOBODY, 1))
+        """Checks that sessions can be read; never raises."""
+        return await look(self.load(PROBE_KEY, 1))
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
-        """Add a turn; one whose request id is there already is not added again."""
+        """Adds a turn, unless its request id is already stored."""
         key = clean_key(key)
         texts = map(clean, (turn.question, turn.answer, turn.label, turn.topic, turn.layer))
         values = (*key, *texts, turn.confidence, clean(turn.request_id), self._clock())
@@ -157,35 +157,35 @@ class RowSessions(ABC):
         await self._append(key, (SQL.add_turn, values), (SQL.trim_turns, (*key, kept)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
-        """Note an aborted turn; the latest hundred of a session are kept."""
+        """Stores an aborted turn; the latest hundred of a session are kept."""
         key = clean_key(key)
         texts = map(clean, (turn.question, turn.delivered, turn.reason, turn.label, turn.request_id))
         values = (*key, uuid.uuid4().hex, *texts, self._clock())
         await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """All sessions, the latest first."""
+        """Returns all sessions, the latest first."""
         (found,) = await self._read((SQL.list_sessions, (self._cutoff(), clean_name(caller or ""))))
         return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in found)
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Everything about a session, in the order of time."""
-        asked = (*clean_key(key), self._cutoff())
-        turns, aborted = await self._read((SQL.all_turns, asked), (SQL.all_aborted, asked))
+        """Returns all turns of a session in the order of time, the aborted ones too."""
+        values = (*clean_key(key), self._cutoff())
+        turns, aborted = await self._read((SQL.all_turns, values), (SQL.all_aborted, values))
         return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
     async def delete_session(self, key: SessionKey) -> bool:
-        """Remove everything about a session."""
+        """Removes all turns of a session; returns whether there were any."""
         key = clean_key(key)
         return await self._write(*((sql, key) for sql in SQL.delete_session)) > 0
 
     async def forget_old(self) -> None:
-        """Remove what is older than the limits say, a part at a time, so that no statement takes long."""
+        """Removes turns older than the limit, a part at a time, so that no statement takes long."""
         for sql in SQL.forget_old if self._limits.retention_days is not None else ():
             while await self._write((sql, (self._cutoff(),))):
                 pass
 
     def _cutoff(self) -> float:
-        """What ended before this is no longer kept."""
+        """The time before which turns are no longer kept."""
         days = self._limits.retention_days
         return self._clock() - days * _DAY_S if days is not None else 0.0

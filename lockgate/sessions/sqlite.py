@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions in an SQLite file that several processes of one machine may share.
 
-SQL runs in two threads, one that writes and one that reads. While another process has the file, writers wait and
-readers go on. A session is held by a lock on one byte of a file beside the database: the system takes it back when its
+SQL runs in two threads, one that writes and one that reads. While another process writes, writers wait and readers
+continue. A session is locked by a lock on one byte of a file beside the database, which the system releases when the
 process ends in any way. Neither works on a network file system.
 """
 
@@ -29,8 +29,8 @@ from lockgate.store_tasks import Queues, finish_despite_cancel, pruning
 # --- The file -------------------------------------------------------------------------------------------------
 
 BUSY_TIMEOUT_S = 5.0
-_APPLICATION: Final = 0x4C4B5353  # "LKSS": the file is of sessions of ours
-_LEAST_BUSY_S = 0.1  # for a caller that has waited for others of this process all the time
+_APPLICATION: Final = 0x4C4B5353  # "LKSS": a file with sessions of Lockgate
+_LEAST_BUSY_S = 0.1  # for a caller that used up its time waiting for other callers in this process
 _DAMAGED = "the file of the session store is damaged"
 _LOCKED = "the session store is locked by another process"
 _READ_ONLY = "the file of the session store cannot be written"
@@ -95,7 +95,7 @@ class SessionFile:
 
 
 async def _finish(submitted: "Future[T]") -> T:
-    """Returns a job's result, or raises its error in our words; drops a cancelled caller's job if it has not begun."""
+    """Returns a job's result, or raises Unavailable; drops the job of a cancelled caller if it has not begun."""
     result = asyncio.wrap_future(submitted)
     try:
         return await asyncio.shield(result)
@@ -109,13 +109,13 @@ async def _finish(submitted: "Future[T]") -> T:
 
 
 def _name_failure(error: sqlite3.Error) -> str:
-    """Plain words; SQLite's own may quote a statement."""
+    """Returns a message for an error; SQLite's own message may quote a statement."""
     return _WORDS.get(find_code(error), "the session store failed")
 
 
 @contextlib.asynccontextmanager
 async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[SessionFile]:
-    """The database of a file, made if there is none, readable by its owner only."""
+    """Opens the database in a file, created if it is missing, readable by its owner only."""
     os.close(_open_file(path))
     async with (
         _open_connection(lambda: _open_named(_open_writer, path, busy_timeout_s)) as writer,
@@ -126,7 +126,7 @@ async def open_session_file(path: Path, busy_timeout_s: float) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def _open_connection(open_database: Callable[[], sqlite3.Connection]) -> AsyncIterator[_StoreConnection]:
-    """A connection, closed in any case: also when the caller is cancelled while it is opened."""
+    """Opens a connection and closes it at the end, also if the caller is cancelled while it is opened."""
     with ThreadPoolExecutor(1, thread_name_prefix="sessions") as thread:
         opening = thread.submit(open_database)
         try:
@@ -141,7 +141,7 @@ def _close(opening: "Future[sqlite3.Connection]") -> None:
 
 
 def _open_file(path: Path) -> int:
-    """Opens a file, made with its folder if there is none; raises ConfigError."""
+    """Opens a file, created with its folder if it is missing; raises ConfigError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -152,7 +152,7 @@ def _open_file(path: Path) -> int:
 def _open_named(
     open_database: Callable[[Path, float], sqlite3.Connection], path: Path, busy_timeout_s: float
 ) -> sqlite3.Connection:
-    """Opens the database; a failure names the file, which the operator has to find."""
+    """Opens the database; a failure names the file for the operator."""
     try:
         return open_database(path, busy_timeout_s)
     except sqlite3.Error as error:
@@ -160,12 +160,12 @@ def _open_named(
 
 
 def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection to a file of ours; any other database is not changed."""
+    """Opens a connection that writes; refuses and does not change a database of another application."""
     if look_at(path, busy_timeout_s).is_foreign(_APPLICATION):
         raise _refuse_foreign(path)
     database = connect(path, busy_timeout_s)
     try:
-        database.execute("PRAGMA synchronous = FULL")  # a turn that was acknowledged outlives a power cut
+        database.execute("PRAGMA synchronous = FULL")  # an acknowledged turn is not lost in a power failure
         with _transaction(database):
             _bring_up_to_date(database, path)
     except BaseException:
@@ -182,7 +182,7 @@ def _open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 def _bring_up_to_date(database: sqlite3.Connection, path: Path) -> None:
     kind = read_kind(database)
-    if kind.is_foreign(_APPLICATION):  # since we looked
+    if kind.is_foreign(_APPLICATION):  # changed since the first check
         raise _refuse_foreign(path)
     if kind.version > rows.VERSION:
         words = f"holds sessions of a newer version of Lockgate (tables {kind.version}, this one knows {rows.VERSION})"
@@ -198,7 +198,7 @@ def _refuse_foreign(path: Path) -> ConfigError:
 
 
 def write(database: sqlite3.Connection, *statements: rows.Statement) -> int:
-    """Carries out all of the statements or none; returns how many rows they changed."""
+    """Runs all of the statements or none; returns how many rows they changed."""
     with _transaction(database):
         return sum(database.execute(sql, _name_values(args)).rowcount for sql, args in statements)
 
@@ -226,14 +226,14 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 
 
 class SessionLocks:
-    """The locks of one open file; a waiting task asks again and again, ever less often."""
+    """The locks of one open file; a waiting task tries again with growing pauses."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @contextlib.asynccontextmanager
     async def hold(self, number: int) -> AsyncIterator[None]:
-        """The byte of this number for oneself; not for two tasks of one process at once."""
+        """Locks the byte of this number; two tasks of one process must not do so at once."""
         pause_s = _FIRST_PAUSE_S
         while not self._take(number):
             await asyncio.sleep(pause_s)
@@ -254,7 +254,7 @@ class SessionLocks:
 
     def _set(self, kind: int, number: int) -> None:
         if sys.platform == "linux":
-            # Such a lock belongs to the open file: it excludes another store of this process too, and stays when
+            # Such a lock belongs to the open file: it also excludes another store of this process, and is kept when
             # other code of the process closes the same file.
             wanted = struct.pack("hhqqi", kind, os.SEEK_SET, number, 1, 0)
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, wanted + b"\0" * (-len(wanted) % 8))
@@ -265,7 +265,7 @@ class SessionLocks:
 
 @contextlib.contextmanager
 def open_session_locks(path: Path) -> Iterator[SessionLocks]:
-    """The locks of a file, made if there is none."""
+    """Opens the locks of a file, created if it is missing."""
     descriptor = _open_file(path)
     try:
         yield SessionLocks(descriptor)
@@ -277,7 +277,7 @@ def open_session_locks(path: Path) -> Iterator[SessionLocks]:
 
 
 class SqliteSessions(rows.RowSessions):
-    """A SessionStore and SessionArchive on one file. Made by `open_sqlite_sessions`."""
+    """A SessionStore and SessionArchive on one file. `open_sqlite_sessions` opens it."""
 
     def __init__(self, file: SessionFile, locks: SessionLocks, limits: StoreLimits, clock: Callable[[], float]) -> None:
         super().__init__(limits, clock)
@@ -288,7 +288,7 @@ class SqliteSessions(rows.RowSessions):
 
     @contextlib.asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
-        """The session for oneself: first come, first served in this process, by chance among several."""
+        """Locks a session: in the order of the calls in this process, in no order among several processes."""
         key = rows.clean_key(key)
         async with self._queues.alone(key), self._locks.hold(rows.number_of(key)):
             self._held.add(key)
@@ -316,7 +316,7 @@ class SqliteSessions(rows.RowSessions):
 async def open_sqlite_sessions(
     path: Path, limits: StoreLimits, *, clock: Callable[[], float] = time.time, busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> AsyncIterator[SqliteSessions]:
-    """The sessions of a file, made if there is none; `<file>.locks` beside it has the locks."""
+    """Opens the sessions of a file, created if it is missing; `<file>.locks` beside it has the locks."""
     async with contextlib.AsyncExitStack() as stack:
         file = await stack.enter_async_context(open_session_file(path, busy_timeout_s))
         locks = stack.enter_context(open_session_locks(path.with_name(path.name + ".locks")))
@@ -329,7 +329,7 @@ async def open_sqlite_sessions(
 @with_context
 @contextlib.asynccontextmanager
 async def open_sqlite_store(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[SqliteSessions]:
-    """The session store `sqlite`: `file` is in the data directory unless it is absolute."""
+    """Opens the session store `sqlite`: `file` is in the data directory unless it is absolute."""
     path = context.data_dir / options["file"]
     async with open_sqlite_sessions(path, StoreLimits.read(options)) as store:
         yield store

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session is made of: turns, and what of them a later prompt may see. A model's reasoning is not remembered."""
+"""The turns of a session, and the parts of them that a later prompt contains. A model's reasoning is not kept."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from lockgate.gate.values import Message
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
-DEFAULT_SESSION = "default"  # of everybody who names none
-DEFAULT_AGENT = "default"  # whom those mean who name none, where there is one of this name
-ANONYMOUS = "anonymous"  # the caller who is not known
-MAX_INTENTS = 6  # of the past that the classifier is shown
+DEFAULT_SESSION = "default"  # of requests that name none
+DEFAULT_AGENT = "default"  # of requests that name none, if there is an agent of this name
+ANONYMOUS = "anonymous"  # the caller of requests without a known key
+MAX_INTENTS = 6  # earlier turns whose topics the classifier sees
 _MAX_TOPIC_CHARS = 120
 _MORE = " [...]"
 _BYTES_PER_TOKEN = 4  # a cautious guess: the model's own tokens are not known here
@@ -21,18 +21,18 @@ _END_OF_REASONING = re.compile(r"\A.*?</(?:think|thinking)>", re.DOTALL | re.IGN
 
 
 class SessionKey(NamedTuple):
-    """A session: the caller's, with one agent, under the id that the caller chose. No two callers share one."""
+    """Identifies a session: the caller, the agent, and the id that the caller chose. Callers never share one."""
 
     caller: str
     agent: str
     id: str
 
 
-NOBODY = SessionKey("", "", "")  # the key that the probe reads
+PROBE_KEY = SessionKey("", "", "")  # the key that the health probe reads
 
 
 class Turn(NamedTuple):
-    """One exchange that came to its end. `layer` is what decided the label, `request_id` the caller's name for it."""
+    """One complete turn. `layer` is the step that decided the label, `request_id` the id that the caller gave."""
 
     question: str
     answer: str
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
 
 class AbortedTurn(NamedTuple):
-    """One exchange that did not: what had been delivered of its answer, and why no more. Never part of a prompt."""
+    """One aborted turn: the part of the answer that was delivered, and why it ended. Never part of a prompt."""
 
     question: str
     delivered: str
@@ -54,14 +54,14 @@ class AbortedTurn(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What a store knows of a session: its latest turns, oldest first, and the one that had this request id before."""
+    """The history of a session: its latest turns, oldest first, and the turn that already has this request id."""
 
     turns: tuple[Turn, ...] = ()
     repeated: Turn | None = None
 
 
 class StoredTurn(NamedTuple):
-    """A turn as a store shows it to operators; `at` is in seconds since 1970, `aborted` the reason if it was."""
+    """A turn as operators see it; `at` is in seconds since 1970, `aborted` is why it was aborted, or empty."""
 
     question: str
     answer: str
@@ -90,13 +90,13 @@ class StoreLimits(NamedTuple):
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> "StoreLimits":
-        """The limits among the options of a session store."""
+        """Reads the limits from the options of a session store."""
         return cls(**{name: options[name] for name in cls._fields if name in options})
 
 
 @dataclass(slots=True, eq=False)
 class RememberedAnswer:
-    """What has been said of an answer, as far as it is to be remembered: its beginning."""
+    """Collects the beginning of an answer, up to a number of characters."""
 
     _left: int  # characters that may still be remembered
     _parts: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class RememberedAnswer:
     is_cut: bool = False
 
     def add(self, piece: str) -> None:
-        """One more piece."""
+        """Adds a piece."""
         self.has_begun = True
         if self.is_cut:
             return
@@ -116,19 +116,19 @@ class RememberedAnswer:
 
     @property
     def text(self) -> str:
-        """What is remembered; one can see that it was more."""
+        """The collected text; ` [...]` marks a cut."""
         return "".join(self._parts)
 
 
 class Intent(NamedTuple):
-    """What an earlier turn was about: all that the classifier sees of it."""
+    """The label and topic of an earlier turn; the classifier sees nothing else of it."""
 
     label: str
     topic: str
 
 
 def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[Message, ...]:
-    """The messages of the latest turns that fit, oldest first, whole turns only; the last one is cut if it must be."""
+    """Returns the latest whole turns that fit, as messages, oldest first; cuts the last one if it alone is too long."""
     kept: list[Turn] = []
     left = max_tokens
     for turn in reversed(turns[-(max_messages // 2) :] if max_messages > 1 else ()):
@@ -147,7 +147,7 @@ def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[M
 
 
 def _cut_turn(turn: Turn, tokens: int) -> Turn:
-    """The turn with the beginnings of its question and answer, each of which has half the room if it needs that."""
+    """Cuts the end of question and answer; each may use half of the tokens, and what the other does not need."""
     question = _cut(turn.question, max(tokens // 2, tokens - count_tokens(turn.answer)))
     return turn._replace(question=question, answer=_cut(turn.answer, tokens - count_tokens(question)))
 
@@ -160,7 +160,7 @@ def _cut(text: str, tokens: int) -> str:
 
 
 def recall_sent(messages: Sequence[Message], max_messages: int, max_tokens: int) -> tuple[Message, ...]:
-    """The same of messages that a client sent itself: its latest that fit, as they are."""
+    """Returns the latest of a client's own messages that fit, oldest first and uncut."""
     kept: list[Message] = []
     left = max_tokens
     for message in reversed(messages[-max_messages:] if max_messages else ()):
@@ -172,22 +172,22 @@ def recall_sent(messages: Sequence[Message], max_messages: int, max_tokens: int)
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has."""
+    """Estimates how many tokens a text has."""
     return len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN + 1
 
 
 def list_intents(turns: Sequence[Turn]) -> tuple[Intent, ...]:
-    """What the latest turns were about, oldest first."""
+    """Returns labels and topics of the latest turns, oldest first."""
     return tuple(Intent(turn.label, turn.topic or name_topic(turn.question)) for turn in turns[-MAX_INTENTS:])
 
 
 def name_topic(question: str) -> str:
-    """What a question is about, as far as its own words tell: its beginning, in one line."""
+    """Returns the topic of a question: its beginning, on one line."""
     return " ".join(question.split())[:_MAX_TOPIC_CHARS]
 
 
 def forget_reasoning(answer: str) -> str:
-    """The answer without what the model thought aloud, also where it began to think before its first word."""
+    """Removes the model's reasoning from an answer, also reasoning whose opening tag is missing."""
     kept = _REASONING.sub("", answer)
     kept = _END_OF_REASONING.sub("", kept)
     return answer if kept == answer else kept.strip()
