@@ -31,7 +31,7 @@ _ERROR_NAME = re.compile(r"[a-z_]{1,64}")
 
 
 class ElasticsearchHit(NamedTuple):
-    """One document as a search found it. Keys are in the order of ids; an id is unique in its index."""
+    """One document that a search found. Keys sort by id; an id is unique in its index."""
 
     key: str
     title: str
@@ -40,7 +40,7 @@ class ElasticsearchHit(NamedTuple):
 
     @property
     def cosine(self) -> float:
-        """How near its vector is, where the index compares by cosine: both servers make a score of it that way."""
+        """The cosine of its vector to the question's, if the index compares by cosine; both servers score this way."""
         return max(-1.0, min(1.0, 2 * self.score - 1))
 
 
@@ -91,9 +91,9 @@ _decode_refusal = msgspec.json.Decoder(_ElasticErrorBody).decode
 
 
 def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
-    """A search by the nearest vectors, which is the one thing that the two servers are asked in different words."""
+    """Encodes a search for the nearest vectors, the only request that differs between the two servers."""
     body: dict[str, Any] = {"size": LEG_LIMIT, "_source": _SOURCE}
-    numbers = [float(one) for one in vector]  # those of some libraries are no numbers to others
+    numbers = [float(one) for one in vector]  # the encoder may not know number types such as NumPy's
     if is_opensearch:
         body["query"] = {"knn": {VECTOR_FIELD: {"vector": numbers, "k": LEG_LIMIT}}}
     else:
@@ -103,7 +103,7 @@ def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
 
 
 def read_hits(body: bytes) -> list[ElasticsearchHit]:
-    """The hits that can be read, best first; raises ValueError or RecursionError for another reply."""
+    """Returns the hits that can be read, best first; raises ValueError or RecursionError for an invalid reply."""
     refuse_dense(body)
     found = [_read_hit(one) for one in _decode_reply(body).hits.hits[:LEG_LIMIT]]
     read = [one for one in found if one is not None]
@@ -113,7 +113,7 @@ def read_hits(body: bytes) -> list[ElasticsearchHit]:
 
 
 def greets_as_opensearch(body: bytes) -> bool:
-    """Whether it is OpenSearch that greets so; in its mode of compatibility only the last line says it."""
+    """Returns whether a server's info is that of OpenSearch; in compatibility mode only the tagline shows it."""
     try:
         greeting = _decode_greeting(body)
     except (ValueError, RecursionError):
@@ -122,7 +122,7 @@ def greets_as_opensearch(body: bytes) -> bool:
 
 
 def read_error(body: bytes) -> str:
-    """What kind of error it is, in the server's one word for it: the rest of its words may quote the question."""
+    """Returns the type of an error, and nothing else of the server's message: it may quote the question."""
     try:
         name = _decode_refusal(body).error.type
     except (ValueError, RecursionError):
@@ -141,7 +141,7 @@ def _read_hit(raw: msgspec.Raw) -> ElasticsearchHit | None:
 
 
 def _read_text(value: object) -> str:
-    """The text of a field, which may have several values."""
+    """Returns the text of a field, which may have several values."""
     values = value if isinstance(value, list) else [value]
     text = "\n".join([one for one in values if isinstance(one, str)])
     return "" if text.isspace() else text
@@ -150,7 +150,7 @@ def _read_text(value: object) -> str:
 # --- The source -----------------------------------------------------------------------------------------------
 
 _FAILED = "Search failed: "
-_WELL_BELOW = 500  # a key that may only read an index is not shown the server's greeting
+_WELL_BELOW = 500  # a key that may only read an index gets a 4xx for the server's info
 
 
 class ElasticsearchSource(DoubleSearch):
@@ -171,18 +171,18 @@ class ElasticsearchSource(DoubleSearch):
         self._is_opensearch: bool | None = None  # not asked yet
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
-        """The best documents of both searches; raises UpstreamError if no search came to its end."""
+        """Returns the best documents of both searches; raises UpstreamError if both failed."""
         by_words = partial(self._search_words, query.keywords or query.question)
         by_meaning = partial(self._search_meaning, query, self._embedder) if self._embedder else None
         words, near = await self._ask_both(by_words, by_meaning)
         return self._fuse(words or [], near or [], limit)
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the server is there; never raises."""
+        """Returns whether the server answers; never raises."""
         return await self._caller.probe_at(self._greeting_url, self._headers, _WELL_BELOW)
 
     def _fuse(self, words: Sequence[ElasticsearchHit], near: Sequence[ElasticsearchHit], limit: int) -> list[Document]:
-        """The best of all hits that have a text. Ranks are those of the searches, documents without a text included."""
+        """Returns the best hits that have a text. Hits without a text count in the ranks."""
         hits = {hit.key: hit for leg in (words, near) for hit in leg}
         similarity = {hit.key: {"similarity": hit.cosine} for hit in near}
         best = fuse([[hit.key for hit in leg] for leg in (words, near)], len(hits))
@@ -214,7 +214,7 @@ class ElasticsearchSource(DoubleSearch):
             raise BrokeProtocol(self._caller.name, f"{_FAILED}the answer is no list of hits") from None
 
     async def _ask_kind(self) -> bool:
-        """Whether it is OpenSearch. One that does not answer now is taken for Elasticsearch, and asked again."""
+        """Returns whether it is OpenSearch; without an answer it assumes Elasticsearch, and asks again next time."""
         if self._is_opensearch is not None:
             return self._is_opensearch
         try:
@@ -230,8 +230,8 @@ class ElasticsearchSource(DoubleSearch):
 async def open_elasticsearch(
     settings: ElasticsearchSettings, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
 ) -> AsyncIterator[ElasticsearchSource]:
-    """A source whose documents and errors carry the name. Says in the log what is missing."""
+    """Opens a source; its documents and errors have the name. Logs what is missing."""
     async with open_caller("source", name, leg_timeout_s) as caller:
         source = ElasticsearchSource(caller, settings, embedder, leg_timeout_s)
-        source.tell_state()
+        source.log_state()
         yield source

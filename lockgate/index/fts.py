@@ -47,13 +47,13 @@ _LITTLE_ENDIAN: Final = "<f4"
 
 
 class Nearness(NamedTuple):
-    """How near every passage is to a question; keys rise."""
+    """The cosine of every passage to a question; keys are ascending."""
 
     keys: "Keys"
     cosines: "Numbers"
 
     def find_best(self, limit: int) -> list[int]:
-        """The nearest passages; of two that are as near, the one with the lower key."""
+        """Returns the nearest passages; of equally near ones those with lower keys."""
         import numpy as np
 
         if len(self.keys) > limit:
@@ -65,7 +65,7 @@ class Nearness(NamedTuple):
         return [int(key) for key in self.keys[places[order]]]
 
     def look_up(self, keys: Iterable[int]) -> dict[int, float]:
-        """The cosines of those passages that have a vector."""
+        """Returns the cosines of those passages that have a vector."""
         import numpy as np
 
         found = {}
@@ -77,7 +77,7 @@ class Nearness(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A state of the table. `seen` is the highest number of a document that was read."""
+    """A state of the table. `seen` is the highest id of a document that was read."""
 
     edition: IndexVersion
     keys: "Keys"
@@ -95,16 +95,16 @@ class VectorTable:
         self._rows: _Rows | None = None
 
     def compare(self, file: IndexFile, vector: Sequence[float]) -> Nearness:
-        """How near all passages are to a vector of length 1; those with vectors of another length are left out."""
+        """Compares all passages with a vector of length 1; leaves out passages whose vectors have another dimension."""
         import numpy as np
 
-        asked = np.asarray(vector, dtype=np.float32)
+        wanted = np.asarray(vector, dtype=np.float32)
         with self._lock:
-            rows = self._rows = self._follow(file, len(asked))
-        return Nearness(rows.keys, rows.matrix @ asked)
+            rows = self._rows = self._follow(file, len(wanted))
+        return Nearness(rows.keys, rows.matrix @ wanted)
 
     def _follow(self, file: IndexFile, length: int) -> _Rows:
-        """The rows as the file has them now."""
+        """Returns the rows that the file has now; reads only new documents."""
         with file.reading():
             edition = file.read_edition()
             rows = self._rows
@@ -142,7 +142,7 @@ def _no_rows(file: str, length: int) -> _Rows:
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]]) -> list[bytes]:
-    """Vectors as they lie in the file."""
+    """Returns the bytes of vectors for the file."""
     import numpy as np
 
     return [np.asarray(vector, dtype=_LITTLE_ENDIAN).tobytes() for vector in vectors]
@@ -164,7 +164,7 @@ class FtsDataSource(DoubleSearch):
         self._vectors = VectorTable(name_model(embedder))
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
-        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        """Returns the best passages of both searches; raises UpstreamError if both failed."""
         if not self._files.exists():
             return []
         words = find_search_words(query.keywords or query.question)
@@ -173,32 +173,32 @@ class FtsDataSource(DoubleSearch):
         return await self._put_together(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the file can be read; one that does not exist can. Never raises."""
+        """Returns whether the file can be read; a missing file is healthy. Never raises."""
         return await look(self._files.run(IndexFile.read_edition)) if self._files.exists() else Health("HEALTHY")
 
-    def tell_state(self) -> None:
-        """Say in the log what is missing."""
-        super().tell_state()
+    def log_state(self) -> None:
+        """Logs what is missing."""
+        super().log_state()
         if not self._files.exists():
             log_event(LogEvent.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
 
     async def knows(self, document: IndexedDocument) -> bool:
-        """Whether the document is here as it is, with vectors of its model if it has one."""
+        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
         return self._files.exists() and await self._files.run(lambda file: file.knows(document))
 
     async def add_document(
         self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
     ) -> None:
-        """Put a document in, whole, in place of what came from the same source before."""
+        """Adds a document, whole or not at all; replaces the one of the same source."""
         packed = pack_vectors(vectors) if vectors else []
         await self._files.run(lambda file: file.add(document, passages, packed))
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
-        """All documents, by source."""
+        """Returns all documents, sorted by source."""
         return await self._files.run(IndexFile.list_documents) if self._files.exists() else []
 
     async def remove_documents(self, sources: Sequence[str]) -> int:
-        """Take documents out; how many were there."""
+        """Removes documents; returns how many there were."""
         return await self._files.run(lambda file: file.remove(sources)) if self._files.exists() else 0
 
     async def _search_words(self, words: Sequence[str]) -> FoundByWords:
@@ -222,7 +222,7 @@ async def _look_up(nearness: Nearness, keys: Collection[int]) -> Mapping[int, fl
 
 
 class _Connections:
-    """A connection to the file for each thread; new ones when another file lies at its place."""
+    """A connection to the file for each thread; opened again if the file was replaced."""
 
     def __init__(self, file: Path, name: str) -> None:
         self.name = name
@@ -232,7 +232,7 @@ class _Connections:
         self._open: dict[int, tuple[tuple[int, int], IndexFile]] = {}
 
     def exists(self) -> bool:
-        """Whether there is a file; one that we may not see is there, and fails when it is used."""
+        """Returns whether there is a file; one without permission counts as existing, and fails when it is used."""
         try:
             self._file.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -242,7 +242,7 @@ class _Connections:
         return True
 
     async def run(self, work: Callable[[IndexFile], T]) -> T:
-        """The work's result, done in a thread with a connection of its own."""
+        """Runs the work in a thread that has a connection; returns the work's result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work)
 
     def _work(self, work: Callable[[IndexFile], T]) -> T:
@@ -265,7 +265,7 @@ class _Connections:
         return opened
 
     def close(self) -> None:
-        """Wait for work that runs, then let go of the file."""
+        """Waits for running work, then closes the connections."""
         self._threads.shutdown(cancel_futures=True)
         for _, opened in self._open.values():
             opened.close()
@@ -288,14 +288,14 @@ async def open_index(
     *,
     is_quiet: bool = False,
 ) -> AsyncIterator[FtsDataSource]:
-    """The index in a file; without an embedder it is searched by words only. Unless quiet it logs what is missing."""
+    """Opens the index in a file; without an embedder it searches words only. Logs what is missing, unless quiet."""
     if embedder is not None and find_spec("numpy") is None:
         raise ConfigError("searching by meaning needs numpy: pip install 'lockgate[agent]'", source="index")
     files = _Connections(file, name)
     try:
         source = FtsDataSource(files, embedder, leg_timeout_s)
         if not is_quiet:
-            source.tell_state()
+            source.log_state()
         yield source
     finally:
         await asyncio.to_thread(files.close)

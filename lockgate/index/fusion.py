@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reciprocal rank fusion: several rankings of the same documents become one, by ranks alone."""
+"""Reciprocal rank fusion: merges several rankings of the same documents, by their ranks only."""
 
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, TypeVar
 
-RANK_OFFSET = 60  # how little it matters to be first of one ranking rather than second
-LEG_LIMIT = 24  # how many documents each search gives
+RANK_OFFSET = 60  # the higher, the less the first ranks differ
+LEG_LIMIT = 24  # how many documents each search returns
 
 
 Id = TypeVar("Id", int, str, tuple[int, int])
 
 
 class Query(NamedTuple):
-    """The question, the words for a search by words, and the question's vector if a task makes it already."""
+    """The question, the keywords for a search by words, and the question's vector if a task computes it already."""
 
     question: str
     keywords: str
@@ -20,7 +20,7 @@ class Query(NamedTuple):
 
 
 def fuse(rankings: Sequence[Sequence[Id]], limit: int) -> list[tuple[Id, float]]:
-    """The best ids with their scores: by score, then by their best single rank, then by id. An id counts once each."""
+    """Returns the best ids with scores: by score, then best rank, then id. An id counts once in each ranking."""
     ranks: dict[Id, list[int]] = {}
     for ranking in rankings:
         for rank, one in enumerate(dict.fromkeys(ranking), 1):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two searches of an index find, and how their findings become one list of documents.
+"""The hits of an index's two searches, and their fusion to one list of documents.
 
-A search by words always finds something: some passage has one word of the question. Fusion sees ranks alone, so such
-chance hits would push out what the search by meaning has found. A passage therefore counts there only if it has a
-third of what the question says, each word weighed by how rare it is. Where there is no other search, all count.
+A search by words always finds something: some passage has one word of the question. Fusion sees only ranks, so such
+chance hits would displace the hits of the search by meaning. A hit by words therefore counts only if its words have a
+third of the question's weight; rare words weigh more. Without a search by meaning, all hits count.
 """
 
 import math
@@ -15,12 +15,12 @@ from lockgate.index.fusion import fuse
 
 WORDS: Final = "lexical"
 MEANING: Final = "vector"
-SIMILARITY: Final = "similarity"  # in a document's metadata: how near in meaning it is, where the source knows
+SIMILARITY: Final = "similarity"  # in a document's metadata: its cosine to the question, if the source knows it
 MIN_SHARE: Final = 1 / 3
 
 
 class Hit(NamedTuple):
-    """A passage that a search found: its key in the index, and the file that it came from as readers know it."""
+    """A passage that a search found: its key in the index, the name of its file, its number, title and text."""
 
     key: int
     file: str
@@ -30,14 +30,14 @@ class Hit(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Where a word of the question stands: in how many passages at all, and in which of the hits."""
+    """The passages with a word of the question: how many in the index, and which of the hits."""
 
     passages: int
     hits: Collection[int]
 
 
 class FoundByWords(NamedTuple):
-    """The hits of the search by words, best first; how many passages there are, and each word's spread."""
+    """The hits of the search by words, best first; the number of passages in the index; each word's spread."""
 
     hits: Sequence[Hit]
     total: int = 0
@@ -45,7 +45,7 @@ class FoundByWords(NamedTuple):
 
 
 def leave_out_chance(found: FoundByWords) -> list[Hit]:
-    """The hits that have enough of what the question says."""
+    """Returns the hits whose words have enough of the question's weight."""
     weights = [_weigh(found.total, spread.passages) for spread in found.spreads]
     needed = sum(weights) * MIN_SHARE
     pairs = list(zip(found.spreads, weights, strict=True))
@@ -53,13 +53,13 @@ def leave_out_chance(found: FoundByWords) -> list[Hit]:
 
 
 def rank_hits(rankings: Sequence[Sequence[Hit]], limit: int) -> list[tuple[Hit, float]]:
-    """The best passages of all searches, with their scores."""
+    """Returns the best passages of all searches, with their scores."""
     hits = {hit.key: hit for ranking in rankings for hit in ranking}
     return [(hits[key], score) for key, score in fuse([[hit.key for hit in ranking] for ranking in rankings], limit)]
 
 
 def build_document(hit: Hit, score: float, similarity: float | None) -> Document:
-    """A passage as others see it; `similarity` is its cosine to the question where that is known."""
+    """Builds the document of a passage; `similarity` is its cosine to the question, if known."""
     metadata: dict[str, Any] = {"id": f"{hit.file}#{hit.number}", "file": hit.file}
     if similarity is not None:
         metadata[SIMILARITY] = similarity
@@ -67,13 +67,13 @@ def build_document(hit: Hit, score: float, similarity: float | None) -> Document
 
 
 def find_similarity(document: Document) -> float | None:
-    """How near in meaning a document is, where its source has told."""
-    told = (document.metadata or {}).get(SIMILARITY)
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+    """Returns a document's similarity to the question, if its source gives one."""
+    value = (document.metadata or {}).get(SIMILARITY)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(told)
+    return float(value)
 
 
 def _weigh(total: int, passages: int) -> float:
-    """How much a word tells: the rarer, the more."""
+    """Returns the weight of a word: the rarer, the higher."""
     return math.log(1 + max(total - passages + 0.5, 0.5) / (passages + 0.5))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two searches at once, by words and by meaning; if one fails, that is logged and the other's passages are returned."""
+"""Searches by words and by meaning at once; if one search fails, logs that and returns the other's passages."""
 
 import asyncio
 import logging
@@ -25,19 +25,19 @@ M = TypeVar("M")
 
 
 class NothingToCompare(Unavailable):
-    """A search by meaning is not possible. The words are ours, fit for the log."""
+    """A search by meaning is not possible. Its message is ours, so it may be logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundByMeaning:
-    """The hits of the search by meaning, nearest first, and how to learn how near other passages are."""
+    """The hits of the search by meaning, nearest first, and a function that returns the cosines of other passages."""
 
     hits: Sequence[Hit]
     look_up: Callable[[Collection[int]], Awaitable[Mapping[int, float]]]
 
 
 async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
-    """The question's vector, which may be under way already."""
+    """Returns the question's vector, from the task that computes it already if there is one."""
     if query.vector is not None:
         return await query.vector
     [vector] = await embedder.embed([query.question])
@@ -45,31 +45,31 @@ async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
 
 
 class DoubleSearch(ABC):
-    """An index that is searched twice at once; without an embedder by words only. Errors and the log carry its name."""
+    """An index with two searches; without an embedder it searches words only. Errors and the log have its name."""
 
     def __init__(self, name: str, embedder: Embedder | None, leg_timeout_s: float) -> None:
         self._name = name
         self._embedder = embedder
         self._leg_timeout_s = leg_timeout_s
-        self._told: dict[str, str] = {}
+        self._warned_of: dict[str, str] = {}
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The best passages for a question whose words are its keywords."""
+        """Returns the best passages for a question, which is also used as its keywords."""
         return await self.search_both(Query(question, question), limit)
 
     @abstractmethod
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
-        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        """Returns the best passages of both searches; raises UpstreamError if both failed."""
 
-    def tell_state(self) -> None:
-        """Say in the log what is missing."""
+    def log_state(self) -> None:
+        """Logs what is missing."""
         if self._embedder is None:
-            self._tell(MEANING, NO_EMBEDDER)
+            self._warn(MEANING, NO_EMBEDDER)
 
     async def _ask_both(
         self, by_words: Callable[[], Awaitable[W]], by_meaning: Callable[[], Awaitable[M]] | None
     ) -> tuple[W | None, M | None]:
-        """What each search found, None where it did not come to its end; raises UpstreamError if none did."""
+        """Returns what each search found, None for one that failed; raises UpstreamError if both failed."""
         async with asyncio.TaskGroup() as group:
             first = group.create_task(self._try(WORDS, by_words))
             second = group.create_task(self._try(MEANING, by_meaning)) if by_meaning is not None else None
@@ -81,7 +81,7 @@ class DoubleSearch(ABC):
     def _take_found(self, leg: str, result: T | UpstreamError) -> T | None:
         if not isinstance(result, UpstreamError):
             return result
-        self._tell(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
+        self._warn(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
         return None
 
     async def _put_together(
@@ -103,10 +103,10 @@ class DoubleSearch(ABC):
             async with asyncio.timeout(self._leg_timeout_s):
                 return await near.look_up(keys)
         except (TimeoutError, UpstreamError):
-            return {}  # how near a passage is can be missed, the passage not
+            return {}  # the passages are returned without their cosines
 
     async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
-        """What a search finds in its time, or why it failed."""
+        """Returns what a search finds within its time limit, or its error."""
         try:
             async with asyncio.timeout(self._leg_timeout_s):
                 found = await self._run_leg(leg, search)
@@ -114,11 +114,11 @@ class DoubleSearch(ABC):
             return TimedOut(self._name, f"{_FAILED}no answer in time")
         except UpstreamError as error:
             return error
-        self._told.pop(leg, None)
+        self._warned_of.pop(leg, None)
         return found
 
     async def _run_leg(self, leg: str, search: Callable[[], Awaitable[T]]) -> T:
-        """Raises Unavailable for any error of foreign code, such as an embedder."""
+        """Runs a search; raises Unavailable for any error of third-party code, such as an embedder."""
         try:
             return await search()
         except (TimeoutError, UpstreamError):
@@ -126,14 +126,14 @@ class DoubleSearch(ABC):
         except Exception as error:
             raise Unavailable(self._name, f"{_FAILED}the {leg} search failed") from error
 
-    def _tell(self, leg: str, reason: str) -> None:
-        if self._told.get(leg) != reason:
-            self._told[leg] = reason
+    def _warn(self, leg: str, reason: str) -> None:
+        if self._warned_of.get(leg) != reason:
+            self._warned_of[leg] = reason
             log_event(LogEvent.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
 
 
 def name_model(embedder: Embedder | None) -> str:
-    """The model that makes the vectors; vectors of different models are never compared."""
+    """Returns the name of the model that makes the vectors; vectors of different models are never compared."""
     if embedder is None:
         return ""
     return embedder.model if isinstance(embedder, NamedEmbedder) else type(embedder).__qualname__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQLite file of the embedded index. Numbers of documents only rise: readers find what is new by its number."""
+"""The SQLite file of the embedded index. Ids of documents only rise: a reader finds new documents by their ids."""
 
 import secrets
 import sqlite3
@@ -15,7 +15,7 @@ from lockgate.index.hits import FoundByWords, Hit, Spread
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 
 BUSY_TIMEOUT_S: Final = 10.0
-_APPLICATION: Final = 0x4C4B4958  # "LKIX": the file is an index of ours
+_APPLICATION: Final = 0x4C4B4958  # "LKIX": an index of Lockgate
 _VERSION: Final = 1
 _TABLES: Final = Path(__file__).with_suffix(".sql").read_text("utf-8")
 _HIT = "passages.id, documents.name, passages.number, passages.title, passages.text"
@@ -31,7 +31,7 @@ _NEXT_EDITION = "UPDATE edition SET number = number + 1, passages = (SELECT coun
 
 
 class IndexVersion(NamedTuple):
-    """Which file, how often it was written to, and how many passages it has."""
+    """Identifies a state of an index: its file, the number of writes to it, and the number of passages."""
 
     file: str
     number: int
@@ -39,7 +39,7 @@ class IndexVersion(NamedTuple):
 
 
 class StoredVectors(NamedTuple):
-    """Vectors as they lie in the file, those of lower passages first."""
+    """The bytes of vectors, sorted by passage."""
 
     passages: list[int]
     documents: list[int]
@@ -53,17 +53,17 @@ class IndexFile:
         self._connection = connection
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Closes the connection."""
         self._connection.close()
 
     def knows(self, document: IndexedDocument) -> bool:
-        """Whether the document is here as it is, with vectors of its model if it has one."""
+        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
         sql = "SELECT digest, model FROM documents WHERE source = ?"
         found = self._connection.execute(sql, (document.source,)).fetchone()
         return found is not None and found[0] == document.digest and document.model in ("", found[1])
 
     def add(self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[bytes]) -> None:
-        """Put a document in, in place of the one that lies at the same source."""
+        """Adds a document; replaces the one of the same source."""
         with self._writing() as connection:
             _remove(connection, document.source)
             sql = "INSERT INTO documents (source, digest, name, title, model, added_at_s) VALUES (?, ?, ?, ?, ?, ?)"
@@ -75,28 +75,28 @@ class IndexFile:
                 connection.executemany("INSERT INTO vectors (passage, document, vector) VALUES (?, ?, ?)", rows)
 
     def remove(self, sources: Sequence[str]) -> int:
-        """Take documents out; how many were there."""
+        """Removes documents; returns how many there were."""
         with self._writing() as connection:
             return sum(_remove(connection, source) for source in sources)
 
     def list_documents(self) -> list[DocumentEntry]:
-        """All documents, by source."""
+        """Returns all documents, sorted by source."""
         sql = """SELECT source, digest, name, documents.title, model, count(passages.id), added_at_s
             FROM documents LEFT JOIN passages ON passages.document = documents.id
             GROUP BY documents.id ORDER BY source"""
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in self._connection.execute(sql)]
 
     def read_edition(self) -> IndexVersion:
-        """What tells one state of the index from all others."""
+        """Returns the version of the index, which differs after every write."""
         return IndexVersion(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
 
     def list_models(self) -> dict[int, str]:
-        """Who made the vectors of each document."""
+        """Returns the name of the vectors' model for each document."""
         return dict(self._connection.execute("SELECT id, model FROM documents"))
 
     def find_words(self, words: Sequence[str], limit: int) -> FoundByWords:
-        """The passages that have the words, those that match best first."""
-        quoted = [f'"{word}"' for word in words]  # quoted, a word is never an order to the search
+        """Returns the passages that have any of the words, the best matches first."""
+        quoted = [f'"{word}"' for word in words]  # a quoted word is never a search operator
         with self.reading():
             hits = [Hit(*row) for row in self._connection.execute(_FIND_WORDS, (" OR ".join(quoted), limit))]
             keys = [hit.key for hit in hits]
@@ -111,21 +111,21 @@ class IndexFile:
         return Spread(passages, frozenset(map(int, found.split(","))) if found else frozenset())
 
     def read_hits(self, passages: Sequence[int]) -> list[Hit]:
-        """Passages by their keys, in the same order; those that are gone are left out."""
+        """Returns passages by their keys, in the same order; leaves out those that were removed."""
         marks = ", ".join("?" * len(passages))
         sql = f"SELECT {_HIT} FROM {_JOINED} WHERE passages.id IN ({marks})"
         found = {row[0]: Hit(*row) for row in self._connection.execute(sql, tuple(passages))}
         return [found[key] for key in passages if key in found]
 
     def read_vectors(self, after: int) -> StoredVectors:
-        """The vectors of all documents whose number is higher."""
+        """Returns the vectors of all documents with higher ids."""
         sql = "SELECT passage, document, vector FROM vectors WHERE document > ? ORDER BY passage"
         rows = self._connection.execute(sql, (after,)).fetchall()
         return StoredVectors([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Everything that the body reads is of one moment."""
+        """All reads in the body see one state of the database."""
         self._connection.execute("BEGIN")
         try:
             yield
@@ -158,7 +158,7 @@ def _remove(connection: sqlite3.Connection, source: str) -> int:
 
 
 def open_index_file(file: Path, name: str) -> IndexFile:
-    """A connection to an index, which is made if it does not exist; raises Unavailable if the file is no such thing."""
+    """Opens a connection to an index, created if it is missing; raises Unavailable for a file of another kind."""
     if look_at(file, BUSY_TIMEOUT_S).is_foreign(_APPLICATION):
         raise _refuse_foreign(file, name)
     connection = connect(file, BUSY_TIMEOUT_S)
@@ -182,12 +182,12 @@ def _prepare(connection: sqlite3.Connection, file: Path, name: str) -> None:
 
 
 def _refuse_foreign(file: Path, name: str) -> Unavailable:
-    return Unavailable(name, f"{file.name} is no index of ours")
+    return Unavailable(name, f"{file.name} is not a Lockgate index")
 
 
 def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
     kind = read_kind(connection)
-    if kind.is_foreign(_APPLICATION):  # since we looked
+    if kind.is_foreign(_APPLICATION):  # changed since the first check
         raise _refuse_foreign(file, name)
     if kind.application == _APPLICATION:
         return  # another process was quicker
@@ -199,7 +199,7 @@ def _make_tables(connection: sqlite3.Connection, file: Path, name: str) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one after another: all at once would end the transaction."""
+    """Yields the statements of a script one by one: `executescript` would end the transaction."""
     held = ""
     for line in script.splitlines():
         held += line + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded index as a part that settings name; its one option is the file, `index.db` unless given."""
+"""The embedded index as a plugin; its only option is `file`, by default `index.db`."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -14,7 +14,7 @@ _DEFAULT_FILE = "index.db"
 
 
 def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
-    """Where the index lies: in the data directory unless the option is absolute; raises ConfigError."""
+    """Returns the path of the index: in the data directory unless the option is absolute; raises ConfigError."""
     for key in options:
         if key != "file":
             raise ConfigError("no such option; the index has only `file`", source="options", key=key)
@@ -25,5 +25,5 @@ def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
 
 
 def open_index_part(options: Mapping[str, Any]) -> AbstractAsyncContextManager[FtsDataSource]:
-    """The index as a plugin like any other: it lies in the working directory and is searched by words."""
+    """Opens the index as a plugin without a context: in the working directory, searched by words only."""
     return open_index(find_index_file(options, Path()), None, NAME)

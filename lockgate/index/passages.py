@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an index holds, and how a document is cut: at headings, then blocks, then lines and sentences, then words."""
+"""The documents and passages of an index; cuts documents at headings, then blocks, lines and sentences, words."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-MAX_PASSAGE_CHARS: Final = 1_000  # about 170 words, or 256 tokens: what an embedder of short texts reads
+MAX_PASSAGE_CHARS: Final = 1_000  # about 170 words or 256 tokens, which an embedder of short texts reads
 MAX_TITLE_CHARS: Final = 200
 _TITLE_MARK = " › "
 _ENDS = (
@@ -16,14 +16,14 @@ _ENDS = (
 
 
 class DocumentSection(NamedTuple):
-    """What stands below one heading: blocks (paragraphs, lists, tables, code) that are best kept whole."""
+    """The text below one heading: blocks (paragraphs, lists, tables, code) that are cut only if they are too long."""
 
     heading: str
     blocks: tuple[str, ...]
 
 
 class Passage(NamedTuple):
-    """A piece of a document that is found and quoted as one."""
+    """A piece of a document, which a search returns as a whole."""
 
     number: int
     title: str
@@ -31,9 +31,9 @@ class Passage(NamedTuple):
 
 
 class IndexedDocument(NamedTuple):
-    """A document as the index knows it: `source` is where it lies, `name` what readers may see of that.
+    """A document in the index: `source` is its full path, `name` the part of it that readers may see.
 
-    `digest` tells its content, `model` who made the vectors of its passages; empty if there are none.
+    `digest` is the hash of its content, `model` the model of its passages' vectors; empty if there are none.
     """
 
     source: str
@@ -44,7 +44,7 @@ class IndexedDocument(NamedTuple):
 
 
 class DocumentEntry(NamedTuple):
-    """A line of an index's list; `added_at_s` is in seconds since 1970."""
+    """An entry in the list of an index's documents; `added_at_s` is in seconds since 1970."""
 
     document: IndexedDocument
     passages: int
@@ -54,7 +54,7 @@ class DocumentEntry(NamedTuple):
 def split_passages(
     sections: Sequence[DocumentSection], title: str = "", max_chars: int = MAX_PASSAGE_CHARS
 ) -> list[Passage]:
-    """The passages of a document in order, none longer than `max_chars`; together they hold every word of it."""
+    """Returns the passages of a document in order, none longer than `max_chars`; together they have all its words."""
     passages: list[Passage] = []
     for section in sections:
         full_title = join_title(title, section.heading)
@@ -64,23 +64,23 @@ def split_passages(
 
 
 def text_to_embed(passage: Passage) -> str:
-    """What an embedder reads of a passage: its title says what the text takes for granted."""
+    """Returns the text that an embedder reads: the passage with its title, which gives its context."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
 def split_blocks(text: str) -> tuple[str, ...]:
-    """A plain text's paragraphs."""
+    """Returns the paragraphs of a plain text."""
     return tuple(block.strip() for block in re.split(r"\n[^\S\n]*(?:\n\s*)+", text) if block.strip())
 
 
 def join_title(title: str, heading: str) -> str:
-    """What a passage is called: the document's title and the heading above it, each once."""
+    """Returns the title of a passage: the document's title and the heading above it, each once."""
     parts = dict.fromkeys(" ".join(part.split()) for part in (title, heading) if part.strip())
     return _TITLE_MARK.join(parts)[:MAX_TITLE_CHARS].strip()
 
 
 def _pack(blocks: Sequence[str], max_chars: int) -> Iterator[str]:
-    """As many blocks together as fit."""
+    """Yields texts of as many blocks as fit."""
     held = ""
     for block in blocks:
         for piece in _cut(block.strip(), max_chars):
@@ -93,7 +93,7 @@ def _pack(blocks: Sequence[str], max_chars: int) -> Iterator[str]:
 
 
 def _cut(block: str, max_chars: int, level: int = 0) -> Iterator[str]:
-    """A block in pieces that fit: whole, else at the coarsest ends that it has."""
+    """Yields a block in pieces that fit: whole, else cut at lines, sentences, words or characters."""
     if len(block) <= max_chars:
         if block:
             yield block
@@ -111,7 +111,7 @@ def _cut(block: str, max_chars: int, level: int = 0) -> Iterator[str]:
 
 
 def _parts(text: str, end: re.Pattern[str]) -> Iterator[str]:
-    """The text in parts, each with the end that closes it."""
+    """Yields the parts of a text, each with the end mark that closes it."""
     start = 0
     for found in end.finditer(text):
         if found.end() > start:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index in a PostgreSQL database: full text and pgvector, or words alone where the extension is missing."""
+"""The index in a PostgreSQL database: full text and pgvector, or full text only if the extension is missing."""
 
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ from lockgate.store_tasks import look
 
 
 class IndexStatements(Table, frozen=True):
-    """All SQL of `postgres.toml`, for one table. Made by `build_statements`."""
+    """All SQL of `postgres.toml`, for one table; `build_statements` builds it."""
 
     look: str
     tables: str
@@ -52,7 +52,7 @@ _FILE = read_table(Path(__file__).with_name("postgres.toml"), IndexStatements)
 
 
 def build_statements(name: str) -> IndexStatements:
-    """The SQL for a table, whose name is an identifier that was checked."""
+    """Returns the SQL for a table; the caller has checked that its name is an identifier."""
     passages, documents = f'"{name}"', f'"{name}_documents"'
     names = {"name": name, "passages": passages, "documents": documents}
     names["hit"] = f"{passages}.id, {documents}.name, {passages}.number, {passages}.title, {passages}.text"
@@ -61,11 +61,11 @@ def build_statements(name: str) -> IndexStatements:
 
 NO_EXTENSION = "the database has no extension `vector` (pgvector)"
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,47}", re.ASCII)
-_WRITE_LOCK = 0x6C6B6978  # one at a time writes
+_WRITE_LOCK = 0x6C6B6978  # held by the process that writes
 
 
 class _DatabaseState(NamedTuple):
-    """Which of our things the database has."""
+    """Which parts of the index the database has."""
 
     has_tables: bool
     has_documents: bool
@@ -81,21 +81,21 @@ class PostgresIndex(DoubleSearch):
         self._table = table
         self._sql = build_statements(table)
         self._model = name_model(embedder)
-        self._known: _DatabaseState | None = None  # asked again until it has everything
+        self._known: _DatabaseState | None = None  # read again until everything exists
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
-        """The best passages of both searches; raises UpstreamError if none came to its end."""
+        """Returns the best passages of both searches; raises UpstreamError if both failed."""
         words = find_search_words(query.keywords or query.question)
         by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
         found = await self._ask_both(partial(self._search_words, words), by_meaning)
         return await self._put_together(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the database answers; never raises."""
+        """Returns whether the database answers; never raises."""
         return await look(self._pool.fetch("SELECT 1"))
 
     async def knows(self, document: IndexedDocument) -> bool:
-        """Whether the document is here as it is, with vectors of its model if it has one."""
+        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
         state = await self._look()
         if not state.has_tables:
             return False
@@ -106,7 +106,7 @@ class PostgresIndex(DoubleSearch):
     async def add_document(
         self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
     ) -> None:
-        """Put a document in, whole, in place of what came from the same source before."""
+        """Adds a document, whole or not at all; replaces the one of the same source."""
         state = await self._set_up()
         packed = [_pack(vector) for vector in vectors] if state.has_vectors else []
         stored = document if packed else document._replace(model="")
@@ -121,14 +121,14 @@ class PostgresIndex(DoubleSearch):
                 await connection.execute(self._sql.add, key, *columns)
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
-        """All documents, by source."""
+        """Returns all documents, sorted by source."""
         if not (await self._look()).has_tables:
             return []
         rows = await self._pool.fetch(self._sql.list)
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in map(tuple, rows)]
 
     async def remove_documents(self, sources: Sequence[str]) -> int:
-        """Take documents out; how many were there."""
+        """Removes documents; returns how many there were."""
         if not (await self._look()).has_tables:
             return 0
         return int((await self._pool.execute(self._sql.remove, list(sources))).split()[-1])
@@ -162,7 +162,7 @@ class PostgresIndex(DoubleSearch):
         return {row["id"]: row["cosine"] for row in rows}
 
     async def _look(self) -> _DatabaseState:
-        """What the database has, asked until it has everything."""
+        """Returns which parts exist; reads that again until all exist."""
         if self._known is None or not all(self._known):
             async with self._pool.borrow() as connection:
                 self._known = await self._read_state(connection)
@@ -171,15 +171,15 @@ class PostgresIndex(DoubleSearch):
     async def _read_state(self, connection: Any) -> _DatabaseState:
         state = _DatabaseState(*await connection.fetchrow(self._sql.look, self._table, f"{self._table}_documents"))
         if state.has_tables and not state.has_documents:
-            raise Unavailable(self._pool.name, f"the table `{self._table}` is not an index of ours")
+            raise Unavailable(self._pool.name, f"the table `{self._table}` is not a Lockgate index")
         return state
 
     async def _set_up(self) -> _DatabaseState:
-        """The tables, once; and the column of vectors as soon as the extension is there."""
+        """Creates the tables, and the column of vectors if the extension is installed."""
         state = await self._look()
         if all(state):
             return state
-        with suppress(UpstreamError):  # where it is not installed or not allowed, words alone are searched
+        with suppress(UpstreamError):  # if it cannot be installed, only words are searched
             await self._pool.execute("CREATE EXTENSION IF NOT EXISTS vector")
         async with self._pool.transaction() as connection:
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _WRITE_LOCK)
@@ -208,12 +208,12 @@ async def open_postgres_index(
     leg_timeout_s: float = LEG_TIMEOUT_S,
     is_quiet: bool = False,
 ) -> AsyncIterator[PostgresIndex]:
-    """The index in a table, not connected before it is used. Unless quiet it logs what is missing."""
+    """Opens the index in a table; the first use connects. Logs what is missing, unless quiet."""
     if not _IDENTIFIER.fullmatch(table):
-        words = "a table is called by at most 48 lower-case letters, digits and _, and not by a digit first"
+        words = "the name of a table has at most 48 lower-case letters, digits and _, and does not begin with a digit"
         raise ConfigError(words, source=name, key="table")
     async with open_postgres(dsn, name) as pool:
         index = PostgresIndex(pool, table, embedder, leg_timeout_s)
         if not is_quiet:
-            index.tell_state()
+            index.log_state()
         yield index

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Markdown, plain text, HTML and PDF files as documents; runs and fetches nothing."""
+"""Reads Markdown, plain text, HTML and PDF files as documents; runs no code of a file and fetches nothing."""
 
 import codecs
 import io
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 MAX_TEXT_CHARS: Final = 16 * 1024 * 1024
 MAX_PAGES: Final = 5_000
-READING_VERSION: Final = 1  # raise it when files are to be read again though they have not changed
+READING_VERSION: Final = 1  # raise it to have unchanged files read again
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -33,18 +33,18 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufeff]")
 
 
 class NoText(ValueError):
-    """There is nothing wrong with a file, but it says nothing."""
+    """A file is valid, but it has no text."""
 
 
 class ReadDocument(NamedTuple):
-    """What a file says."""
+    """The title and sections of a file."""
 
     title: str
     sections: Sequence[DocumentSection]
 
 
 def read_document(name: str, raw: bytes) -> ReadDocument:
-    """The document in a file of this name; raises ValueError if there is none to be had, NoText if it is blank."""
+    """Reads the document in a file of this name; raises ValueError if it cannot be read, NoText if it has no text."""
     suffix = PurePath(name).suffix.lower()
     read = _READERS.get(suffix)
     if read is None:
@@ -63,7 +63,7 @@ def read_document(name: str, raw: bytes) -> ReadDocument:
 
 
 def decode_text(raw: bytes, declared: str | None = None) -> str:
-    """Bytes as text: by their mark, else as declared, else UTF-8, else Latin-1; raises ValueError if it is none."""
+    """Decodes text by its byte order mark, else as declared, else UTF-8, else Latin-1; raises ValueError for binary."""
     marked = next((encoding for mark, encoding in _MARKS if raw.startswith(mark)), None)
     if marked is None and b"\0" in raw:
         raise ValueError("it is not text")
@@ -77,22 +77,22 @@ def decode_text(raw: bytes, declared: str | None = None) -> str:
 
 
 def clean_text(text: str) -> str:
-    """The text with plain line ends and without invisible signs."""
+    """Returns the text with `\\n` line ends and without control characters."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n"))
 
 
 class SectionCollector:
-    """Takes headings and blocks in order."""
+    """Builds sections from headings and blocks, which it takes in order."""
 
     def __init__(self) -> None:
         self._above: dict[int, str] = {}
-        self._is_bare = False  # nothing stands below the last heading yet
+        self._is_bare = False  # there is no text below the last heading yet
         self._blocks: list[str] = []
         self._sections: list[DocumentSection] = []
         self.title = ""
 
     def open(self, level: int, heading: str) -> None:
-        """A heading; the first of the highest level is the document's title."""
+        """Takes a heading; the first one of level 1 is the document's title."""
         self._close(level)
         heading = " ".join(heading.split())
         if level == 1 and not self.title:
@@ -101,17 +101,17 @@ class SectionCollector:
         self._above = {of: text for of, text in self._above.items() if of < level} | {level: heading}
 
     def add(self, block: str) -> None:
-        """A block below the last heading."""
+        """Takes a block below the last heading."""
         if block.strip():
             self._blocks.append(block.strip("\n"))
 
     def finish(self) -> list[DocumentSection]:
-        """All sections."""
+        """Returns all sections."""
         self._close(0)
         return self._sections
 
     def _close(self, level: int) -> None:
-        """A heading with nothing below it, not even another, is text like any other, so that no word is lost."""
+        """Ends a section. A heading without text or a lower heading below it becomes a block, so no word is lost."""
         if self._is_bare and not self._blocks and level <= max(self._above):
             self.add(self._above[max(self._above)])
         if self._blocks:
@@ -159,7 +159,7 @@ def _read_markdown(raw: bytes) -> ReadDocument:
 
 
 def _read_blocks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Blocks in order; a heading has a level above 0."""
+    """Yields levels and blocks in order; a heading has a level above 0, other blocks 0."""
     held: list[str] = []
     fence = ""
     for line in lines:
@@ -299,7 +299,7 @@ class _HtmlReader(HTMLParser):
 
 
 class _UnreadableFile(ValueError):
-    """Words of ours; the library raises ValueError too."""
+    """Our own error; the library raises ValueError too."""
 
 
 def _read_pdf(raw: bytes) -> ReadDocument:
@@ -307,12 +307,12 @@ def _read_pdf(raw: bytes) -> ReadDocument:
         import pypdf
     except ImportError:
         raise ConfigError("PDF files need pypdf: pip install 'lockgate[agent]'", source="index") from None
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # we report in one line what it cannot read
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # the error is reported in one line instead
     try:
         title, pages = _read_pages(pypdf.PdfReader(io.BytesIO(raw)))
     except _UnreadableFile:
         raise
-    except Exception as error:  # a damaged file makes it raise nearly anything
+    except Exception as error:  # a damaged file can make it raise any error
         raise ValueError("it is damaged or no PDF") from error
     sections = [
         DocumentSection(f"page {number}", split_blocks(clean_text(text))) for number, text in enumerate(pages, 1)
@@ -321,7 +321,7 @@ def _read_pdf(raw: bytes) -> ReadDocument:
 
 
 def _read_pages(reader: "PdfReader") -> tuple[str, Sequence[str]]:
-    """The title, which may be empty, and the text of each page; pictures of text are not read."""
+    """Returns the title, which may be empty, and the text of each page; text in images is not read."""
     if reader.is_encrypted:
         _unlock(reader)
     if len(reader.pages) > MAX_PAGES:
@@ -332,7 +332,7 @@ def _read_pages(reader: "PdfReader") -> tuple[str, Sequence[str]]:
 
 
 def _unlock(reader: "PdfReader") -> None:
-    """Opens a file whose password is empty, as many are; raises _Refused for any other."""
+    """Decrypts a file with the empty password, which is common; raises _UnreadableFile for any other password."""
     try:
         is_open = bool(reader.decrypt(""))
     except Exception as error:  # also where a cipher is missing

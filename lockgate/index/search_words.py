@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which words of a question are worth searching for; never signs that a query language reads as operators."""
+"""Selects the words of a question to search for, without characters that a query language reads as operators."""
 
 import re
 import tomllib
@@ -10,29 +10,29 @@ from typing import Final
 
 MAX_WORDS: Final = 32
 MAX_WORD_CHARS: Final = 64
-MAX_QUESTION_CHARS: Final = 8_192  # what lies beyond is not looked at
+MAX_QUESTION_CHARS: Final = 8_192  # the text after these is not read
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 STOP_WORDS: Final[Mapping[str, frozenset[str]]] = {
     language: frozenset(words.split())
     for language, words in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-_MIN_FOREIGN = 2  # one such word alone may well be an English one: war, die, son
+_MIN_FOREIGN = 2  # one such word may be an English one: war, die, son
 
 
 def find_search_words(text: str) -> list[str]:
-    """The words worth searching for, each once, in order, at most 32; all words if none is worth more than another."""
+    """Returns at most 32 words to search for, each once, in order, without stop words unless all are stop words."""
     words = dict.fromkeys(_split(text))
     stop_words = _choose_language(words)
-    telling = [word for word in words if word not in stop_words]
-    return (telling or list(words))[:MAX_WORDS]
+    kept = [word for word in words if word not in stop_words]
+    return (kept or list(words))[:MAX_WORDS]
 
 
 def _choose_language(words: Iterable[str]) -> frozenset[str]:
-    """The stop words of the language that most of the words belong to; English unless another is plain."""
-    asked = frozenset(words)
-    best = max(STOP_WORDS.values(), key=lambda known: len(asked & known))  # the first of several
-    return best if len(asked & best) >= _MIN_FOREIGN else STOP_WORDS["en"]
+    """Returns the stop words of the language with the most matches; English if there are fewer than two."""
+    found = frozenset(words)
+    best = max(STOP_WORDS.values(), key=lambda known: len(found & known))  # the first of several
+    return best if len(found & best) >= _MIN_FOREIGN else STOP_WORDS["en"]
 
 
 def _split(text: str) -> list[str]:

@@ -86,7 +86,7 @@ async def test_who_only_searches_needs_no_right_to_write(postgres_dsn: str, weak
 async def test_a_table_of_somebody_else_is_left_alone(postgres_dsn: str) -> None:
     await run(postgres_dsn, "CREATE TABLE passages (mine TEXT)")
     async with open_postgres_index(postgres_dsn, "passages", None, "docs") as index:
-        with pytest.raises(Unavailable, match="`passages` is not an index of ours"):
+        with pytest.raises(Unavailable, match="`passages` is not a Lockgate index"):
             await put(index, "a.md", "text")
         with pytest.raises(UpstreamError):
             await index.search("text", 8)
@@ -105,7 +105,7 @@ async def test_a_table_may_be_called_by_a_word_of_sql_and_two_do_not_meet(postgr
 
 @pytest.mark.parametrize("table", ["", "a b", 'a"; DROP TABLE x; --', "Passages", "1a", "a" * 49, "public.passages"])
 async def test_a_name_that_is_no_name_is_refused(table: str) -> None:
-    with pytest.raises(ConfigError, match="a table is called by"):
+    with pytest.raises(ConfigError, match="the name of a table"):
         async with open_postgres_index("postgresql://127.0.0.1/x", table, None, "docs"):
             pass
 

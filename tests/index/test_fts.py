@@ -69,9 +69,9 @@ async def test_a_file_that_is_no_index_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     before = file.read_bytes()
     async with open_index(file, None, "docs") as index:
-        with pytest.raises(Unavailable, match=r"index\.db is no index of ours"):
+        with pytest.raises(Unavailable, match=r"index\.db is not a Lockgate index"):
             await put(index, "a.md", "text")
-        with pytest.raises(Unavailable, match="is no index of ours"):
+        with pytest.raises(Unavailable, match="is not a Lockgate index"):
             await index.search("text", 8)
     assert file.read_bytes() == before
     assert os.listdir(tmp_path) == ["index.db"]
