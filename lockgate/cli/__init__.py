@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: the settings that options give, and exit codes."""
+"""Shared by all commands: exit codes, and the settings that the options give."""
 
 import argparse
 import asyncio
@@ -9,7 +9,7 @@ from typing import Any, Final
 Command = Callable[[argparse.Namespace], int]
 
 EXIT_OK: Final = 0
-EXIT_FOUND: Final = 1  # of `detect`, `verify` and `ask` alone
+EXIT_FOUND: Final = 1  # only `detect`, `verify` and `ask` return it
 EXIT_USAGE: Final = 2  # or wrong settings
 EXIT_FAILED: Final = 3
 
@@ -21,5 +21,5 @@ def read_flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_settings(work: Callable[[Any, argparse.Namespace], Coroutine[Any, Any, int]]) -> Command:
-    """Makes a command of a coroutine function, which is given the settings and the options."""
+    """Makes a command from a coroutine function that takes the settings and the options."""
     return lambda options: asyncio.run(work(options.load(options), options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the events of a guarded answer, and marks findings: a mask may be longer or shorter than what it hides."""
+"""Shows the events of a guarded answer and marks findings. A mask may be longer or shorter than the text it hides."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from lockgate.cli.answer_view import Mark, Piece, View
 from lockgate.cli.text import count_of
 
-Finding = Mapping[str, Any]  # as events tell it
+Finding = Mapping[str, Any]  # as in an event
 
 
 class ReleasedPiece(NamedTuple):
-    """What a piece stands for: characters of the model's text, and that text where it is known."""
+    """The span of the model's text that a piece was released for, and that text if it is known."""
 
     start: int
     end: int
@@ -22,7 +22,7 @@ class ReleasedPiece(NamedTuple):
 
 
 class _FindingGroup(NamedTuple):
-    """Findings that overlap, cut to the piece; those that go on beyond it are not named yet."""
+    """Overlapping findings, cut to the piece; `words` names those that end in it."""
 
     start: int
     end: int
@@ -30,16 +30,16 @@ class _FindingGroup(NamedTuple):
 
 
 def name_finding(found: Finding) -> str:
-    """Who found what."""
+    """The detector's id and what it found."""
     return f"{found.get('detector_id') or '?'}: {found.get('detection') or found.get('detection_type') or '?'}"
 
 
 def place_marks(text: str, released: ReleasedPiece, findings: Iterable[Finding]) -> list[Mark]:
-    """The marks of a piece, in order; none overlaps another. Where places are not known, one mark spans them all."""
+    """The marks of a piece, in order and without overlap. If their places are not known, one mark spans them all."""
     groups = _merge(released, findings)
     if not groups:
         return []
-    if released.is_blocked:  # what ends the answer stands behind what was kept of it
+    if released.is_blocked:  # the message that ends the answer follows the text that was kept
         original = released.original or text
         shorter = min(len(text), len(original))
         kept = next((place for place in range(shorter) if text[place] != original[place]), shorter)
@@ -69,14 +69,14 @@ def _merge(released: ReleasedPiece, findings: Iterable[Finding]) -> list[_Findin
 
 
 def _follow(text: str, released: ReleasedPiece, groups: Sequence[_FindingGroup]) -> list[Mark]:
-    """The marks, found by the text between them, which is as it was; nothing where it cannot be found."""
+    """The marks, located by the unchanged text between them; empty if that text cannot be found."""
     if released.original is None:
         return []
     marks, position = [], groups[0].start
-    borders = [*[group.start for group in groups[1:]], len(released.original)]
-    for group, border in zip(groups, borders, strict=True):
-        between = released.original[group.end : border]
-        is_last = border == len(released.original)
+    next_starts = [*[group.start for group in groups[1:]], len(released.original)]
+    for group, next_start in zip(groups, next_starts, strict=True):
+        between = released.original[group.end : next_start]
+        is_last = next_start == len(released.original)
         end = len(text) - len(between) if is_last and text.endswith(between) else text.find(between, position)
         if end < position or not (between or is_last):
             return []
@@ -97,7 +97,7 @@ Event = Mapping[str, Any]
 
 
 class AnswerEnd(Enum):
-    """How an answer ended, if it did."""
+    """How an answer ended."""
 
     ANSWERED = "answered"
     BLOCKED = "blocked"
@@ -105,7 +105,7 @@ class AnswerEnd(Enum):
 
 
 def find_end(name: str, event: Any) -> AnswerEnd | None:
-    """How the answer has ended, if this is its last event."""
+    """How the answer ended if this is its last event, else None."""
     if name == "error":
         return AnswerEnd.FAILED
     if name != "done":
@@ -115,7 +115,7 @@ def find_end(name: str, event: Any) -> AnswerEnd | None:
 
 
 class AnswerTranscript:
-    """One answer. `end` is None until its last event."""
+    """Shows one answer in a view. `end` is None until the last event."""
 
     def __init__(self, view: View, clock: Callable[[], float] = time.monotonic) -> None:
         self._view = view
@@ -124,14 +124,14 @@ class AnswerTranscript:
         self._held = ""  # the model's text from `_released` on
         self._released = 0
         self._is_blocked = False
-        self._open: list[Finding] = []  # that go on beyond what has been released
+        self._open: list[Finding] = []  # findings that end after the released text
         self._shown: set[tuple[Any, ...]] = set()
         self._first_token_ms: float | None = None
         self._first_release_ms: float | None = None
         self.end: AnswerEnd | None = None
 
-    def tell(self, name: str, event: Event) -> None:
-        """One event."""
+    def show(self, name: str, event: Event) -> None:
+        """Show one event."""
         self.end = self.end or find_end(name, event)
         match name:
             case "trace":
@@ -139,14 +139,14 @@ class AnswerTranscript:
             case "source_complete":
                 self._view.note("source", _describe_source(event), is_grave=event["status"] != "success")
             case "token":
-                self._say(event)
+                self._show_text(event)
             case "done":
                 self._finish(event)
             case "error":
                 self._view.note("failed", str(event.get("message")), is_grave=True)
 
-    def leave(self) -> None:
-        """Close the view: no more events come."""
+    def close(self) -> None:
+        """Close the view: no more events follow."""
         self._view.close()
 
     def _trace(self, event: Event) -> None:
@@ -163,7 +163,7 @@ class AnswerTranscript:
             elif self._first_release_ms is None:
                 self._first_release_ms = event["at_ms"]
 
-    def _say(self, event: Event) -> None:
+    def _show_text(self, event: Event) -> None:
         text = event["content"]
         start = event.get("start_index", self._released)
         end = event.get("processed_index", start + len(text))
@@ -189,7 +189,7 @@ class AnswerTranscript:
             if is_asked and source.get("error_message"):
                 self._view.note("warning", f"source {source['path']}: {source['error_message']}")
         for warning in event.get("warnings", ()):
-            if not str(warning.get("type")).startswith("UNSUITABLE_"):  # those were told as findings
+            if not str(warning.get("type")).startswith("UNSUITABLE_"):  # those were shown as findings
                 self._view.note("warning", str(warning.get("message")))
         for line in _describe_citations(event):
             self._view.note("cited", line)
@@ -229,7 +229,7 @@ def _describe_source(event: Event) -> str:
 
 
 def _describe_citations(event: Event) -> list[str]:
-    """Each source that is cited, with the titles of its documents."""
+    """One line for each cited source, with the titles of its documents."""
     titles: dict[str, list[str]] = {}
     for title, document in event.get("sources", {}).items():
         titles.setdefault(document.get("slug"), []).append(title)
@@ -244,10 +244,10 @@ def _describe_receipt(receipt: Mapping[str, Any]) -> str:
     detectors = receipt["detectors"]
     names = ", ".join([one["detector_id"] for one in detectors])
     missing = ", ".join([one["detector_id"] for one in detectors if not one["covered"]])
-    covered = "all that left was read" if receipt["covered"] else f"NOT all that left was read: {missing}"
+    covered = "all released text was read" if receipt["covered"] else f"NOT all released text was read: {missing}"
     parts = [f"{receipt['outcome']}{' (shadow)' if receipt['mode'] == 'shadow' else ''}"]
     parts += [f"policy {receipt['policy']}"] if receipt["policy"] else []
-    parts += [f"read by {names}" if names else "read by nobody", covered]
+    parts += [f"read by {names}" if names else "read by no detector", covered]
     return ", ".join([*parts, f"digest {receipt['digest']['value'][:_DIGEST_CHARS]}"])
 
 

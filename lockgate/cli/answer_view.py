@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows a guarded answer: on a terminal held text is dim until it is released; elsewhere it is not shown."""
+"""Shows a guarded answer. A terminal shows held text dim until it is released; other outputs do not show it."""
 
 import os
 import sys
@@ -14,20 +14,20 @@ from lockgate.cli.text import flatten, printable
 OFF = "\033[0m"
 _ERASE_BELOW = "\r\033[J"
 _MORE = "…"
-_NARROWEST = 2  # columns: a wide character takes that much
+_NARROWEST = 2  # columns, the width of a wide character
 _TAB = "    "
 _WITHOUT_WIDTH = ("Mn", "Me")
 
 
 class StyledText(NamedTuple):
-    """Characters that look alike; `style` is what switches the terminal to it, or nothing."""
+    """Characters of one style; `style` is the escape sequence that selects it, or empty."""
 
     text: str
     style: str = ""
 
 
 class Size(NamedTuple):
-    """Of a terminal."""
+    """The size of a terminal."""
 
     columns: int
     rows: int
@@ -39,25 +39,25 @@ Row = list[Cell]
 
 
 class LiveText:
-    """Text on a terminal that grows, with a tail behind it that is drawn anew whenever it changes.
+    """Growing text on a terminal, followed by a tail that is redrawn whenever it changes.
 
-    Rows are one column narrower than the terminal, and words stay whole where they fit, so that the cursor's row is
-    always known. Only the row that is not full and the rows of the tail are drawn again.
+    Rows are one column narrower than the terminal and break between words where possible, so the cursor's row is
+    always known. Only the last row of the text, if not full, and the rows of the tail are redrawn.
     """
 
     def __init__(self, write: Callable[[str], object], measure: Callable[[], Size]) -> None:
         self._write = write
         self._measure = measure
-        self._unfinished: list[StyledText] = []  # what is settled in the row that is not full
-        self._drawn: list[int] = []  # columns of each row from that one on, as they stand on the screen
+        self._unfinished: list[StyledText] = []  # settled text in the row that is not full
+        self._drawn: list[int] = []  # the width in columns of each row on the screen from that one on
 
     def show(self, settled: Iterable[StyledText] = (), tail: StyledText = _NOTHING) -> None:
-        """More text that is settled, and the whole tail as it is now."""
+        """Add settled text, and show this tail in place of the former one."""
         size = self._measure()
         width = max(size.columns - 1, _NARROWEST)
         whole = [*self._unfinished, *settled]
         own = lay_out(whole, width)
-        fitting = size.columns * size.rows  # no screen shows more of the tail
+        fitting = size.columns * size.rows  # the screen shows no more of the tail
         if len(tail.text) > fitting:
             tail = StyledText(tail.text[:fitting] + _MORE, tail.style)
         rows = lay_out([*whole, tail], width)
@@ -68,14 +68,14 @@ class LiveText:
         self._drawn = [_sum_columns(_cut(row, width)) for row in rows[last:]]
 
     def end(self) -> None:
-        """The tail goes; the next line begins below the text."""
+        """Remove the tail; the next line begins below the text."""
         self.show()
         if self._unfinished:
             self._write("\n")
         self._unfinished, self._drawn = [], []
 
     def _erase(self, columns: int) -> str:
-        """What removes the rows that may change; after a change of width, as many as they take then."""
+        """The control sequence that erases the rows to redraw; counts them anew if the terminal's width changed."""
         if not self._drawn:
             return ""
         above = sum([max(-(-width // columns), 1) for width in self._drawn]) - 1
@@ -83,13 +83,13 @@ class LiveText:
 
 
 def lay_out(runs: Iterable[StyledText], width: int) -> list[Row]:
-    """The rows of a text. More text behind it changes none but the last of them.
+    """The rows of a text. Appending text changes only the last row.
 
-    A row breaks behind spaces and beside wide characters, which scripts without spaces have, else where it is full.
-    Spaces hang over the edge.
+    A row breaks after spaces and next to wide characters (of scripts without spaces), else where it is full.
+    Spaces may exceed the width.
     """
     rows: list[Row] = [[]]
-    columns = place = 0  # of the last row: how wide it is, and where it may be broken
+    columns = place = 0  # of the last row: its width, and where it may break
     cells = [(character, style) for text, style in runs for character in text.replace("\t", _TAB)]
     for character, style in cells:
         row, taken = rows[-1], count_columns(character)
@@ -113,7 +113,7 @@ def lay_out(runs: Iterable[StyledText], width: int) -> list[Row]:
 
 
 def count_columns(character: str) -> int:
-    """How many columns a character takes."""
+    """The width of a character in columns."""
     if character.isascii():
         return 1
     if category(character) in _WITHOUT_WIDTH:
@@ -122,7 +122,7 @@ def count_columns(character: str) -> int:
 
 
 def _clip(rows: list[Row], count: int, style: str, width: int) -> list[Row]:
-    """At most so many rows, for none that has left the screen can be drawn again; it shows that there is more."""
+    """At most `count` rows, since rows that scrolled off cannot be redrawn; the last row ends in `…` if it cuts."""
     if len(rows) <= count:
         return rows
     last = list(rows[count - 1])
@@ -140,7 +140,7 @@ def _paint(row: Sequence[Cell], width: int) -> str:
 
 
 def _cut(row: Sequence[Cell], width: int) -> Row:
-    """The row without the spaces that hang over the edge."""
+    """The row without the spaces that exceed the width."""
     end = len(row)
     while end and row[end - 1][0] == " " and _sum_columns(row[:end]) > width:
         end -= 1
@@ -158,7 +158,7 @@ _WIDE_COLUMNS = 40  # enough for lines with a margin
 
 
 class Mark(NamedTuple):
-    """Characters of a piece in which something was found, and what; a finding that goes on is not named yet."""
+    """A span of a piece with findings; `words` names the findings that end in it."""
 
     start: int
     end: int
@@ -166,14 +166,14 @@ class Mark(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Text as the client gets it."""
+    """Released text with its marks."""
 
     text: str
     marks: Sequence[Mark] = ()
 
 
 def open_view() -> "View":
-    """The view for the standard streams as they are; what their encoding does not know is replaced."""
+    """The view for the standard streams. Characters that the output's encoding lacks are replaced."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return TerminalView(sys.stdout) if can_paint(sys.stdout) else PlainView(sys.stdout, sys.stderr)
@@ -185,7 +185,7 @@ def can_paint(stream: TextIO) -> bool:
 
 
 class PlainView:
-    """Released text on standard output and nothing else there; everything about it on standard error."""
+    """Writes only released text to standard output, and everything else to standard error."""
 
     shows_marks = False
 
@@ -195,12 +195,12 @@ class PlainView:
         self._is_in_line = False
 
     def note(self, name: str, words: str, *, is_grave: bool = False) -> None:
-        """A line on standard error."""
+        """Write a line to standard error."""
         self.close()
         print(_name(name) + flatten(words), file=self._err, flush=True)
 
     def say(self, piece: Piece, held: str) -> None:
-        """The text as it is."""
+        """Write the text unchanged."""
         if piece.text:
             self._out.write(printable(piece.text))
             self._out.flush()
@@ -210,7 +210,7 @@ class PlainView:
         """Held text is not shown."""
 
     def close(self) -> None:
-        """The last line ends."""
+        """End the last line."""
         if self._is_in_line:
             self._is_in_line = False
             self._out.write("\n")
@@ -218,7 +218,7 @@ class PlainView:
 
 
 class TerminalView:
-    """Everything on the terminal: text in colours, and behind it, dim, what is held. Empty lines frame the answer."""
+    """Shows everything on the terminal: released text, then held text, dim. Empty lines surround the answer."""
 
     shows_marks = True
 
@@ -229,7 +229,7 @@ class TerminalView:
         self._is_framed = True
 
     def note(self, name: str, words: str, *, is_grave: bool = False) -> None:
-        """A line below everything else; where it has to be broken, its rows stand under each other."""
+        """Write a line below everything else; the rows of a long line are indented."""
         self.close()
         self._is_framed = False
         indent = len(_name("")) if self._measure().columns >= _WIDE_COLUMNS else 0
@@ -239,15 +239,15 @@ class TerminalView:
         self._write(f"{RED if is_grave else DIM}{_name(name)}{OFF}" + f"\n{' ' * indent}".join(lines) + "\n")
 
     def say(self, piece: Piece, held: str) -> None:
-        """Released text is solid, what was found in it is red and named."""
+        """Show released text; findings in it are red and named."""
         self._show(_colour(piece), held)
 
     def hold(self, held: str) -> None:
-        """The tail is drawn anew."""
+        """Redraw the held text."""
         self._show((), held)
 
     def close(self) -> None:
-        """The tail goes."""
+        """Remove the held text."""
         if self._is_answering:
             self._is_answering = False
             self._text.end()
@@ -290,7 +290,7 @@ def _colour(piece: Piece) -> list[StyledText]:
 
 
 class Waiting:
-    """Words on standard error during slow work, if that is a terminal; `end` removes them."""
+    """Shows words on standard error during slow work, if it is a terminal; `end` removes them."""
 
     def __init__(self, words: str) -> None:
         self._is_shown = sys.stderr.isatty()

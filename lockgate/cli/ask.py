@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate ask`: sends the playground's request to a server that runs, or to one of our own, and shows the answer."""
+"""`lockgate ask`: sends a question to a running server, or to one in this process, and shows the answer."""
 
 import argparse
 import asyncio
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from lockgate.config.settings import Settings
 
 _KEY, _TOKEN = "LOCKGATE_KEY", "LOCKGATE_TRACE_TOKEN"
-LOWEST_SCORE: Final = 0.35  # of a document that counts, unless another is wished
+LOWEST_SCORE: Final = 0.35  # the default for the lowest score of a document
 _SECTIONS = ("input", "documents", "output", "grounding")
 _MAX_QUESTION_BYTES = 1024 * 1024
 _BY_SIGNAL = 128
-_PREPARING = "Looking through the library's papers …"
-_NO_MODEL = "no model may be asked: give one of `models` the line `expose: true`"
-_NO_MODEL_THERE = "the server does not tell its models (`server.playground` is off): use --model, and --source"
+_PREPARING = "Adding the library's documents to the index …"
+_NO_MODEL = "no model is exposed: add `expose: true` to one of `models`"
+_NO_MODEL_THERE = "the server does not list its models (`server.playground` is off): use --model, and --source"
 
 
 def run_ask(options: argparse.Namespace) -> int:
     """Carries out `ask`."""
     if options.trace and not options.json:
-        raise ConfigError("is for --json: without it the trace is what one sees", source="--trace")
+        raise ConfigError("needs --json; without --json the trace is shown anyway", source="--trace")
     detectors = _read_detectors(options.detector)
     settings = None if options.url else _load(options)
     question = _read_question(options.question)
@@ -53,7 +53,7 @@ def run_ask(options: argparse.Namespace) -> int:
 
 
 def _load(options: argparse.Namespace) -> "Settings":
-    """The settings; where there are none, those of the demo, its documents at hand."""
+    """The settings; without a config file those of the demo, whose documents are put into the index."""
     from lockgate.cli.answer_view import Waiting
     from lockgate.cli.demo import load_demo_settings, prepare_demo
     from lockgate.config.settings import EMBEDDED_DEFAULT
@@ -77,7 +77,7 @@ async def _run(
     detectors: dict[str, Any],
     opening: "AbstractAsyncContextManager[ServerAddress]",
 ) -> int:
-    """The exit code. Other signals that end a command do it as Ctrl-C does: nothing is left running."""
+    """Ask and return the exit code. SIGTERM and SIGHUP cancel the task as Ctrl-C does, so nothing is left running."""
     task = asyncio.current_task()
     assert task is not None
     ended_by: list[int] = []
@@ -90,7 +90,7 @@ async def _run(
         asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         async with opening as place:
-            body = _build_request(options, question, detectors, await place.look())
+            body = _build_request(options, question, detectors, await place.fetch_offer())
             return await (_print_events if options.json else _show)(place, body, options)
     except asyncio.CancelledError:
         if ended_by:
@@ -101,7 +101,7 @@ async def _run(
 def _build_request(
     options: argparse.Namespace, question: str, detectors: dict[str, Any], offer: "ServerOffer"
 ) -> dict[str, Any]:
-    """What the page would send."""
+    """The request that the playground's page would send."""
     model = options.model or next(iter(offer.models), None)
     sources = offer.sources if options.source is None else options.source
     policy = options.policy or (next(iter(offer.policies), None) if not detectors else None)
@@ -115,7 +115,7 @@ def _build_request(
 
 
 def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises InvalidRequest for a name that is not known; a server without a list may know any."""
+    """Raises InvalidRequest for a name that is not in the list; without a list any name is accepted."""
     for name in names:
         if known and name not in known:
             raise InvalidRequest(f"there is no {kind} `{name}`; there are: {', '.join(known)}")
@@ -130,13 +130,13 @@ async def _show(place: "ServerAddress", body: dict[str, Any], _: argparse.Namesp
         async with aclosing(place.ask(body)) as events:
             async for name, event in events:
                 try:
-                    story.tell(name, event)
+                    story.show(name, event)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
                     raise BrokeProtocol(
-                        "server", f"the event `{flatten(name[:40])}` is not what it should be"
+                        "server", f"the event `{flatten(name[:40])}` does not have the expected shape"
                     ) from error
     finally:
-        story.leave()
+        story.close()
     return _choose_exit(story.end)
 
 
@@ -156,11 +156,11 @@ def _choose_exit(end: "AnswerEnd | None") -> int:
     from lockgate.cli.answer_story import AnswerEnd
 
     if end is None:
-        raise BrokeProtocol("server", "the answer has no end: the connection was closed before")
+        raise BrokeProtocol("server", "the connection was closed before the end of the answer")
     return {AnswerEnd.ANSWERED: EXIT_OK, AnswerEnd.BLOCKED: EXIT_FOUND, AnswerEnd.FAILED: EXIT_FAILED}[end]
 
 
-# What is asked.
+# The request.
 
 
 def _read_question(given: str | None) -> str:
@@ -196,7 +196,7 @@ def build_request(
     guards: Mapping[str, Any],
     lowest_score: float = LOWEST_SCORE,
 ) -> dict[str, Any]:
-    """A question to a model of the instance that gets it, answered from its sources."""
+    """The request for an answer by a model of the server, from sources of the server."""
     return {
         "prompt": question,
         "model": {"url": LOCAL_ADDRESS, "slug": model},

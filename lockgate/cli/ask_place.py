@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where `lockgate ask` sends its request: a server that runs, or one of our own that only this process reaches."""
+"""The server that `lockgate ask` uses: a running one, or one in this process on a private socket."""
 
 import asyncio
 import json
@@ -29,16 +29,16 @@ from lockgate.server.ports import PortServer, build_api_app
 _SERVICE = "server"
 _HERE = "http://127.0.0.1"
 _KEY, _TOKEN = "X-Lockgate-Key", "X-Lockgate-Trace"
-_MAX_BYTES = 4 * 1024 * 1024  # of an answer that is no stream
+_MAX_BYTES = 4 * 1024 * 1024  # of an answer that is not streamed
 _CONNECT_S = 10.0
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server keeps the time of an answer
-_LOOK_S = 10.0  # for what a server says about itself, connecting included
-_NO_WORDS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server limits the time of an answer
+_OFFER_S = 10.0  # to fetch the server's offer, connecting included
+_HINTS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
 _LOADING = "Loading the model and the detectors …"
 
 
 class ServerOffer(NamedTuple):
-    """What a server says about itself; a server without a playground says nothing."""
+    """The models, sources and policies of a server, and its trace token; empty if it has no playground."""
 
     models: Sequence[str] = ()
     sources: Sequence[str] = ()
@@ -47,7 +47,7 @@ class ServerOffer(NamedTuple):
 
 
 class ServerAddress:
-    """A server that can be asked. `token` opens its trace, `key` says who asks; both may be empty."""
+    """A server that answers questions. `token` is for its trace, `key` identifies the caller; both may be empty."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, key: str = "", token: str = "") -> None:
         self._session = session
@@ -55,9 +55,9 @@ class ServerAddress:
         self._key = {_KEY: key} if key else {}
         self._token = token
 
-    async def look(self) -> ServerOffer:
-        """What the server says about itself; its token, if it gives one, opens the trace from now on."""
-        limit = aiohttp.ClientTimeout(total=_LOOK_S, sock_connect=_CONNECT_S)
+    async def fetch_offer(self) -> ServerOffer:
+        """Fetches the server's offer; later calls use its trace token, if it has one and none was given."""
+        limit = aiohttp.ClientTimeout(total=_OFFER_S, sock_connect=_CONNECT_S)
         with _reaching(self._url):
             call = self._session.get(self._url + ABOUT_PATH, headers=self._key, allow_redirects=False, timeout=limit)
             async with call as response:
@@ -67,7 +67,7 @@ class ServerAddress:
         return offer
 
     async def ask(self, body: Mapping[str, Any]) -> AsyncGenerator[tuple[str, Any], None]:
-        """The events of the answer as they come: name and content."""
+        """Yields the events of the answer as they arrive: name and content."""
         headers = {**self._key, **({_TOKEN: self._token} if self._token else {})}
         path = TRACED_CHAT_PATH if self._token else CHAT_STREAM_PATH
         with _reaching(self._url):
@@ -75,7 +75,7 @@ class ServerAddress:
             async with call as response:
                 if response.status != 200:
                     words = _find_words(await _read_whole(response))
-                    raise _refuse(response.status, words or _NO_WORDS.get((response.status, path), ""))
+                    raise _refuse(response.status, words or _HINTS.get((response.status, path), ""))
                 parser = SseParser(_SERVICE)
                 async for packet in response.content.iter_any():
                     for event in parser.feed(packet):
@@ -84,14 +84,14 @@ class ServerAddress:
 
 @asynccontextmanager
 async def open_there(url: str, key: str, token: str) -> AsyncIterator[ServerAddress]:
-    """A server that runs already."""
+    """A server that is already running."""
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         yield ServerAddress(session, url.rstrip("/"), key=key, token=token)
 
 
 @asynccontextmanager
 async def open_here(settings: Settings) -> AsyncIterator[ServerAddress]:
-    """A server of our own for as long as this lasts, at a socket in a folder that only we can enter."""
+    """Runs a server in this process, on a Unix socket in a private folder, until the context ends."""
     token = secrets.token_urlsafe(32)
     server = replace(settings.server, playground=True, trace=True)
     settings = replace(settings, server=server, trace_token=Secret(token), agents={}, callers={})
@@ -143,7 +143,7 @@ def _reaching(url: str) -> Iterator[None]:
         is_lost = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
         raise Unavailable(_SERVICE, flatten(f"{'lost' if is_lost else 'cannot reach'} {url}: {why}")) from error
     except TimeoutError as error:
-        raise Unavailable(_SERVICE, f"no answer from {url} within {_LOOK_S:g} seconds") from error
+        raise Unavailable(_SERVICE, f"no answer from {url} within {_OFFER_S:g} seconds") from error
 
 
 async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
@@ -157,11 +157,11 @@ async def _read_whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _read_about(status: int, body: bytes) -> ServerOffer:
-    """What the server says about itself: nothing when it has no playground. Raises if it refuses the caller."""
+    """The server's offer from its response: empty for a 404. Raises if the server refuses the caller."""
     if status == 404:
         return ServerOffer()
     if status == 401:
-        raise InvalidRequest("the server wants to know who asks: set LOCKGATE_KEY to your key")
+        raise InvalidRequest("the server requires a key: set LOCKGATE_KEY to yours")
     if status != 200:
         raise _refuse(status, _find_words(body))
     about = _read_json(body)
@@ -169,11 +169,11 @@ def _read_about(status: int, body: bytes) -> ServerOffer:
         models, sources = [one["id"] for one in about["models"]], [one["id"] for one in about["sources"]]
         return ServerOffer(models, sources, [one["name"] for one in about["policies"]], about["trace"] or "")
     except (KeyError, TypeError) as error:
-        raise BrokeProtocol(_SERVICE, f"{ABOUT_PATH} does not tell what it should") from error
+        raise BrokeProtocol(_SERVICE, f"the reply to {ABOUT_PATH} does not have the expected shape") from error
 
 
 def _refuse(status: int, words: str) -> InvalidRequest | Unavailable:
-    """A refusal: of the request, or because the server cannot."""
+    """The exception for an error status: InvalidRequest, or Unavailable for 408, 429 and 5xx."""
     words = words or f"the server refused with status {status}"
     if status in (408, 429) or status >= 500:
         return Unavailable(_SERVICE, words)
@@ -182,10 +182,10 @@ def _refuse(status: int, words: str) -> InvalidRequest | Unavailable:
 
 def _find_words(body: bytes) -> str:
     try:
-        told = json.loads(body)
+        error = json.loads(body)
     except ValueError:
         return ""
-    words = (told.get("message") or told.get("details")) if isinstance(told, dict) else None
+    words = (error.get("message") or error.get("details")) if isinstance(error, dict) else None
     return flatten(words) if isinstance(words, str) else ""
 
 

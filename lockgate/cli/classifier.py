@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate classifier`: trains the classifier of questions from a labelled file, and tries it on texts."""
+"""`lockgate classifier`: trains the classifier of questions on a labelled file, and tries it on texts."""
 
 import argparse
 import asyncio
@@ -58,7 +58,7 @@ async def _train(settings: "Settings", examples: "Sequence[LabelExample]", seed:
 
 @asynccontextmanager
 async def _open_embedder(settings: "Settings") -> AsyncIterator["Embedder"]:
-    """The embedder that runs here: the classifier knows only its vectors."""
+    """The built-in embedder: the classifier works only with its vectors."""
     from lockgate.opened_agents import open_own_embedder
 
     async with open_own_embedder(settings) as embedder:
@@ -111,7 +111,7 @@ async def run_try(settings: "Settings", options: argparse.Namespace) -> int:
 
 
 def _name_label(text: str, sure: "Guess | None", labels: Sequence[str]) -> str:
-    """What an agent with these labels would take, as far as no model is asked."""
+    """The label that an agent with these labels would choose without a model."""
     from lockgate.agent.prompts import decide_by_rules
 
     ruled = decide_by_rules(text)

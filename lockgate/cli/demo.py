@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate demo`: a town library that answers from its documents, guarded, with its own settings."""
+"""`lockgate demo`: a town library that answers from its documents under a policy, with its own settings."""
 
 import argparse
 import asyncio
@@ -29,9 +29,9 @@ SETTINGS = HOME / "library.yaml"
 SAMPLES = HOME / "samples.yaml"
 DOCUMENTS = HOME / "documents"
 MODEL = "main"
-MAX_SOURCES = 10  # a question may name so many, unless the settings say otherwise
+MAX_SOURCES = 10  # the default limit of sources in one question
 
-_HEARD = (
+_USED_VARIABLES = (
     "HOME",
     "XDG_DATA_HOME",
     "LOCKGATE_DATA_DIR",
@@ -40,7 +40,7 @@ _HEARD = (
     "HEALTH_HTTP_PORT",
     "LOCKGATE_SERVER__HEALTH_PORT",
 )
-_OTHERS = ("LOCKGATE_", "AGGREGATOR_", "OTLP_", "OTEL_EXPORTER_OTLP_")
+_PREFIXES = ("LOCKGATE_", "AGGREGATOR_", "OTLP_", "OTEL_EXPORTER_OTLP_")
 _NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _WEIGHTS = ("minilm", "prompt_injection", "toxicity")
 _MODEL_WEIGHTS = "smollm2"
@@ -48,40 +48,40 @@ _MAX_THREADS = 4  # of the embedder, while documents are added
 
 
 class DemoSource(NamedTuple):
-    """What is in the index files."""
+    """The number of documents in the index files, and how many of them this start changed."""
 
     documents: int
     changed: int
 
 
 def load_demo_settings(options: argparse.Namespace) -> "Settings":
-    """The demo's settings with those of the command line, which may lack any attribute; raises ConfigError."""
+    """The demo's settings with those of the options, any of which may be missing; raises ConfigError."""
     from lockgate.config.load import load_settings
 
     folders = find_folders(_documents(options))
     flags = read_flags(options) | _choose_sources(folders, _documents(options)) | _choose_model(options)
-    if folders.keys() == find_folders(DOCUMENTS).keys():  # the questions are about these
+    if folders.keys() == find_folders(DOCUMENTS).keys():  # the sample questions are about these
         flags["server.samples"] = str(SAMPLES)
     token = getattr(options, "model_token_env", None)
-    heard = (*_HEARD, token) if token else _HEARD
-    environ = {name: os.environ[name] for name in heard if name in os.environ}
+    used = (*_USED_VARIABLES, token) if token else _USED_VARIABLES
+    environ = {name: os.environ[name] for name in used if name in os.environ}
     return load_settings(config_path=SETTINGS, flags=flags, environ=environ)
 
 
-def list_unheard() -> list[str]:
-    """Variables that are set for a server of one's own, and mean nothing here."""
-    names = [name for name in os.environ if name.startswith(_OTHERS) or name == "ORCHESTRATOR_CONFIG"]
-    return sorted(name for name in names if name not in _HEARD and os.environ[name])
+def list_unused_variables() -> list[str]:
+    """Variables that are set for other servers and that the demo does not use."""
+    names = [name for name in os.environ if name.startswith(_PREFIXES) or name == "ORCHESTRATOR_CONFIG"]
+    return sorted(name for name in names if name not in _USED_VARIABLES and os.environ[name])
 
 
 def prepare_demo(settings: "Settings", documents: Path = DOCUMENTS) -> DemoSource:
-    """Add new and changed documents to the index files, remove the others; raises ConfigError if files are missing."""
+    """Update the index files from the folder of documents; raises ConfigError if weights are missing."""
     check_weights(settings)
     return asyncio.run(_fill(settings, find_folders(documents)))
 
 
 def check_weights(settings: "Settings") -> None:
-    """Raises ConfigError unless everything that the demo reads has been fetched."""
+    """Raises ConfigError unless `lockgate setup` has fetched all weights that the demo needs."""
     from lockgate.models.weights import find_weights
 
     model = settings.models[MODEL]
@@ -94,7 +94,7 @@ def check_weights(settings: "Settings") -> None:
 
 
 def find_folders(documents: Path) -> dict[str, Path]:
-    """The sources of a folder of documents: its folders; of one that has none, itself. Raises ConfigError."""
+    """The sources in a folder: each subfolder is one; without subfolders, the folder itself. Raises ConfigError."""
     source = str(documents)
     if not documents.is_dir():
         raise ConfigError("there is no such folder", source=source)
@@ -114,7 +114,7 @@ def _documents(options: argparse.Namespace) -> Path:
 
 
 def _choose_sources(folders: Mapping[str, Path], documents: Path) -> dict[str, Any]:
-    """Other documents have index files of their own, so that two demos do not take each other's away."""
+    """Settings of the sources. Other documents get separate index files, so two demos do not remove each other's."""
     if documents == DOCUMENTS:
         return {}
     place = hashlib.sha256(str(documents.resolve()).encode()).hexdigest()[:12]
@@ -127,7 +127,7 @@ def _choose_sources(folders: Mapping[str, Path], documents: Path) -> dict[str, A
 
 
 def _choose_model(options: argparse.Namespace) -> dict[str, Any]:
-    """A model of the user's own, in place of the one that comes with us."""
+    """Settings of the model that the user named, in place of the default model; empty without one."""
     chosen, name = getattr(options, "model", None), getattr(options, "model_name", None)
     if chosen is None:
         return {}
@@ -145,7 +145,7 @@ def _choose_model(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ask_for_name(url: str, token: str | None) -> str:
-    """The first model that a server lists."""
+    """The name of the first model that a server lists."""
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -156,8 +156,8 @@ def _ask_for_name(url: str, token: str | None) -> str:
             listed = json.loads(reply.read(1 << 20))
         return str(listed["data"][0]["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        why = str(error) if isinstance(error, OSError) else "its list is not what it should be"
-        words = f"does not tell its models ({why}); say which one with --model-name"
+        why = str(error) if isinstance(error, OSError) else "its list does not have the expected shape"
+        words = f"does not list its models ({why}); name one with --model-name"
         raise ConfigError(words, source="--model", key=url) from error
 
 
@@ -165,7 +165,7 @@ async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> DemoSource
     from lockgate.cli.index_documents import IndexCounts, IndexWriter, find_files
     from lockgate.opened_agents import open_index_of, open_own_embedder
 
-    shelf = DemoSource(0, 0)
+    counts = DemoSource(0, 0)
     async with open_own_embedder(settings, min(os.cpu_count() or 1, _MAX_THREADS)) as embedder:
         for name, folder in folders.items():
             tally, files = IndexCounts(), find_files([folder])
@@ -176,8 +176,8 @@ async def _fill(settings: "Settings", folders: Mapping[str, Path]) -> DemoSource
                 removed = await index.remove_documents(gone) if gone else 0
                 await IndexWriter(index, embedder, tally).fill(files)
             changed = tally.added + tally.replaced
-            shelf = DemoSource(shelf.documents + changed + tally.unchanged, shelf.changed + changed + removed)
-    return shelf
+            counts = DemoSource(counts.documents + changed + tally.unchanged, counts.changed + changed + removed)
+    return counts
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -188,22 +188,22 @@ def run_demo(options: argparse.Namespace) -> int:
     if options.model is None and (options.model_name or options.model_token_env):
         raise ConfigError("name the server too, with --model", source="--model-name or --model-token-env")
     settings = load_demo_settings(options)
-    if unheard := list_unheard():
-        complain(f"the demo has settings of its own; not used: {', '.join(unheard)}")
+    if unused := list_unused_variables():
+        complain(f"the demo does not use these variables: {', '.join(unused)}")
     set_up_logging(style="console", level="WARNING", is_quiet=False)
-    shelf = prepare_demo(settings, options.documents or DOCUMENTS)
+    counts = prepare_demo(settings, options.documents or DOCUMENTS)
 
     async def welcome(bound: Sequence["Bound"]) -> None:
         addresses = {one.listener.name: one.address for one in bound}
-        print(build_welcome(settings, shelf, addresses["api"]), flush=True)
+        print(build_welcome(settings, counts, addresses["api"]), flush=True)
 
-    serve(replace(settings, warnings=()), welcome)  # that a policy is in shadow is no news here: it is there to be seen
+    serve(replace(settings, warnings=()), welcome)  # no warning about the shadow policy: it is meant to be tried
     print("Stopped.", flush=True)
     return EXIT_OK
 
 
-def build_welcome(settings: "Settings", shelf: DemoSource, address: str) -> str:
-    """The text that is printed once everything listens."""
+def build_welcome(settings: "Settings", counts: DemoSource, address: str) -> str:
+    """The text that is printed once the server listens."""
     is_library = settings.server.samples == SAMPLES
     question = _QUESTION if is_library else "…"
     title = "The town library of Averham" if is_library else "Your documents"
@@ -211,7 +211,7 @@ def build_welcome(settings: "Settings", shelf: DemoSource, address: str) -> str:
     program = "lockgate" if shutil.which("lockgate") == sys.argv[0] else sys.argv[0]
     body = build_request(question, MODEL, sources, {"policy": "library"})
     return f"""
-{title}: {count_of(shelf.documents, "document")} in {count_of(len(settings.sources), "source")}
+{title}: {count_of(counts.documents, "document")} in {count_of(len(settings.sources), "source")}
 Model: {_describe_model(settings)}
 
   In the browser   {address}/
@@ -228,5 +228,5 @@ def _describe_model(settings: "Settings") -> str:
     if model.openai is not None:
         return f"{model.openai.model} at {model.openai.url}"
     if file := model.options.get("path"):
-        return f"{Path(file).name}, in a process of its own"
-    return "SmolLM2-135M-Instruct, in a process of its own. It is small and errs; --model takes one of yours"
+        return f"{Path(file).name}, in a separate process"
+    return "SmolLM2-135M-Instruct, in a separate process. It is small and makes mistakes; --model takes another"

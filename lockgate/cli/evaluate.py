@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate evaluate`: an agent answers the questions of a file, a judge scores the answers."""
+"""`lockgate evaluate`: an agent answers the questions of a file, and a judge model scores the answers."""
 
 import argparse
 import asyncio
@@ -42,30 +42,30 @@ async def _evaluate(settings: "Settings", options: argparse.Namespace) -> "Evalu
     request = EvaluationRequest(options.category, options.limit, options.index)
     async with open_gateway(settings) as gateway:
         try:
-            return await evaluate(request, gateway.evaluation(options.agent), _tell)
+            return await evaluate(request, gateway.evaluation(options.agent), _print_progress)
         except CannotEvaluate as error:
             path = settings.evaluation.questions
             if path is None or settings.evaluation.judge is None:
                 raise
             raise CannotEvaluate(f"{error.message} ({path.absolute()})") from error
         except EvaluationFailed as error:
-            raise EvaluationFailed(f"{error.message}; {_tell_parts(settings, options.agent)}") from error
+            raise EvaluationFailed(f"{error.message}; {_describe_models(settings, options.agent)}") from error
 
 
-def _tell_parts(settings: "Settings", wanted: str | None) -> str:
-    """Who may have failed: the models of the agent, and the one that judges."""
+def _describe_models(settings: "Settings", wanted: str | None) -> str:
+    """Names the models that may have failed: those of the agent, and the judge."""
     agent = settings.agents.get(wanted or "default") or next(iter(settings.agents.values()))
     models = " and ".join(f"`{name}`" for name in dict.fromkeys((agent.main, agent.conversational)))
     return f"agent `{agent.id}` uses {models}, the judge is `{settings.evaluation.judge}`"
 
 
-def _tell(progress: "EvaluationProgress") -> None:
+def _print_progress(progress: "EvaluationProgress") -> None:
     last = progress.last
-    words = f"[{progress.done}/{progress.total}] {flatten(last.id)}: {_tell_outcome(last)}"
+    words = f"[{progress.done}/{progress.total}] {flatten(last.id)}: {_describe_outcome(last)}"
     print(words, file=sys.stderr, flush=True)
 
 
-def _tell_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
+def _describe_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
     from lockgate.agent.evaluate import FailedQuestion
 
     if isinstance(outcome, FailedQuestion):
@@ -75,7 +75,7 @@ def _tell_outcome(outcome: "QuestionDetail | FailedQuestion") -> str:
 
 
 def _blame(reason: str) -> str:
-    """The reason, and who failed: the judge is named in it, else it was the agent."""
+    """The reason with the part that failed: the judge if the reason names it, else the agent."""
     return flatten(reason) if reason.startswith(_JUDGE) else f"the agent failed: {flatten(reason)}"
 
 

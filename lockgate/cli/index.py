@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate index`: adds files to an index, lists them, removes them. A server may run meanwhile."""
+"""`lockgate index`: adds files to an index, lists them, removes them. It works while a server runs."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ _NO_WEIGHTS = "there are no embedding weights: run `lockgate setup`, or index wo
 
 def run_add(options: argparse.Namespace) -> int:
     """Carries out `add`."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # as gentle as Ctrl-C
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # stop as on Ctrl-C
     try:
         return asyncio.run(_add(options, options.load(options)))
     finally:
@@ -54,20 +54,20 @@ async def _add(options: argparse.Namespace, settings: "Settings") -> int:
             if embedder is None:
                 return complain(_NO_WEIGHTS)
         tally, skipped = IndexCounts(), Skipped()
-        with _telling(target, settings, tally):
+        with _explain_errors(target, settings, tally):
             async with open_index_of(settings, target.source, embedder, is_quiet=True) as index:
                 try:
                     files = find_files(options.paths, options.glob, skipped)
                     await IndexWriter(index, embedder, tally).fill(files)
                 finally:
-                    _sum_up(tally, target.label)
+                    _print_summary(tally, target.label)
         for line in skipped.describe(options.glob):
             print(line, flush=True)
     return EXIT_FAILED if tally.failed else EXIT_OK
 
 
-def _sum_up(tally: "IndexCounts", label: str) -> None:
-    """One line, also when it was stopped: what is in is in."""
+def _print_summary(tally: "IndexCounts", label: str) -> None:
+    """Print what was added, also if the command was stopped: files added so far stay in the index."""
     counts = {
         "added": tally.added,
         "replaced": tally.replaced,
@@ -84,8 +84,8 @@ def _sum_up(tally: "IndexCounts", label: str) -> None:
 
 
 @contextlib.contextmanager
-def _telling(target: "_IndexTarget", settings: "Settings", tally: "IndexCounts | None" = None) -> Iterator[None]:
-    """A failure of the index or of the embedder in words for operators: which one, why, what to do."""
+def _explain_errors(target: "_IndexTarget", settings: "Settings", tally: "IndexCounts | None" = None) -> Iterator[None]:
+    """Raises Unavailable with a message for operators: whether index or embedder failed, why, and what to do."""
     ollama = settings.embeddings.ollama
     try:
         yield
@@ -106,7 +106,7 @@ async def run_list(settings: "Settings", options: argparse.Namespace) -> int:
     from lockgate.opened_agents import open_index_of
 
     target = _choose(settings, options.source)
-    with _telling(target, settings):
+    with _explain_errors(target, settings):
         async with open_index_of(settings, target.source, is_quiet=True) as index:
             entries = await index.list_documents()
     for entry in entries:
@@ -124,7 +124,7 @@ async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
     from lockgate.opened_agents import open_index_of
 
     target = _choose(settings, options.source)
-    with _telling(target, settings):
+    with _explain_errors(target, settings):
         async with open_index_of(settings, target.source, is_quiet=True) as index:
             known = [entry.document.source for entry in await index.list_documents()]
             missing = [path for path in options.paths if not any(is_at_or_below(one, path) for one in known)]
@@ -137,7 +137,7 @@ async def _remove(options: argparse.Namespace, settings: "Settings") -> int:
 
 
 class _IndexTarget(NamedTuple):
-    """The index that is meant, and how people call it."""
+    """The chosen index, and its name for messages."""
 
     label: str
     source: "SourceSettings"
@@ -145,7 +145,7 @@ class _IndexTarget(NamedTuple):
 
 
 def _choose(settings: "Settings", wanted: str | None) -> _IndexTarget:
-    """The index of this name; else the only one; else the file in the data directory. Raises ConfigError."""
+    """The named index; without a name the only one, or the file in the data directory. Raises ConfigError."""
     from lockgate.config.agent_settings import INDEX, SourceSettings
     from lockgate.opened_agents import find_index_file, is_index
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fills an index with files, each one whole or not at all; unchanged files are skipped."""
+"""Adds files to an index, each completely or not at all; unchanged files are skipped."""
 
 import asyncio
 import fnmatch
@@ -26,7 +26,7 @@ _KINDS_SHOWN = 6
 
 
 class FileCandidate(NamedTuple):
-    """A file that may be added: where it lies, and how readers will know it."""
+    """A file that may be added: its path, and the name that the index stores for it."""
 
     path: Path
     name: str
@@ -34,14 +34,14 @@ class FileCandidate(NamedTuple):
 
 @dataclass(slots=True)
 class Skipped:
-    """What folders have and was not looked at: files of other kinds, files that a pattern leaves out, and links."""
+    """Counts of skipped files: of other kinds, not matched by the pattern, and links that lead out of the folder."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     unmatched: int = 0
     links: int = 0
 
     def describe(self, pattern: str | None) -> list[str]:
-        """A line for each reason."""
+        """One line for each reason."""
         lines = []
         if self.kinds:
             names = ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common(_KINDS_SHOWN))
@@ -57,7 +57,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class IndexCounts:
-    """What has been done so far."""
+    """Counts of files and passages so far."""
 
     added: int = 0
     replaced: int = 0
@@ -66,16 +66,16 @@ class IndexCounts:
     empty: int = 0
     passages: int = 0
     is_done: bool = False
-    is_embedding: bool = False  # the embedder is at work, or has failed
+    is_embedding: bool = False  # the embedder is working, or has failed
     started_s: float = field(default_factory=time.monotonic)
 
     @property
     def files(self) -> int:
-        """All that were looked at."""
+        """The number of files looked at."""
         return self.added + self.replaced + self.unchanged + self.failed + self.empty
 
     def describe_speed(self) -> str:
-        """How many passages, in which time."""
+        """The number of passages, the time and the speed."""
         taken_s = max(time.monotonic() - self.started_s, 0.001)
         speed = f"{self.files / taken_s:.1f} files/s, {self.passages / taken_s:.0f} passages/s"
         return f"{count_of(self.passages, 'passage')} in {taken_s:.1f} s ({speed})"
@@ -92,7 +92,7 @@ class IndexWriter:
         self._before: frozenset[str] = frozenset()
 
     async def fill(self, files: Sequence[FileCandidate]) -> None:
-        """Add all files; one that cannot be read is reported, and the others go on."""
+        """Add all files; a file that cannot be read is reported and skipped."""
         self._before = frozenset(entry.document.source for entry in await self._index.list_documents())
         self._progress.begin(len(files))
         for file in files:
@@ -125,7 +125,7 @@ class IndexWriter:
             self._tally.added += 1
 
     async def _leave_out(self, file: FileCandidate, error: NoText) -> None:
-        """A file that says nothing: no failure, but what it said before is not true any more."""
+        """Skip a file without text, and remove its former text from the index. It is not a failure."""
         self._tally.empty += 1
         source = str(file.path.resolve())
         is_known = source in self._before
@@ -159,7 +159,7 @@ def _cut(name: str, raw: bytes) -> tuple[str, list[Passage]]:
 def find_files(
     paths: Sequence[Path], pattern: str | None = None, skipped: Skipped | None = None
 ) -> list[FileCandidate]:
-    """The files at and below the paths, each once, in a steady order. A file that is named itself always counts."""
+    """The files at and below the paths, each once, in sorted order. The pattern does not apply to a path to a file."""
     found: dict[Path, FileCandidate] = {}
     for path in paths:
         walk = _Walk(path.resolve(), pattern, skipped or Skipped())
@@ -170,8 +170,8 @@ def find_files(
 
 
 class _Walk:
-    """Through a folder. Links are followed inside of it, and no folder is entered twice; what lies elsewhere is not
-    added, or it would stay when the folder is removed.
+    """Walks a folder, each subfolder once. Links that lead out of it are skipped: their files would stay in the index
+    when the folder is removed from it.
     """
 
     def __init__(self, base: Path, pattern: str | None, skipped: Skipped) -> None:
@@ -180,7 +180,7 @@ class _Walk:
         self._skipped = skipped
 
     def find(self) -> Iterator[FileCandidate]:
-        """What can be read."""
+        """Yields the files to add."""
         entered: set[tuple[int, int]] = set()
         for place, folders, names in os.walk(self._base, followlinks=True):
             status = os.stat(place)
@@ -192,10 +192,10 @@ class _Walk:
             folders[:] = [name for name in seen if self._is_inside(Path(place, name))]
             for name in sorted(names):
                 path = Path(place, name)
-                if not name.startswith(".") and self._counts(path):
+                if not name.startswith(".") and self._is_wanted(path):
                     yield FileCandidate(path, (self._base.name / path.relative_to(self._base)).as_posix())
 
-    def _counts(self, path: Path) -> bool:
+    def _is_wanted(self, path: Path) -> bool:
         if path.suffix.lower() not in SUFFIXES:
             self._skipped.kinds[path.suffix.lower() or "without a suffix"] += 1
             return False
@@ -212,12 +212,12 @@ class _Walk:
 
 
 def is_at_or_below(source: str, path: Path) -> bool:
-    """Whether a document's file is this one or lies below it; neither needs to exist any more."""
+    """Whether a document's file is `path` or below it; neither needs to exist."""
     return Path(source).is_relative_to(path.resolve())
 
 
 class _IndexProgress:
-    """On a terminal one line that moves, else a line now and then; on standard error."""
+    """Shows progress on standard error: on a terminal one line that changes, else a line every few seconds."""
 
     def __init__(self, tally: IndexCounts) -> None:
         self._tally = tally

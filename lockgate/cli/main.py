@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: parses arguments, calls a command, prints. `commands.toml` explains the exit codes."""
+"""The command line: parses arguments, runs a command, reports errors. `commands.toml` explains the exit codes."""
 
 import argparse
 import asyncio
@@ -29,8 +29,8 @@ _NO_WEIGHTS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The command."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library would write to standard error past the log
+    """Run the command line and exit."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the gRPC library would write to standard error, not to the log
     options = build_parser().parse_args(arguments)
     try:
         code = options.run(options)
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = complain(error.message, EXIT_USAGE if isinstance(error, RequestError) else EXIT_FAILED)
     except KeyboardInterrupt:
         code = 130
-    except Exception as error:  # noqa: BLE001 - the last place to speak
+    except Exception as error:  # noqa: BLE001 - the last handler: prints the traceback
         code = EXIT_FAILED
         others = error.split(BrokenPipeError)[1] if isinstance(error, ExceptionGroup) else error
-        if others is None or isinstance(others, BrokenPipeError):  # the reader of our output has gone
+        if others is None or isinstance(others, BrokenPipeError):  # the reader of standard output has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             traceback.print_exc()
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line that `commands.toml` describes."""
+    """Builds the parser from `commands.toml`."""
     table = tomllib.loads(_TABLE.read_text("utf-8"))
     parser = argparse.ArgumentParser(
         prog="lockgate",
@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lockgate {__version__}")
-    parser.set_defaults(load=partial(_load, needs_callers=False))  # the keys may be set for the server alone
+    parser.set_defaults(load=partial(_load, needs_callers=False))  # callers' keys may be set for the server only
     _add_commands(parser, table["commands"], table["groups"])
     return parser
 
@@ -107,7 +107,7 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {"path": Path, "int": int, "port": 
 
 
 def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers: bool = True) -> Any:
-    """The settings. If they have a fault, the parts are tried too, so that every fault is reported at once."""
+    """Load the settings. If they have an error, also try the parts, so that all errors are reported at once."""
     from lockgate.config.load import load_settings
 
     path, flags = getattr(options, "config_path", None), read_flags(options)
@@ -120,13 +120,13 @@ def _load(options: argparse.Namespace, *, is_trial: bool = False, needs_callers:
         from lockgate.gateway import try_part
         from lockgate.telemetry import set_up_logging
 
-        set_up_logging(style=None, level="INFO", is_quiet=True)  # what is wrong is told as faults
+        set_up_logging(style=None, level="INFO", is_quiet=True)  # errors are reported by exceptions
         settings = load(try_part=try_part)
     return settings
 
 
 def _load_and_log(options: argparse.Namespace) -> Any:
-    """The settings of a server; its log is open."""
+    """Load the settings of a server and set up its log."""
     from lockgate.telemetry import set_up_logging
 
     settings = _load(options)
@@ -164,7 +164,7 @@ def run_check(options: argparse.Namespace) -> int:
     print(render_check(settings, locate, list_missing(settings), list_endpoints(settings), find_rules(settings)))
     try:
         open_once(settings)
-    except ConfigError as error:  # files of TLS, say, which may well be missing where settings are only checked
+    except ConfigError as error:  # for example TLS files, which may be missing on a machine that only checks settings
         print(f"\n`lockgate serve` would not start here:\n{error}")
         return EXIT_USAGE
     return EXIT_OK
@@ -189,7 +189,7 @@ def run_detect(options: argparse.Namespace) -> int:
 
 
 def list_missing(settings: "Settings") -> list[str]:
-    """A line for each file that agents lack; a server starts without them and does less."""
+    """One line for each missing file of agents; a server starts without them, with fewer functions."""
     from lockgate.config.agent_settings import INDEX
     from lockgate.models.weights import MINILM, find_weights
     from lockgate.opened_agents import find_index_file

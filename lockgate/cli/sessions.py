@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate sessions`: lists, shows, exports and deletes sessions. A server may run meanwhile."""
+"""`lockgate sessions`: lists, shows, exports and deletes sessions. It works while a server runs."""
 
 import argparse
 import asyncio
@@ -55,13 +55,13 @@ async def run_show(settings: "Settings", options: argparse.Namespace) -> int:
     print(f"session {_describe(key)}")
     for turn in turns:
         print(f"\n{_name_time(turn.at)}  {_summarise(turn)}")
-        _print_said("user", turn.question)
-        _print_said("assistant", turn.answer)
+        _print_message("user", turn.question)
+        _print_message("assistant", turn.answer)
     return EXIT_OK
 
 
 def _summarise(turn: "StoredTurn") -> str:
-    """What is known of a turn besides its words, in one line."""
+    """The label of a turn and how it was chosen, in one line."""
     label = in_one_line(turn.label) or "no label"
     if turn.aborted:
         return f"{label}  ABORTED: {in_one_line(turn.aborted)} (not part of the history)"
@@ -70,7 +70,7 @@ def _summarise(turn: "StoredTurn") -> str:
     return f"{label}{layer}{confidence}"
 
 
-def _print_said(role: str, text: str) -> None:
+def _print_message(role: str, text: str) -> None:
     print(f"  {role}:")
     for line in printable(text).split("\n"):
         print(f"{_MARGIN}{line}".rstrip())
@@ -113,10 +113,10 @@ def _build_record(key: "SessionKey", turn: "StoredTurn") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _open_output(name: str | None) -> Iterator[TextIO]:
-    """Standard output, or a file that exists only when it is complete and that only its owner can read."""
+    """Standard output, or a file that appears only when complete and that only its owner can read."""
     if name in (None, "-"):
         yield sys.stdout
-        sys.stdout.flush()  # before standard error says that it is complete
+        sys.stdout.flush()  # before the summary on standard error
         return
     from lockgate.errors import ConfigError
 
@@ -133,7 +133,7 @@ def run_delete(options: argparse.Namespace) -> int:
     settings = options.load(options)
     if not options.yes:
         if not sys.stdin.isatty():
-            return complain("nobody can be asked here: say --yes to delete", EXIT_USAGE)
+            return complain("standard input is not a terminal: use --yes to delete without a question", EXIT_USAGE)
         names = "".join(f"\n  {_describe(key)}" for key in keys)
         print(f"Delete everything about these sessions?{names}\n[y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -154,7 +154,7 @@ async def _delete(settings: "Settings", keys: Sequence["SessionKey"]) -> int:
 
 @contextlib.asynccontextmanager
 async def _open_archive(settings: "Settings") -> AsyncIterator["SessionArchive"]:
-    """The store as operators see it. A file that is not there is not made: the settings may be those of another."""
+    """Opens the session store for administration. Does not create a missing file: the settings may be wrong."""
     from lockgate.errors import ConfigError, Unavailable
     from lockgate.interfaces import SessionArchive
     from lockgate.opened_agents import find_sessions_file, open_sessions

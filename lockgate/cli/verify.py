@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`lockgate verify`: whether a saved answer is what its receipt says was cleared.
+"""`lockgate verify`: checks whether a saved answer is the text that its receipt says was cleared.
 
-Reads the file piece by piece, so that it may have any length. `lockgate.api.receipts` decides which texts count.
+Reads the file in pieces, so it may have any length. `lockgate.api.receipts` decides which texts count.
 """
 
 import argparse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_OBJECT_BYTES = 64 * 1024 * 1024
 _PIECE_BYTES = 65_536
-_KEPT_FRAMES = 1000  # the last ones, to see what came behind the cleared ones
+_KEPT_FRAMES = 1000  # the last frames, to show which ones follow the cleared ones
 _SHOWN_CHARS = 60
 _DIGEST_CHARS = 64
 _DONE = "[DONE]"
@@ -41,8 +41,8 @@ _decode_next = json.JSONDecoder().raw_decode
 _OTHERS = "the text, the order or the lane of at least one is another"
 _HOW_TO_SAVE = "Save the body as it comes: curl -sN ... -o FILE, without -i."
 _HOW_TO_GET = (
-    "Ask with a policy, or with detectors and the header `X-Lockgate-Receipt: true`, and save the answer to its end; "
-    "where the receipt comes apart from the answer, as in gRPC metadata, give it with --receipt."
+    "Ask with a policy, or with detectors and the header `X-Lockgate-Receipt: true`, and save the whole answer; "
+    "if the receipt is not in the answer, as in gRPC metadata, give it with --receipt."
 )
 
 
@@ -66,7 +66,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 class _Kept(NamedTuple):
-    """A frame, and what the chain came to before it."""
+    """A frame, and the digest of the chain before it."""
 
     before: str
     lane: str
@@ -74,7 +74,7 @@ class _Kept(NamedTuple):
 
 
 class _Stream:
-    """What was found in a saved answer."""
+    """The frames, receipts and errors in a saved answer."""
 
     def __init__(self) -> None:
         from lockgate.gate.receipts import FrameChain
@@ -86,7 +86,7 @@ class _Stream:
         self._error = ""
 
     def read(self, saved: BinaryIO) -> None:
-        """Take in everything that was saved."""
+        """Read the whole file."""
         from lockgate.api.receipts import list_frames
 
         for one in _read_objects(saved):
@@ -100,20 +100,20 @@ class _Stream:
             self._error = _find_error(one) or self._error
 
     def find_receipt(self, name: str) -> "ReceiptBody":
-        """The receipt in it."""
+        """The receipt in the answer; raises ConfigError without one."""
         if self._receipt is None:
             ended = f", and ended with an error: {in_one_line(self._error)}" if self._error else ""
             raise ConfigError(f"the answer has no receipt{ended}. {_HOW_TO_GET}", source=name)
         return _read_receipt(self._receipt, name)
 
     def compare(self, receipt: "ReceiptBody") -> str:
-        """What is wrong, as far as a digest can tell; nothing if it is what was cleared."""
+        """Describes how the answer differs from the cleared text; empty if the digests are equal."""
         found, cleared = self._chain.frames, receipt.digest.frames
         if found == cleared:
             same = self._chain.value == receipt.digest.value
             return "" if same else f"{count_of(found, 'frame')} as there should be, but {_OTHERS}."
         if self._receipts > 1:
-            return f"the file holds {self._receipts} receipts: save each answer in a file of its own."
+            return f"the file holds {self._receipts} receipts: save each answer in its own file."
         counts = f"{count_of(cleared, 'frame')} cleared, {found} in the file"
         if found < cleared:
             missing = count_of(cleared - found, "frame")
@@ -126,13 +126,13 @@ class _Stream:
         return f"{more}, behind what was cleared. The first, in lane `{lane}`: {text}"
 
     def describe(self, name: str) -> str:
-        """How much was looked at."""
+        """The number of messages and frames read."""
         frames = count_of(self._chain.frames, "frame")
         return f"{in_one_line(name)}: {count_of(self._objects, 'message')}, {frames} with text"
 
 
 def _find_error(one: Mapping[str, Any]) -> str:
-    """The words of a message that reports an error."""
+    """The error text of a message that reports an error, else empty."""
     error = one.get("error")
     words = error.get("message") if isinstance(error, dict) else error or one.get("details") or one.get("message")
     return words[:_SHOWN_CHARS] if isinstance(words, str) else ""
@@ -154,7 +154,7 @@ def _open(name: str) -> Iterator[BinaryIO]:
 
 
 class _Unreadable(Exception):
-    """The file is nothing that we could have sent."""
+    """The file does not have the shape of an answer."""
 
 
 def _read_objects(saved: BinaryIO) -> Iterator[Mapping[str, Any]]:
@@ -179,19 +179,19 @@ def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str,
     parser = SseParser(max_event_bytes=_MAX_OBJECT_BYTES)
     count = 0
     try:
-        for piece in chain([first], pieces, [b"\n\n"]):  # a last event may have lost its blank line
+        for piece in chain([first], pieces, [b"\n\n"]):  # the last event may lack its blank line
             for event in parser.feed(piece):
                 count += 1
-                if event.data.strip() != _DONE and event.event != _TRACE:  # a trace is no part of the answer
+                if event.data.strip() != _DONE and event.event != _TRACE:  # trace events are not part of the answer
                     yield from _list_objects(_decode(event.data, f"event {count}"), f"event {count}")
     except BrokeProtocol as error:
         raise _Unreadable(f"{error.message}.") from None
 
 
 def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
-    """Objects on lines of their own, over several lines, or several on one.
+    """Yields objects: one on a line, one over several lines, or several on a line.
 
-    A string has no line end in it, so what is open at the end of a line can be counted line by line.
+    JSON strings contain no line ends, so open brackets can be counted line by line.
     """
     held: list[str] = []
     size = depth = 0
@@ -199,7 +199,7 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
         where = f"line {number}"
         if not held:
             with contextlib.suppress(ValueError, RecursionError):
-                yield from _list_objects(_unwrap(json.loads(line)), where)  # one on its line, as nearly always
+                yield from _list_objects(_unwrap(json.loads(line)), where)  # one object on the line, the usual case
                 continue
         held.append(line)
         size += len(line)
@@ -214,14 +214,14 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
 
 
 def _unwrap(value: Any) -> Any:
-    """The content of an event, where `lockgate ask --json` has written it with its name; of a trace nothing."""
+    """The content of an event that `lockgate ask --json` wrote with its name; an empty list for a trace event."""
     if isinstance(value, dict) and value.keys() == {"event", "data"}:
         return [] if value["event"] == _TRACE else value["data"]
     return value
 
 
 def _split(text: str, where: str) -> Iterator[Mapping[str, Any]]:
-    """The objects one behind the other."""
+    """The objects in a text, one after the other."""
     place = _find_next(text, 0)
     while place < len(text):
         try:
@@ -245,7 +245,7 @@ def _decode(text: str, where: str) -> Any:
 
 
 def _list_objects(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
-    """The object, or those of a list."""
+    """The object, or the objects of a list."""
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, dict):
             raise _Unreadable(f"{where} is no JSON object.")
@@ -268,7 +268,7 @@ def _join_lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def _load_receipt(word: str) -> "ReceiptBody":
-    """The receipt that the command line gives: JSON, or a file with it; alone, or in what it came with."""
+    """The receipt of `--receipt`: JSON or the name of a file; alone, or inside an answer."""
     from lockgate.api.receipts import METADATA_KEY
 
     text = word.strip().removeprefix(f"{METADATA_KEY}:").lstrip()
@@ -295,20 +295,20 @@ def _read_receipt(value: Any, name: str) -> "ReceiptBody":
     if "digest" not in value:
         raise ConfigError("its receipt has no digest: an older version wrote it, which gave none", source=name)
     if value.get("version") != VERSION:
-        told = in_one_line(json.dumps(value.get("version"))[:_SHOWN_CHARS])
-        raise ConfigError(f"its receipt is of version {told}: this command knows {VERSION}", source=name)
+        version = in_one_line(json.dumps(value.get("version"))[:_SHOWN_CHARS])
+        raise ConfigError(f"its receipt is of version {version}: this command knows {VERSION}", source=name)
     try:
         receipt = msgspec.convert(value, ReceiptBody)
     except msgspec.ValidationError as error:
         raise ConfigError(f"its receipt has another shape: {error}", source=name) from None
     if receipt.digest.algorithm != ALGORITHM:
-        told = in_one_line(receipt.digest.algorithm[:_SHOWN_CHARS])
-        raise ConfigError(f"its digest is a `{told}`: this command knows `{ALGORITHM}`", source=name)
+        algorithm = in_one_line(receipt.digest.algorithm[:_SHOWN_CHARS])
+        raise ConfigError(f"its digest is a `{algorithm}`: this command knows `{ALGORITHM}`", source=name)
     return receipt
 
 
 def _describe(receipt: "ReceiptBody") -> list[str]:
-    """The receipt in words."""
+    """The receipt as lines of text."""
     is_shadow = receipt.mode == "shadow"
     released = receipt.released
     facts = [
@@ -331,7 +331,7 @@ def _describe_detector(one: "ReceiptDetector") -> tuple[str, ...]:
 
 
 def _list_doubts(receipt: "ReceiptBody") -> list[str]:
-    """Why the text may have been cleared without having been read."""
+    """Reasons why text may have been cleared without being read."""
     if not receipt.detectors:
         return ["no detector was to read anything"]
     doubts = []

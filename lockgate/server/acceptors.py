@@ -18,18 +18,18 @@ from lockgate.telemetry import LogEvent, log_event
 _PLACE = "server.tls"
 BACKLOG = 2048
 _HANDSHAKE_S = 10.0
-_MAX_HANDSHAKES = 1024  # under way at once; more wait in the backlog
+_MAX_HANDSHAKES = 1024  # under way at once; further connections wait in the backlog
 _NO_ROOM_S = 1.0
 Build = Callable[[], asyncio.Protocol]
 
 
 def join_address(host: str, port: int) -> str:
-    """Host and port as one would type them."""
+    """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
+    """Whether the host is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -37,14 +37,14 @@ def is_loopback(host: str) -> bool:
 
 
 def describe_fault(error: OSError) -> str:
-    """What the system says against an address."""
+    """Describes why the system refused an address."""
     number = error.errno or 0
     words = os.strerror(number) if number > 0 else "the host cannot be resolved"
     return f"{words} (os error {number})"
 
 
 def load_tls(tls: ServerTlsSettings) -> ssl.SSLContext | None:
-    """The server's side of TLS, or nothing without a certificate; ConfigError names the setting that is wrong."""
+    """The server's TLS context, None without a certificate; raises ConfigError with the name of the wrong setting."""
     if tls.cert_path is None or tls.key_path is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -93,12 +93,12 @@ def _check_readable(path: Path, key: str) -> None:
 
 
 def _detail(error: ssl.SSLError) -> str:
-    """What the library says, where it has words for it."""
+    """The TLS library's reason, empty if it gives none."""
     return f": {error.reason.replace('_', ' ').lower()}" if error.reason else ""
 
 
 class _Encrypted(Exception):
-    """The library asks for a passphrase; without us it would ask on the terminal."""
+    """The key has a passphrase. Raised in place of OpenSSL's prompt on the terminal."""
 
 
 def _refuse_password() -> str:
@@ -113,37 +113,37 @@ class Acceptor:
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self, build: Build) -> None:
-        """Accept connections; each gets a protocol of its own."""
+        """Accept connections; `build` makes the protocol of each."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(build, sock=self._socket, backlog=BACKLOG)
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Nothing to wait for."""
+        """Returns at once: plain connections have no handshakes."""
 
 
 class TlsAcceptor:
-    """Accepts connections that complete the TLS handshake in time; `close` ends handshakes, which asyncio cannot."""
+    """Accepts connections that complete the TLS handshake in time. `close` also ends handshakes; asyncio's does not."""
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self._socket = listening
         self._tls = tls
         self._is_open = False
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._unstarted: set[socket.socket] = set()  # whose task has not begun
+        self._unstarted: set[socket.socket] = set()  # connections whose handshake task has not begun
 
     async def open(self, build: Build) -> None:
-        """Accept connections; each gets a protocol of its own."""
+        """Accept connections; `build` makes the protocol of each."""
         self._is_open = True
         self._watch(build)
 
     def close(self) -> None:
-        """Accept nothing more, and end the handshakes that are under way."""
+        """Stop accepting, and cancel the handshakes under way."""
         if self._is_open:
             self._is_open = False
             asyncio.get_running_loop().remove_reader(self._socket)
@@ -152,7 +152,7 @@ class TlsAcceptor:
         self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Until no handshake is under way; for after `close`."""
+        """After `close`: wait until no handshake is under way."""
         if self._handshakes:
             await asyncio.wait(self._handshakes)
 
@@ -161,13 +161,13 @@ class TlsAcceptor:
             asyncio.get_running_loop().add_reader(self._socket, self._accept, build)
 
     def _accept(self, build: Build) -> None:
-        """One at a time, for other workers listen at the same socket."""
+        """Accept one connection at a time: other workers listen on the same socket."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # no file descriptor is left: the next one may be
+        except OSError as error:  # no free file descriptor: try again later
             log_event(LogEvent.WARNING, logging.WARNING, reason=f"cannot accept connections: {error.strerror}")
             loop.remove_reader(self._socket)
             loop.call_later(_NO_ROOM_S, self._watch, build)
@@ -197,4 +197,4 @@ class TlsAcceptor:
         except ssl.SSLError as error:
             log_event(LogEvent.TLS_REFUSED, reason=(error.reason or "unknown").replace("_", " ").lower())
         except OSError:
-            return  # it left, or took too long
+            return  # the client left, or took too long

@@ -28,11 +28,11 @@ from lockgate.telemetry import observe_request, start_request
 Handler = Callable[[Exchange], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Handler]]
 _JSON = (b"content-type", b"application/json")
-_LAST_WORDS_S = 1.0  # how long a client may take to accept an error
+_ERROR_REPLY_S = 1.0  # how long a client may take to receive an error
 
 
 class _ServedPath(NamedTuple):
-    """A path and its handlers, none where it is not served. `label` and `span` name it in metrics and traces."""
+    """A path and its handlers; none if it is not served. `label` and `span` name it in metrics and traces."""
 
     endpoint: ApiEndpoint
     methods: Mapping[str, Handler]
@@ -40,7 +40,7 @@ class _ServedPath(NamedTuple):
     encode_error: ErrorEncoder
     label: str | None
     span: str
-    is_open: bool  # to anyone, without limits
+    is_open: bool  # needs no key and has no limits
     is_light: bool  # neither counted nor logged
     is_counted: bool
     is_correlated: bool
@@ -49,7 +49,7 @@ class _ServedPath(NamedTuple):
 class App:
     """An ASGI application over a table of routes: path -> method -> handler.
 
-    `encode_error` writes errors of every path; without it the format of the endpoint says how.
+    `encode_error` writes the errors of every path; without it, the format of the endpoint does.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class App:
         self._permits = max_streams
         self._timeout_s = timeout_s
         self._callers = callers or Callers()
-        self.keep_alive_s = KEEP_ALIVE_S  # of streams of events
-        self.encode_error = encode_error or GUARDRAILS.encode_error  # where no path is known
+        self.keep_alive_s = KEEP_ALIVE_S  # the interval of comments in silent event streams
+        self.encode_error = encode_error or GUARDRAILS.encode_error  # if the path is not known
         self.cors: Cors | None = None
         self.is_correlated = False
 
@@ -92,24 +92,24 @@ class App:
         if self.is_correlated and (handler is None or route.is_correlated):
             reply.add_headers([request.correlate()])
             observed.correlation_id = request.correlation_id
-        asked = self.cors.admit(exchange, route.cors) if self.cors is not None and ORIGIN in headers else None
+        rule = self.cors.admit(exchange, route.cors) if self.cors is not None and ORIGIN in headers else None
         if handler is not None:
             await self._attend(handler, exchange, route)
-        elif asked is not None and route.methods:
-            await answer_preflight(exchange, asked)
+        elif rule is not None and route.methods:
+            await answer_preflight(exchange, rule)
         else:
             await self._refuse(exchange, route)
         if not route.is_light:
             observe_request(observed, code=reply.error_code, caller=request.caller, has_left=request.has_left)
 
     def _find_template(self, path: str) -> _ServedPath:
-        """The route of a path that ends in a variable, or one that nothing answers."""
+        """The route of a path that ends in a variable, or a route without handlers."""
         route, under = self._build_route(path), split_policy(path)
         template = route.endpoint.path if route.endpoint.is_template else ""
         return self._routes.get(put_under(under[0], template) if under else template) or route
 
     def _build_route(self, path: str, methods: Mapping[str, Handler] | None = None) -> _ServedPath:
-        """The route of a path, or of all that it is a template of. One under a policy's name has no span."""
+        """The route of a path or a template of paths. A path under a policy's name has no span."""
         endpoint = find_endpoint(path)
         methods = methods or {}
         is_light = endpoint.is_open and (bool(methods) or endpoint.scope is Scope.PROBE)
@@ -128,7 +128,7 @@ class App:
         )
 
     async def _refuse(self, exchange: Exchange, route: _ServedPath) -> None:
-        """There is no such path, or it has no such method."""
+        """Reply that the path does not exist or does not have the method."""
         if route.methods:
             allowed = ",".join(route.methods).encode()
             await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed))
@@ -140,7 +140,7 @@ class App:
             await _turn_away(exchange, HTTPStatus.NOT_FOUND)
 
     def _find_unknown_policy(self, path: str) -> str | None:
-        """The name before a path that is served under policies, where none of them has it."""
+        """The name before a path that is served under policies, if no policy has this name."""
         name, own = (split_policy(path) if self._has_policies else None) or ("", "")
         return name if own in self._routes and name != "v1" else None
 
@@ -155,7 +155,7 @@ class App:
             else:
                 await self._admit(handler, exchange, route)
         except asyncio.CancelledError as error:
-            if not request.has_left:  # the process ends now
+            if not request.has_left:  # the server is stopping
                 reply.drop()
             _forget(error)
         except Exception as error:  # noqa: BLE001 - the last place to answer
@@ -170,7 +170,7 @@ class App:
             task.uncancel()
 
     async def _admit(self, handler: Handler, exchange: Exchange, route: _ServedPath) -> None:
-        """Call the handler with the overall limit of time; what asyncio.timeout does, for a third of its price."""
+        """Call the handler within the limits and the overall timeout; a timer costs a third of asyncio.timeout."""
         request = exchange.request
         share = self._callers.admit(request, takes_bearer=route.endpoint.scope is Scope.BEARER)
         if self._permits <= 0:
@@ -192,14 +192,14 @@ class App:
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
         reply = reply_to(error)
         try:
-            async with asyncio.timeout(_LAST_WORDS_S):
+            async with asyncio.timeout(_ERROR_REPLY_S):
                 await exchange.reply.fail(reply)
         except TimeoutError:
             exchange.reply.drop()
 
 
 async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
-    """There is nothing to call; where the contract gives errors a body, this one has it too."""
+    """Reply with an error; it has a body only if the aggregator's contract demands one."""
     if exchange.request.path.startswith(CHAT_PATH):
         await exchange.reply.answer(status, AGGREGATOR.encode_error(status, status.phrase), _JSON, *headers)
     else:
@@ -207,7 +207,7 @@ async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[byt
 
 
 def _forget(error: BaseException) -> None:
-    """Empty the frames that an error went through: in circles with it, they would keep texts for the collector."""
+    """Clear the error's stack frames: their reference cycles would keep texts until the next garbage collection."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifies callers by key or certificate, and limits what each has open. Each worker process counts for itself."""
+"""Identifies callers by key or certificate, and limits the requests of each. Each worker process counts its own."""
 
 import hmac
 import math
@@ -19,7 +19,7 @@ _MINUTE_S = 60.0
 
 
 class RateWindow:
-    """Grants at most `limit` in any span of `span_s` seconds. The time is given in and never goes back."""
+    """Grants at most `limit` requests in any `span_s` seconds. Callers pass the time, which never decreases."""
 
     __slots__ = ("_granted", "_limit", "_span_s")
 
@@ -29,7 +29,7 @@ class RateWindow:
         self._granted: deque[float] = deque()
 
     def take(self, now: float) -> float:
-        """0 and one is granted, or the seconds after which the next one will be."""
+        """Grants a request and returns 0, or returns the seconds until the next one can be granted."""
         granted = self._granted
         while granted and granted[0] + self._span_s <= now:
             granted.popleft()
@@ -40,7 +40,7 @@ class RateWindow:
 
 
 class CallerShare:
-    """What one caller has open, and how much it may have; a request enters it while it is open."""
+    """A caller's open requests and its limits; a context that counts one request while it is open."""
 
     __slots__ = ("_max_open", "_rate", "name", "open")
 
@@ -51,7 +51,7 @@ class CallerShare:
         self._rate = RateWindow(per_minute) if per_minute is not None else None
 
     def check(self, now: float) -> None:
-        """Raises TooManyRequests. What is refused is not counted."""
+        """Raises TooManyRequests if a limit is reached. Refused requests are not counted."""
         if self._max_open is not None and self.open >= self._max_open:
             raise TooManyRequests("too many requests of this caller at once, try again later")
         wait_s = self._rate.take(now) if self._rate is not None else 0.0
@@ -75,16 +75,16 @@ class Callers:
         self._clock = clock
         self._digests: list[tuple[bytes, str]] = []
         self._shares: dict[str, CallerShare] = {}
-        self._everybody = CallerShare(ANONYMOUS)  # where no caller is configured
+        self._anonymous = CallerShare(ANONYMOUS)  # used if no caller is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = CallerShare(one.name, one.max_streams, one.requests_per_minute)
 
     def admit(self, request: HttpRequest, *, takes_bearer: bool) -> CallerShare:
-        """The share of the request's caller, noted on the request; raises Unauthorized or TooManyRequests."""
+        """The share of the request's caller; sets `request.caller`. Raises Unauthorized or TooManyRequests."""
         if not self._shares:
             request.caller = request.connection.certificate_name or ANONYMOUS
-            return self._everybody
+            return self._anonymous
         request.key = request.first_headers.get(KEY_HEADER, b"").strip()
         if takes_bearer:
             request.withheld |= {_AUTHORIZATION}
@@ -93,7 +93,7 @@ class Callers:
         return self.admit_name(request.caller)
 
     def identify(self, key: bytes, certificate_name: str = "") -> str:
-        """The caller's name; raises Unauthorized. Every digest is compared, so that the time taken shows nothing."""
+        """The caller's name; raises Unauthorized. Compares every digest, so the time taken reveals nothing."""
         if not self._shares:
             return certificate_name or ANONYMOUS
         digest = sha256(key).digest()
@@ -105,13 +105,13 @@ class Callers:
         raise Unauthorized("this key is not known" if key else "a key is required: send it as X-Lockgate-Key")
 
     def admit_name(self, name: str) -> CallerShare:
-        """The place of one more request of a caller that is known; raises TooManyRequests."""
+        """The share of an identified caller, for one more request; raises TooManyRequests."""
         share = self._shares.get(name) or CallerShare(name)
         share.check(self._clock())
         return share
 
 
 def read_bearer(value: bytes) -> bytes:
-    """The token of an authorization, or nothing."""
+    """The token of a Bearer authorization, else empty."""
     scheme, _, token = value.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""

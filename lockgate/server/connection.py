@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP connection: uvicorn's protocol with bounds on heads and times, and bodies that leave turn by turn."""
+"""One HTTP connection: uvicorn's protocol with limits on head size and times, and batched writes of streamed bodies."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ _SHORTEST_WAIT_S = 0.001
 
 
 class StreamedBody:
-    """One body. Bytes wait for the end of the current turn at most, and never more than a bounded number of them."""
+    """One streamed body. Sends once per turn of the event loop, earlier if MAX_WAITING_BYTES wait."""
 
     __slots__ = ("_cycle", "_every_s", "_is_silent", "_loop", "_parts", "_pulse", "_pulse_timer", "_sent_at", "_size",
                  "_tail", "_turn")  # fmt: skip
@@ -39,7 +39,7 @@ class StreamedBody:
         self._pulse = self._tail = b""
         self._every_s = self._sent_at = 0.0
         self._pulse_timer: asyncio.TimerHandle | None = None
-        if cycle.scope["http_version"] == "1.0":  # knows no chunks: the end of the connection is the end of the body
+        if cycle.scope["http_version"] == "1.0":  # has no chunked encoding: closing the connection ends the body
             cycle.chunked_encoding = False
 
     @property
@@ -48,17 +48,17 @@ class StreamedBody:
         return self._cycle.flow.write_paused and not self._cycle.disconnected
 
     async def drain(self) -> None:
-        """Until the client reads on or leaves."""
+        """Wait until the client reads on or leaves."""
         await self._cycle.flow.drain()
 
     def keep_alive(self, pulse: bytes, every_s: float) -> None:
-        """Send `pulse` whenever nothing has been sent for that long; it ends in a blank line, as events do."""
+        """Send `pulse` after every `every_s` seconds of silence; it ends in a blank line, as events do."""
         self._pulse, self._every_s = pulse, every_s
         self._sent_at = self._loop.time()
         self._pulse_timer = self._loop.call_later(every_s, self._beat)
 
     def add(self, data: bytes) -> None:
-        """More bytes."""
+        """Add bytes to the body."""
         self._parts.append(data)
         self._size += len(data)
         if self._size >= MAX_WAITING_BYTES:
@@ -67,7 +67,7 @@ class StreamedBody:
             self._turn = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what waits, now."""
+        """Send the waiting bytes now."""
         data = self._take()
         transport = self._cycle.transport
         if not data or self._is_silent or self._cycle.disconnected or transport.is_closing():
@@ -77,7 +77,7 @@ class StreamedBody:
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._cycle.chunked_encoding else data)
 
     def finish(self) -> bytes:
-        """The bytes that still wait; they leave with uvicorn's end of the answer. Nothing more may be added."""
+        """Returns the waiting bytes, for uvicorn to send with the end of the answer. Do not add more afterwards."""
         rest = self._take()
         if self._pulse_timer is not None:
             self._pulse_timer.cancel()
@@ -87,7 +87,7 @@ class StreamedBody:
         return rest
 
     def close(self) -> None:
-        """Send nothing more: the client has left, or the answer is complete."""
+        """Stop sending: the client has left, or the answer is complete."""
         self.finish()
 
     def _take(self) -> bytes:
@@ -111,7 +111,7 @@ class StreamedBody:
 
 
 class WatchedFlow(FlowControl):
-    """Looks after a client from which nothing is read: its end would otherwise be noticed only by reading on."""
+    """Polls for the client's disconnect while reading is paused: without reading, asyncio does not notice it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -145,26 +145,26 @@ class WatchedFlow(FlowControl):
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """The head without `upgrade`: the parser would take the body for another protocol."""
+    """The head without `upgrade`, for which the parser would treat the body as another protocol."""
     head, end, rest = data.partition(b"\r\n\r\n")
     return _UPGRADE.sub(b"", head) + end + rest
 
 
 def _common_name(certificate: Mapping[str, Any]) -> str:
-    """The subject's common name, unless there are several: then none of them is a name to rely on."""
+    """The subject's common name; empty if there are several, since none of them identifies the client then."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that an exchange can ask to be told of its end."""
+    """An HTTP connection that calls `on_leave` when the client disconnects."""
 
     def __init__(self, *args: Any, encode_error: ErrorEncoder = encode_error, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._encode_error = encode_error
         self.on_leave: Callable[[], object] | None = None
         self.certificate_name = ""  # the common name of the client's certificate, which the handshake has verified
-        # The one that is being answered; `cycle` is the newest, which may still wait in the pipeline.
+        # The request being answered; `cycle` is the newest one, which may still wait in the pipeline.
         self._attended: RequestResponseCycle | None = None
         self._body: StreamedBody | None = None
         self._is_in_head = True  # or between requests
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, "request head is too large")
-        if self._is_head_begun and self._timer is None:  # a head that came at once needs no timer
+        if self._is_head_begun and self._timer is None:  # a head that came in one piece needs no timer
             self._arm(HEAD_TIMEOUT_S)
 
     def send_400_response(self, msg: str) -> None:
@@ -225,7 +225,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
         except httptools.HttpParserInvalidURLError:
             self.send_400_response("Invalid HTTP request received.")
-        self.headers = []  # what follows a body in chunks is not part of the head
+        self.headers = []  # trailers after a chunked body are not part of the head
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -246,24 +246,24 @@ class Connection(HttpToolsProtocol):
 
     @property
     def stays_open(self) -> bool:
-        """Whether the connection is kept for the next request when this one is answered, as far as is known now."""
+        """Whether the connection stays open after this answer, as far as is known now."""
         return self._attended is not None and self._attended.keep_alive
 
     def open_body(self) -> StreamedBody | None:
-        """The body of the answer that is about to begin; None when the client has gone."""
+        """The body of the answer that is about to begin; None if the client has left."""
         if self._attended is None or self._attended.disconnected:
             return None
         self._body = StreamedBody(self._attended, self.loop)
         return self._body
 
     def drop(self) -> None:
-        """Cut the connection: the client does not take what we send, or there is no time to wait for the end."""
+        """Abort the connection: the client does not read, or there is no time to wait for the end."""
         if self._attended is not None:
-            self._attended.disconnected = True  # now, or uvicorn complains of an answer without an end
+            self._attended.disconnected = True  # before the abort, or uvicorn logs an incomplete answer
         self.transport.abort()
 
     def _refuse(self, status: int, details: str) -> None:
-        """End the connection; with words, unless they would fall into an answer that has begun."""
+        """Close the connection, with an error body unless an answer has begun."""
         if self.transport.is_closing():
             return
         cycle = self.cycle
@@ -276,7 +276,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _let_go(self) -> None:
-        """Break the circles that we are part of: memory is free at once, not when the collector next comes by."""
+        """Break reference cycles: memory is freed at once, not at the next garbage collection."""
         if self.scope is not None:
             self.scope.pop("extensions", None)
         self._attended = self._body = None

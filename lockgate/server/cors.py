@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CORS: which web pages may read replies, by the rule of the endpoint and the origin."""
+"""CORS: which web pages may read replies, depending on the endpoint's rule and the page's origin."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _VARY = (b"vary", b"Origin")
 
 
 class OriginRule(NamedTuple):
-    """The origins of some paths: what each that is listed is told, and what all others are."""
+    """The origins that may call some paths, with the headers for each listed origin and for all others."""
 
     listed: dict[bytes, Headers]
     others: Headers
@@ -32,7 +32,7 @@ class OriginRule(NamedTuple):
 
     @property
     def is_silent(self) -> bool:
-        """Whether no other origin may call; then no CORS header is sent."""
+        """Whether no origin may call; then no CORS header is sent."""
         return not self.listed and not self.is_open
 
     def allows(self, origin: bytes) -> bool:
@@ -40,12 +40,12 @@ class OriginRule(NamedTuple):
         return self.is_open or origin in self.listed
 
     def headers(self, origin: bytes) -> Headers:
-        """What an answer to this origin carries."""
+        """The CORS headers of an answer to this origin."""
         return self.listed.get(origin, self.others)
 
 
 def build_rule(origins: Iterable[str]) -> OriginRule:
-    """The rule of these origins. Only an origin that is listed by name may send cookies and the like."""
+    """The rule for these origins. Only an origin that is listed by name may send credentials."""
     names = dict.fromkeys(origins)
     is_open = names.pop(ANY, "") is None
     listed = {name.encode(): [(b"access-control-allow-origin", name.encode()), _CREDENTIALS, _VARY] for name in names}
@@ -54,18 +54,18 @@ def build_rule(origins: Iterable[str]) -> OriginRule:
 
 
 class Cors:
-    """The rules of one process: one for what the aggregator's clients call, one for all other paths."""
+    """The CORS rules of one process: for the aggregator's paths, for all others, and for the playground."""
 
     def __init__(self, settings: Settings) -> None:
         everywhere = settings.server.cors_origins
         self._rules = {
             CorsRule.AGGREGATOR: build_rule((*settings.aggregator.cors_origins, *everywhere)),
             CorsRule.SERVER: build_rule(everywhere),
-            CorsRule.NONE: build_rule(()),  # for the page alone; the settings do not apply
+            CorsRule.NONE: build_rule(()),  # for the playground's own page; the settings do not apply
         }
 
     def admit(self, exchange: Exchange, cors: CorsRule) -> OriginRule | None:
-        """Puts on the exchange what its answer tells browsers; gives the rule if a browser asks whether it may call."""
+        """Add CORS headers to the reply. Returns the rule if the request is a browser's preflight, else None."""
         headers = exchange.request.first_headers
         origin = headers.get(ORIGIN)
         rule = self._rules[cors]
@@ -80,7 +80,7 @@ class Cors:
 
 
 async def answer_preflight(exchange: Exchange, rule: OriginRule) -> None:
-    """Whether a browser may send the request that it asks about; all methods and all sane headers are allowed."""
+    """Answer a preflight: whether the origin may call. All methods and all well-formed header names are allowed."""
     if not rule.allows(exchange.request.first_headers[ORIGIN]):
         await exchange.reply.fail(REFUSAL)
         return
@@ -90,7 +90,7 @@ async def answer_preflight(exchange: Exchange, rule: OriginRule) -> None:
 
 
 def _read_names(value: bytes) -> bytes:
-    """The names of a list of headers; nothing when it is not one."""
+    """The header names of a comma-separated list; empty if the list is malformed or too long."""
     if len(value) > _MAX_HEADERS_BYTES:
         return b""
     names = [name for part in value.split(b",") if (name := part.strip(b" \t"))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns errors into replies, and decides what a caller may read of them."""
+"""Turns errors into replies, and decides which error texts a caller may see."""
 
 import logging
 from http import HTTPStatus
@@ -24,7 +24,7 @@ _PASSED_ON = frozenset({400, 404, 422, 503})
 
 
 class ErrorReply(NamedTuple):
-    """What the caller gets."""
+    """The status and text of an error that the caller receives."""
 
     status: int
     details: str
@@ -32,7 +32,7 @@ class ErrorReply(NamedTuple):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the status line alone does not say."""
+        """The headers that belong to the error: `www-authenticate`, `retry-after`."""
         headers = [(b"www-authenticate", b"Bearer")] if self.status == HTTPStatus.UNAUTHORIZED else []
         if self.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % self.retry_after_s))
@@ -40,7 +40,7 @@ class ErrorReply(NamedTuple):
 
 
 def reply_to(error: Exception) -> ErrorReply:
-    """The answer to an error. The causes that it hides are logged."""
+    """The reply to an error. Causes that the reply hides are logged."""
     match error:
         case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
@@ -58,5 +58,5 @@ def reply_to(error: Exception) -> ErrorReply:
 
 
 def note_failure(error: UpstreamError) -> None:
-    """Log which service failed. Its words are not logged: they may be the service's, and quote the text or a header."""
+    """Log which service failed. The message is not logged: the service may have quoted the text or a header in it."""
     log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))

@@ -28,7 +28,7 @@ _CORRELATION_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _KEEP_OPEN = (b"connection", b"keep-alive")
 _EVENTS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 _FORWARDED = "x-forwarded-access-token"
-# Headers of this connection and this body: passed on, they would break the next request.
+# Headers of this connection and this body. Passed on to a service, they would break that request.
 _FRAMING = frozenset(
     b"connection content-length expect keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
 )
@@ -43,50 +43,50 @@ class ReplyBody(Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the writer has to `drain` before it goes on."""
+        """Whether the writer must `drain` before it goes on."""
 
     async def drain(self) -> None:
         """Wait until the client reads on or leaves."""
 
     def keep_alive(self, pulse: bytes, every_s: float) -> None:
-        """Send `pulse` whenever nothing was sent for so long, if the server can."""
+        """Send `pulse` after every `every_s` seconds of silence, if the server can."""
 
     def add(self, data: bytes) -> None:
-        """More bytes."""
+        """Add bytes to the body."""
 
     def flush(self) -> None:
         """Send waiting bytes now."""
 
     def finish(self) -> bytes:
-        """The bytes that still wait; nothing may be added any more."""
+        """Returns the waiting bytes. Do not add more afterwards."""
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
 
 
 class ClientConnection(Protocol):
-    """What a server does for a request beyond ASGI; see CONNECTION_EXTENSION."""
+    """The server's abilities beyond ASGI, for one connection; see CONNECTION_EXTENSION."""
 
-    on_leave: Callable[[], object] | None  # called as soon as the client leaves, also while nothing is received
-    certificate_name: str  # the common name of the client's verified certificate, or nothing
+    on_leave: Callable[[], object] | None  # called as soon as the client leaves, even if `receive` is not awaited
+    certificate_name: str  # the common name of the client's verified certificate, or empty
 
     @property
     def stays_open(self) -> bool:
-        """Whether the connection is kept for another request."""
+        """Whether the connection stays open after this reply."""
 
     def open_body(self) -> ReplyBody | None:
-        """The body of the reply that is about to begin; None when the client has gone."""
+        """The body of the reply that is about to begin; None if the client has left."""
 
     def drop(self) -> None:
-        """Cut the connection."""
+        """Abort the connection."""
 
 
 class ClientLeft(Exception):
-    """The client has closed the connection before its answer."""
+    """The client closed the connection before its answer."""
 
 
 class HttpRequest:
-    """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is named by the path.
+    """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is the one in the path.
 
     `first_headers` has the first header of each name.
     """
@@ -115,7 +115,7 @@ class HttpRequest:
 
     @property
     def peer_host(self) -> str:
-        """The address of the client as far as it is known."""
+        """The address of the client, or empty if it is not known."""
         client = self._scope.get("client")
         return str(client[0]) if client else ""
 
@@ -124,11 +124,11 @@ class HttpRequest:
         return [str(value, "latin-1") for key, value in self._scope["headers"] if key == name]
 
     def header(self, name: bytes) -> str:
-        """The first header of that name as text, or nothing."""
+        """The first header of that name as text, or empty."""
         return str(self.first_headers.get(name, b""), "latin-1")
 
     def wants(self, name: bytes) -> bool:
-        """Whether the client asks for something by a header of that name."""
+        """Whether the header of that name is switched on (1, true, yes, on)."""
         return self.header(name).strip().lower() in ("1", "true", "yes", "on")
 
     def correlate(self) -> Header:
@@ -143,7 +143,7 @@ class HttpRequest:
         kept = [
             (str(key, "latin-1"), _read_value(value))
             for key, value in self._scope["headers"]
-            if str(key, "latin-1") in names and not self._is_ours(key, value)
+            if str(key, "latin-1") in names and not self._is_withheld(key, value)
         ]
         token = next((value for name, value in kept if name == _FORWARDED), None)
         if rewrites_token and token is not None:
@@ -151,7 +151,7 @@ class HttpRequest:
             kept.append(("authorization", f"Bearer {token}"))
         return tuple(kept)
 
-    def _is_ours(self, name: bytes, value: bytes) -> bool:
+    def _is_withheld(self, name: bytes, value: bytes) -> bool:
         shown = value.strip()
         is_key = bool(self.key) and self.key in (shown, shown.partition(b" ")[2].strip())
         return is_key or name in self.withheld or name in _FRAMING
@@ -162,7 +162,7 @@ class HttpRequest:
         self.connection.on_leave = self._leave
 
     def unwatch(self) -> None:
-        """The reply is complete. The next request on the connection may be watching it already."""
+        """Stop watching, unless the next request on the connection watches already."""
         if self.connection.on_leave == self._leave:
             self.connection.on_leave = None
 
@@ -172,13 +172,13 @@ class HttpRequest:
             self._task.cancel()
 
     def end_late(self) -> None:
-        """The time of the request is over: cancel its task."""
+        """The request took too long: cancel its task."""
         self.is_late = True
         if self._task is not None:
             self._task.cancel()
 
     async def accept_body(self) -> None:
-        """Let a client send its body that asked first whether it may: it takes a reply for a no."""
+        """Accept the body of a client that sent `Expect: 100-continue`: it would take a reply for a refusal."""
         if not self._is_received:
             self._first_message = await self._receive()
 
@@ -222,7 +222,7 @@ class HttpRequest:
 
 
 class HttpReply:
-    """The reply to a request: whole, or a stream. `tracer`, if there is one, writes the trace."""
+    """The reply to a request, whole or streamed. `tracer`, if set, writes the trace."""
 
     __slots__ = (
         "_added", "_body", "_end_with_error", "_request", "_send", "encode_error", "error_code", "keep_alive_s",
@@ -242,21 +242,21 @@ class HttpReply:
         self.tracer: Tracer | None = None
 
     def add_headers(self, headers: Headers) -> None:
-        """Headers for any kind of reply, errors included."""
+        """Add headers to the reply, of any kind, errors included."""
         self._added = headers if self._added is None else self._added + headers
 
     async def answer(self, status: int, body: bytes = b"", *headers: Header) -> None:
-        """A complete reply."""
+        """Send a complete reply."""
         await self._start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self._send({"type": "http.response.body", "body": body})
         self._request.unwatch()
 
     async def answer_json(self, body: bytes, status: int = 200) -> None:
-        """A complete JSON reply."""
+        """Send a complete JSON reply."""
         await self.answer(status, body, _JSON)
 
     async def start_stream(self, headers: Headers, end_with_error: Callable[[ErrorReply], bytes]) -> None:
-        """Begin a reply whose body follows by `write`; an error becomes its last piece."""
+        """Begin a reply whose body `write` sends; `end_with_error` makes its last piece if an error ends it."""
         request = self._request
         if request.first_headers.get(b"expect"):
             await request.accept_body()
@@ -264,7 +264,7 @@ class HttpReply:
         if body is None:
             request.has_left = True
             raise ClientLeft
-        if body.is_stuck:  # with the reply before this one
+        if body.is_stuck:  # by the previous reply on this connection
             await body.drain()
         self._body = body
         self._end_with_error = end_with_error
@@ -280,7 +280,7 @@ class HttpReply:
         encode_error: Callable[[str], bytes] | None = None,
         error_event: str = "error",
     ) -> None:
-        """Begin a reply of server-sent events, with comments while it is silent. An error is an event before `done`."""
+        """Begin a reply of server-sent events, with comments during silence. An error is an event before `done`."""
 
         def end_with_error(reply: ErrorReply) -> bytes:
             if encode_error is not None:
@@ -292,7 +292,7 @@ class HttpReply:
             self._body.keep_alive(_PULSE, self.keep_alive_s)
 
     async def write(self, data: bytes, frames: int = 1) -> None:
-        """More of a stream, sent when this turn of the loop ends; waits while the client does not read."""
+        """Send more of a stream at the end of this turn of the event loop; waits while the client does not read."""
         body = self._body
         if body is None:
             raise RuntimeError(_NO_STREAM)
@@ -302,12 +302,12 @@ class HttpReply:
             await body.drain()
 
     def flush(self) -> None:
-        """Send what was written now, not when this turn of the loop ends."""
+        """Send what was written now, not at the end of this turn of the event loop."""
         if self._body is not None:
             self._body.flush()
 
     async def end(self) -> None:
-        """The end of a stream."""
+        """End a stream."""
         body = self._body
         if body is None:
             raise RuntimeError(_NO_STREAM)
@@ -327,11 +327,11 @@ class HttpReply:
             await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
 
     def drop(self) -> None:
-        """Cut the connection."""
+        """Abort the connection."""
         self._request.connection.drop()
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         if self._body is not None:
             self._body.close()
             self._body = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of the process and of its upstreams, and readiness: whether all that agents need was reached once."""
+"""Health of the process and of its upstreams, and readiness: whether each service that agents need has answered."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Readiness:
-    """One process's view of what it needs."""
+    """Tracks which of the needed services have not been reached yet, in this process."""
 
     def __init__(self, needed: Mapping[str, Probe]) -> None:
         self._missing = dict(needed)
@@ -40,28 +40,28 @@ class Readiness:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What has not been reached yet."""
+        """The names of the services that have not been reached yet."""
         return tuple(self._missing)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Asks, again and again, what has not answered yet."""
+        """Probe services that have not answered yet, again and again."""
         async with run_group() as group:
-            group.create_task(self._ask())
+            group.create_task(self._probe_missing())
             yield
 
-    async def _ask(self) -> None:
+    async def _probe_missing(self) -> None:
         pause_s = _FIRST_PAUSE_S
-        told: set[str] = set()
+        logged: set[str] = set()
         while self._missing:
             names = list(self._missing)
-            answers = await asyncio.gather(*[_look(self._missing[name]) for name in names], return_exceptions=True)
+            answers = await asyncio.gather(*[_probe(self._missing[name]) for name in names], return_exceptions=True)
             for name, answer in zip(names, answers, strict=True):
                 health = answer if isinstance(answer, Health) else Health("UNKNOWN", 500, describe_exception(answer))
                 if health.status == _WELL:
                     del self._missing[name]
-                elif name not in told:
-                    told.add(name)
+                elif name not in logged:
+                    logged.add(name)
                     why = {"reason": health.reason} if health.reason else {}
                     fields = {"part": name, "status": health.status, "code": health.code, **why}
                     log_event(LogEvent.UNHEALTHY, logging.WARNING, **fields)
@@ -70,24 +70,24 @@ class Readiness:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
-async def _look(probe: Probe) -> Health:
-    """Its health, if it answers in time; the probe of a plugin may raise anything."""
+async def _probe(probe: Probe) -> Health:
+    """The service's health; raises TimeoutError, or any exception that a plugin's probe raises."""
     async with asyncio.timeout(_PROBE_S):
         return await probe.probe(())
 
 
 def _describe(health: Health) -> dict[str, Any]:
-    """A service's health as /info shows it: the code only of a failure."""
-    told: dict[str, Any] = {"status": health.status}
+    """A service's health as /info shows it; a code only for a failure."""
+    fields: dict[str, Any] = {"status": health.status}
     if not 200 <= health.code < 300:
-        told["code"] = health.code
+        fields["code"] = health.code
     if health.reason is not None:
-        told["reason"] = health.reason
-    return told
+        fields["reason"] = health.reason
+    return fields
 
 
 class HealthRoutes:
-    """The endpoints of one open gateway."""
+    """The health port's endpoints of one open gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         versions = _EMULATED | ({"lockgate": __version__} if gateway.rules.has_extensions else {})
@@ -116,7 +116,7 @@ async def api_health(exchange: Exchange) -> None:
 
 
 async def api_ready(readiness: Readiness, exchange: Exchange) -> None:
-    """GET /ready on the API port; without agents there is nothing to wait for."""
+    """GET /ready on the API port: 503 until every needed service was reached; ready at once without agents."""
     checks = dict.fromkeys(readiness.missing, "not reached yet")
     status = "not ready" if checks else "ready"
     await exchange.reply.answer_json(_encode(ReadyAnswer(status, checks)), 503 if checks else 200)

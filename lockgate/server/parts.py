@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves our detectors over HTTP and our chunkers over gRPC until a signal stops both."""
+"""Serves the built-in detectors over HTTP and the chunkers over gRPC until a signal stops both."""
 
 import asyncio
 import errno
@@ -53,8 +53,8 @@ from lockgate.server.ports import (
 from lockgate.telemetry import LogEvent, count_detections, log_event, open_telemetry
 
 T = TypeVar("T")
-_ROOM_BYTES = 1024  # for what a message holds besides its text
-_ABOUT_PORTS = frozenset({errno.EADDRINUSE, errno.EACCES})
+_OVERHEAD_BYTES = 1024  # of a message besides its text
+_PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
 _CONTENTS = Shape(ContentsRequest)
 _SUBJECTS: Mapping[str, Shape[Any]] = {
     TEXT_GENERATION: Shape(GenerationRequest),
@@ -65,7 +65,7 @@ _NAMES = (b"detector-id", b"x-model-name")
 
 
 class PartsPlace(NamedTuple):
-    """Where the parts are offered; port 0 is any free one."""
+    """The address of the two ports; port 0 takes any free one."""
 
     host: str = "127.0.0.1"
     detectors_port: int = 8080
@@ -117,7 +117,7 @@ def _build_chunking(parts: Parts) -> GrpcPort:
             BidiStreamingChunkerTokenizationTaskRequest, methods.stream, grpc.stream_stream_rpc_method_handler
         ),
     }
-    return GrpcPort({SERVICE: service}, calls, GrpcBinding(limits.body_bytes + _ROOM_BYTES))
+    return GrpcPort({SERVICE: service}, calls, GrpcBinding(limits.body_bytes + _OVERHEAD_BYTES))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -131,21 +131,21 @@ def _bind(flag: str, bind: Callable[[], T]) -> T:
     try:
         return bind()
     except OSError as error:
-        hint = f"{flag} chooses another port" if error.errno in _ABOUT_PORTS else "--host chooses another address"
+        hint = f"{flag} chooses another port" if error.errno in _PORT_ERRORS else "--host chooses another address"
         raise CannotListen(f"failed to run server: io error: {describe_fault(error)}; {hint}") from error
 
 
 def _list_warnings(settings: Settings, place: PartsPlace) -> list[str]:
-    """What guards the API port does not guard these ports; and who may call them."""
+    """Warnings: settings that protect the API port but not these ports, and ports open to other machines."""
     given = {"callers": bool(settings.callers), "server.tls": settings.server.tls.cert_path is not None}
     warnings = [f"`{name}` has no effect on parts" for name, is_given in given.items() if is_given]
     if not is_loopback(place.host):
-        warnings.append(f"everybody who reaches {place.host} may call; `--host 127.0.0.1` closes it")
+        warnings.append(f"any client that reaches {place.host} may call; `--host 127.0.0.1` closes it")
     return warnings
 
 
 def build_parts_app(parts: Parts) -> App:
-    """The application of the port: a path for each type of detector, also where no detector is of that type."""
+    """The application of the detectors' port: one path for each type of detector, even if no detector has it."""
     detecting = DetectorRoutes(parts)
     posts: dict[str, Handler] = {PATHS[kind]: detecting.review(kind) for kind in _SUBJECTS}
     posts[PATHS[TEXT_CONTENTS]] = detecting.detect_contents
@@ -164,7 +164,7 @@ async def health(exchange: Exchange) -> None:
 
 
 class DetectorRoutes:
-    """The endpoints of the open parts."""
+    """The endpoints for the detectors of the opened parts."""
 
     def __init__(self, parts: Parts) -> None:
         self._guards = parts.guards
@@ -195,7 +195,7 @@ class DetectorRoutes:
         return review
 
     def _find(self, exchange: Exchange, kind: str) -> Guard:
-        """The detector that the headers name; the only one of its type need not be named."""
+        """The detector that the headers name; without a name, the only one of its type."""
         name = next((value for header in _NAMES if (value := exchange.request.header(header))), "")
         suitable = [guard for guard in self._guards.values() if guard.type == kind]
         if not name and len(suitable) == 1:
@@ -210,14 +210,14 @@ class DetectorRoutes:
         return guard
 
     async def _accept(self, guard: Guard, params: dict[str, Any], exchange: Exchange) -> tuple[Any, float | None]:
-        """What has accepted the parameters, a Reading or a Review, and the threshold, if there is one."""
+        """The detector's Reading or Review for these parameters, and the threshold, if given."""
         check_thresholds({guard.id: params})
         threshold = params.pop("threshold", None)
         return await prepare([params], partial(guard.detector.accept, params, self._headers(exchange))), threshold
 
 
 def _choose(guard: Guard, found: Sequence[Detection], threshold: float | None) -> list[Detection]:
-    """The findings to report; counts them."""
+    """Selects and counts the detections to report."""
     kept = found if threshold is None else keep(found, threshold)
     chosen = [one._replace(detector_id=guard.id) for one in kept]
     count_detections(chosen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request on a plain ASGI server, which knows nothing of our connections."""
+"""Requests on a plain ASGI server, which has no ClientConnection extension."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PlainConnection:
-    """Does what it can of ClientConnection. That the client left is known once the body is received."""
+    """ClientConnection over plain ASGI. It notices that the client left only after the body is received."""
 
     certificate_name = ""
     stays_open = False
@@ -19,7 +19,7 @@ class PlainConnection:
         self.on_leave: Callable[[], object] | None = None
 
     async def receive(self) -> Any:
-        """The next message. After the last one of the body, wait for the client's leaving."""
+        """The next message. After the body's last one, start to watch for the client's disconnect."""
         message = await self._receive()
         is_last = message["type"] == "http.request" and not message.get("more_body")
         if is_last and self.on_leave is not None:
@@ -27,7 +27,7 @@ class PlainConnection:
         return message
 
     async def send(self, message: Any) -> None:
-        """Send a message. A server reports the end of the reply as leaving too: do not wait for that."""
+        """Send a message. Stop watching before the last one: servers report the end of a reply as a disconnect."""
         if message["type"] == "http.response.body" and not message.get("more_body"):
             self.drop()
         await self._send(message)
@@ -43,7 +43,7 @@ class PlainConnection:
         return PlainBody(self._send)
 
     def drop(self) -> None:
-        """Wait for nothing more. The server cuts the connection itself when a reply has no end."""
+        """Stop watching. The server itself cuts the connection if a reply has no end."""
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
@@ -62,7 +62,7 @@ class PlainBody:
 
     async def drain(self) -> None:
         await self._send({"type": "http.response.body", "body": self.finish(), "more_body": True})
-        await asyncio.sleep(0)  # a server ignores what is sent after the client left: let the watcher see that
+        await asyncio.sleep(0)  # a server ignores writes after the client left: let the watcher notice it
 
     def add(self, data: bytes) -> None:
         self._waiting += data
@@ -72,10 +72,10 @@ class PlainBody:
         return data
 
     def keep_alive(self, pulse: bytes, every_s: float) -> None:
-        """Nothing: no timer may send beside the handler."""
+        """Does nothing: a timer must not send while the handler sends."""
 
     def flush(self) -> None:
-        """Nothing: no byte waits when `write` returns."""
+        """Does nothing: no byte waits when `write` returns."""
 
     def close(self) -> None:
         self._waiting = b""

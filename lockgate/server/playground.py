@@ -53,12 +53,12 @@ _encode = msgspec.json.Encoder().encode
 _MAX_BYTES = 262_144
 TOKEN_HEADER = b"x-lockgate-trace"
 _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
-_PAUSE_S = 0.02  # in which notes gather: a person sees no more than fifty steps a second
+_PAUSE_S = 0.02  # between batches of notes: a person sees no more than fifty steps a second
 _TRACE_REFUSAL = "the trace needs the token that this start printed, as X-Lockgate-Trace"
 
 
 class PlaygroundRoutes:
-    """The page, its files, and what it has to know."""
+    """The playground's page, its files, and the choices that the page offers."""
 
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
@@ -82,14 +82,14 @@ class PlaygroundRoutes:
         kind = _TYPES[name[name.rindex(".") :]]
         await exchange.reply.answer(200, self._files[name], (b"content-type", kind), *_HEADERS)
 
-    async def tell(self, exchange: Exchange) -> None:
-        """GET what there is to choose from, and the token of the trace."""
+    async def send_choices(self, exchange: Exchange) -> None:
+        """GET the policies, detectors, sources, models and samples to choose from, and the trace token."""
         self._hosts.check(exchange)
         body = _encode(self._describe(exchange))
         await exchange.reply.answer(200, body, (b"content-type", b"application/json"), *_HEADERS)
 
     def _describe(self, exchange: Exchange) -> dict[str, Any]:
-        """The token is for this machine, and for callers that are known: a host name is only what a client says."""
+        """The page's choices. Only this machine and identified callers get the trace token."""
         settings = self._gateway.settings
         may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.request.peer_host))
         token = settings.trace_token if may_trace else None
@@ -97,17 +97,17 @@ class PlaygroundRoutes:
             "version": __version__,
             "title": self._samples.title,
             "trace": None if token is None else token.reveal(),
-            "policies": [_tell_policy(one) for one in settings.policies.values()],
+            "policies": [_describe_policy(one) for one in settings.policies.values()],
             "detectors": [
                 {"id": name, "type": one.type, "chunker": one.chunker_id} for name, one in settings.detectors.items()
             ],
             "sources": [{"id": name} for name, one in settings.sources.items() if one.expose],
-            "models": [self._tell_model(one) for one in settings.models.values() if one.expose],
+            "models": [self._describe_model(one) for one in settings.models.values() if one.expose],
             "samples": self._samples.samples,
         }
 
-    def _tell_model(self, model: ModelSettings) -> dict[str, Any]:
-        """Which one it is, and what it says about itself."""
+    def _describe_model(self, model: ModelSettings) -> dict[str, Any]:
+        """The model's id, kind and name, and its own note."""
         opened = self._gateway.opened.models[model.id]
         remote = model.openai or model.ollama
         kind = "openai" if model.openai else "ollama" if model.ollama else "embedded"
@@ -119,7 +119,7 @@ class PlaygroundRoutes:
 
 
 class TraceRoutes:
-    """An answer as its own endpoint gives it, and between its events what happens behind the gate."""
+    """The answers of another endpoint, with trace events in between that show what the gate does."""
 
     def __init__(self, gateway: Gateway, answer_stream: Handler) -> None:
         self._hosts = HostRule(gateway.settings.server.allowed_hosts)
@@ -134,15 +134,15 @@ class TraceRoutes:
         await self._answer_stream(exchange)
 
 
-def _tell_policy(policy: PolicySettings) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": policy.name, "mode": "shadow" if policy.is_shadow else "enforce"}
+def _describe_policy(policy: PolicySettings) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": policy.name, "mode": "shadow" if policy.is_shadow else "enforce"}
     for section in SECTION_TYPES:
-        told[section] = {name: policy.action(section, name) for name in getattr(policy, section)}
-    return told | {"speculative": policy.is_speculative}
+        fields[section] = {name: policy.action(section, name) for name in getattr(policy, section)}
+    return fields | {"speculative": policy.is_speculative}
 
 
 class SampleQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question, under which policy and of which sources it is asked (none: all), and what one will see."""
+    """A question with its policy and sources (none: all); `shows` says what the user will see."""
 
     title: str
     question: str
@@ -152,14 +152,14 @@ class SampleQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Samples(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of them, and what stands above them."""
+    """The sample questions and the title above them."""
 
     title: str = ""
     samples: tuple[SampleQuestion, ...] = ()
 
 
 def load_samples(path: Path | None) -> Samples:
-    """The questions in a file; raises ConfigError."""
+    """Reads the sample questions from a YAML file; raises ConfigError."""
     if path is None:
         return Samples()
     try:
@@ -173,13 +173,13 @@ def load_samples(path: Path | None) -> Samples:
 
 
 class HostRule:
-    """Which host names a request may be for: a page elsewhere must not reach us under a name of its own."""
+    """The host names that requests may use. It stops other web pages that point their own name here (DNS rebinding)."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     def check(self, exchange: Exchange) -> None:
-        """Raises NotAllowed."""
+        """Raises NotAllowed if the request's `Host` is not allowed."""
         found = [_HOST.fullmatch(one.strip().lower()) for one in exchange.request.headers(b"host")]
         hosts = [(one[1] or one[2]) if one else "" for one in found]
         if not hosts or not all(is_loopback(one) or one in self._allowed for one in hosts):
@@ -187,7 +187,7 @@ class HostRule:
 
 
 def check_token(exchange: Exchange, token: Secret | None) -> None:
-    """Raises NotAllowed unless the request shows the token."""
+    """Raises NotAllowed unless the request has the token."""
     shown = [one.strip() for one in exchange.request.headers(TOKEN_HEADER)]
     exchange.request.withheld |= {TOKEN_HEADER}
     if token is None or len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), token.reveal().encode()):
@@ -195,18 +195,18 @@ def check_token(exchange: Exchange, token: Secret | None) -> None:
 
 
 class Tracer:
-    """Writes the notes of one answer."""
+    """Writes the trace notes of one answer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._moved = asyncio.Event()
         self._waiting: deque[Note] = deque()
-        self._turn = asyncio.Lock()  # notes stay in their order though two may write them
+        self._lock = asyncio.Lock()  # keeps the notes in order: two tasks write them
         self.trace = Trace(time.monotonic, self._moved.set)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Notes go out while the answer is made, and at its end those that are left."""
+        """Write notes while the answer is made, and the remaining ones at its end."""
         try:
             async with run_group() as group:
                 group.create_task(self._pump())
@@ -217,8 +217,8 @@ class Tracer:
         await self.flush()
 
     async def flush(self) -> None:
-        """What is noted up to now goes out before anything else; a note waits until it is written."""
-        async with self._turn:
+        """Write all notes taken so far; a note stays in the queue until it is written."""
+        async with self._lock:
             self._waiting += self.trace.take()
             while self._waiting:
                 await self._exchange.reply.write(encode_note(self._waiting.popleft()))

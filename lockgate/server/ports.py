@@ -35,22 +35,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 60  # for the next request on a connection
 _TICK_S = 1.0
 _CUT_HINT = "waiting for requests under way; a second Ctrl-C cuts them"
-# We leave few circles behind, but make many objects for each message that comes: with the usual threshold of 700 a
-# thousand open streams cost a third of the time, and pauses of a second.
+# Thresholds of the garbage collector. There are few reference cycles, but many objects for each message: with the
+# default of 700, collections take a third of the time of a thousand open streams, and cause pauses of a second.
 _YOUNG, _OLDER = 20_000, (20, 50)
 _IDLE_TICKS = 2
-_LOOK_S = 0.02  # while we wait for requests to end
-_FAREWELL_S = 1.0  # for clients that had nothing under way to take note of the end
+_POLL_S = 0.02  # while waiting for requests to end
+_IDLE_CLOSE_S = 1.0  # how long connections without a request may take to close
 _CLEAN_UP_S = 2.0  # for requests that are cut
 _TLS_STOP_S, _HEALTH_STOP_S = 10.0, 2.0
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], object], cut: Callable[[], object]) -> Iterator[None]:
-    """While this lasts, SIGINT and SIGTERM call `stop`, and a SIGINT that is not the first signal calls `cut`."""
+    """In this context SIGINT and SIGTERM call `stop`; a SIGINT that is not the first signal also calls `cut`."""
     is_stopping = False
 
-    def tell(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         nonlocal is_stopping
         if is_stopping and number is signal.SIGINT:
             cut()
@@ -59,7 +59,7 @@ def stop_on_signals(stop: Callable[[], object], cut: Callable[[], object]) -> It
 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, tell, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
@@ -68,7 +68,7 @@ def stop_on_signals(stop: Callable[[], object], cut: Callable[[], object]) -> It
 
 
 def stop_timeout_s(settings: Settings) -> float | None:
-    """How long requests may take to end once we are told to stop; None: as long as they like."""
+    """How long requests may take to end once the server is stopping; None: no limit."""
     if settings.server.shutdown_timeout_s is not None:
         return settings.server.shutdown_timeout_s
     if settings.server.tls.cert_path is not None:
@@ -77,7 +77,7 @@ def stop_timeout_s(settings: Settings) -> float | None:
 
 
 def configure(app: App) -> uvicorn.Config:
-    """How every server of ours is set up."""
+    """The uvicorn configuration of every port."""
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -103,17 +103,17 @@ class PortServer:
         self._acceptor: Acceptor | TlsAcceptor = TlsAcceptor(listening, tls) if tls else Acceptor(listening)
         self._stopping = asyncio.Event()
         self._is_cut = False
-        self._idle: set[object] = set()  # connections without a request when we were told to stop
-        self._tidied_at = 0  # requests served when memory was last given back
+        self._idle: set[object] = set()  # connections without a request when `stop` was called
+        self._trimmed_at = 0  # the request count when memory was last given back
 
     async def start(self) -> None:
-        """Accept connections, unless we have been told to stop already."""
+        """Accept connections, unless `stop` was called already."""
         self._state.default_headers = _date()
         if not self._stopping.is_set():
             await self._acceptor.open(self._build_connection)
 
     async def serve(self, timeout_s: float | None) -> None:
-        """Until `stop`, then until no request is under way: at most `timeout_s`, and not once `cut` is called."""
+        """Serve until `stop`, then until no request is under way, `timeout_s` has passed or `cut` is called."""
         try:
             await self._tick()
             await self._drain(math.inf if timeout_s is None else timeout_s)
@@ -123,7 +123,7 @@ class PortServer:
             await self._acceptor.wait_closed()
 
     def stop(self) -> None:
-        """Accept nothing more and end what is idle; requests under way go on."""
+        """Stop accepting and close idle connections; requests under way go on."""
         if self._stopping.is_set():
             return
         self._acceptor.close()
@@ -133,7 +133,7 @@ class PortServer:
         self._stopping.set()
 
     def cut(self) -> None:
-        """End everything, now."""
+        """Abort all requests and connections."""
         self.stop()
         self._is_cut = True
 
@@ -147,7 +147,7 @@ class PortServer:
         )
 
     def _shut_connections(self) -> list[Connection]:
-        """Close every connection, or let it close with the end of its request."""
+        """Close every connection; one with a request closes when the request ends."""
         connections = self._connections()
         for connection in connections:
             connection.shutdown()
@@ -162,8 +162,8 @@ class PortServer:
             counter += 1
             self._state.default_headers = _date()
             state = self._state
-            if counter % _IDLE_TICKS == 0 and not state.tasks and state.total_requests > self._tidied_at:
-                self._tidied_at = state.total_requests
+            if counter % _IDLE_TICKS == 0 and not state.tasks and state.total_requests > self._trimmed_at:
+                self._trimmed_at = state.total_requests
                 give_memory_back()
 
     async def _drain(self, timeout_s: float) -> None:
@@ -173,10 +173,10 @@ class PortServer:
             log_event(LogEvent.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
         while (connections := self._shut_connections()) or self._state.tasks:
             is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
-            limit_s = timeout_s if is_busy else min(timeout_s, _FAREWELL_S)
+            limit_s = timeout_s if is_busy else min(timeout_s, _IDLE_CLOSE_S)
             if self._is_cut or loop.time() - started >= limit_s:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _cut_rest(self) -> None:
         if tasks := set(self._state.tasks):
@@ -197,13 +197,13 @@ class ServedPort(Protocol):
         """Accept connections."""
 
     async def serve(self, timeout_s: float | None) -> None:
-        """Until `stop`, then until nothing is under way: at most `timeout_s`."""
+        """Serve until `stop`, then until nothing is under way or `timeout_s` has passed."""
 
     def stop(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting."""
 
     def cut(self) -> None:
-        """End everything, now."""
+        """Abort all requests and connections."""
 
 
 class Ports:
@@ -220,27 +220,27 @@ class Ports:
             await server.start()
 
     async def serve(self) -> None:
-        """Until `stop`, and until all have stopped; also where every port had to stay closed."""
+        """Serve until `stop`, then until all ports have stopped; also without any port."""
         async with asyncio.TaskGroup() as group:
             for server in self._servers:
                 group.create_task(server.serve(self._timeout_s))
             await self._stopping.wait()
 
     def stop(self) -> None:
-        """Accept nothing more, let requests end."""
+        """Stop accepting and let requests end."""
         self._stopping.set()
         for server in self._servers:
             server.stop()
 
     def cut(self) -> None:
-        """End everything, now."""
+        """Abort all requests and connections."""
         self._stopping.set()
         for server in self._servers:
             server.cut()
 
 
 def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.socket]) -> Ports:
-    """The API on all these sockets, as one application; and the agent's port, if there is an agent."""
+    """One API application on all these sockets, and the agent's gRPC port if it is configured."""
     settings = gateway.settings
     callers = Callers(settings.callers.values())
     app = build_api_app(gateway, readiness, callers)
@@ -268,46 +268,46 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
 
 
 def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
-    """The health routes on these sockets: plain, for everybody."""
+    """The health routes on these sockets, without TLS and without keys."""
     limits = gateway.settings.limits
     app = App(health_routes(gateway), max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
     return Ports([PortServer(app, one) for one in sockets], _HEALTH_STOP_S)
 
 
 def raise_file_limit() -> None:
-    """Take as many open files as we may: each connection is one, and a request may have ten behind it."""
+    """Raise the limit of open files to the maximum: each connection is one, and a request may open ten more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # then it stays as it is
+        with contextlib.suppress(OSError, ValueError):  # not allowed: the limit stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def spare_the_collector() -> None:
-    """What is loaded at start stays: it need not be searched for garbage again and again."""
+    """Exclude objects that were loaded at start from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *_OLDER)
 
 
 def give_memory_back() -> None:
-    """What a busy time has left behind goes back to the system."""
+    """Collect garbage and return free memory to the system."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # where the C library is glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one."""
+    """uvloop's factory if uvloop is installed, else None."""
     try:
         import uvloop
-    except ImportError:  # not available everywhere; asyncio's own loop does the same, slower
+    except ImportError:  # not available on every platform; asyncio's own loop is slower
         return None
     return uvloop.new_event_loop
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Waits for the event, at most so long; whether it has come."""
+    """Waits for the event, at most `seconds`; returns whether it is set."""
     try:
         async with asyncio.timeout(None if math.isinf(seconds) else seconds):
             await event.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binds the table of endpoints to handlers: what each port answers."""
+"""Binds the endpoints of the table to their handlers, for each port."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -28,13 +28,13 @@ Handlers = dict[str, Handler]  # by the name of the endpoint
 
 
 def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
-    """The API port."""
+    """The routes of the API port."""
     settings = gateway.settings
     completing = openai.OpenAIRoutes(gateway, gateway.openai or NoBackend(), find_formats(settings))
-    speaking = agent.AgentRoutes(gateway, completing)
+    agents = agent.AgentRoutes(gateway, completing)
     handlers: Handlers = {
         **_guardrails_handlers(gateway),
-        **_client_handlers(gateway, completing, speaking),
+        **_client_handlers(gateway, completing, agents),
         **_chat_handlers(gateway),
         "health": api_health,
         "ready": partial(api_ready, readiness),
@@ -42,17 +42,17 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
         "docs": docs_page,
         "redoc": docs_page,
     }
-    others = [ANY_VALUE] if gateway.openai is not None else []  # the server behind us knows them
-    values: dict[str, Iterable[str]] = {"showModel": [*speaking.names, *others]}
+    others = [ANY_VALUE] if gateway.openai is not None else []  # names of the upstream server's models
+    values: dict[str, Iterable[str]] = {"showModel": [*agents.names, *others]}
     if settings.server.playground:
         page = playground.PlaygroundRoutes(gateway)
-        handlers |= {"page": page.send, "pageFile": page.send, "about": page.tell}
+        handlers |= {"page": page.send, "pageFile": page.send, "about": page.send_choices}
         values["pageFile"] = page.file_names
     return bind(Port.API, settings, handlers, values)
 
 
 def health_routes(gateway: Gateway) -> Routes:
-    """The health port."""
+    """The routes of the health port."""
     health = HealthRoutes(gateway)
     handlers: Handlers = {"versions": health.health, "info": health.info, "metrics": health.metrics}
     return bind(Port.HEALTH, gateway.settings, handlers)
@@ -61,7 +61,7 @@ def health_routes(gateway: Gateway) -> Routes:
 def bind(
     port: Port, settings: Settings, handlers: Handlers, values: Mapping[str, Iterable[str]] | None = None
 ) -> Routes:
-    """The routes of a port. `values` are those of the variable at the end of a path, by endpoint."""
+    """The routes of a port. `values`: by endpoint, the values of the variable at the end of its path."""
     routes: dict[str, dict[str, Handler]] = {}
     has_extensions = find_rules(settings).has_extensions
     policies = [name for name in settings.policies if check_segment(name) is None and has_extensions]
@@ -115,7 +115,7 @@ def _guardrails_handlers(gateway: Gateway) -> Handlers:
 
 
 def _chat_handlers(gateway: Gateway) -> Handlers:
-    """Answers from documents, and their trace where the settings ask for it."""
+    """Answers from documents, and their trace if the settings enable it."""
     answering = chat.ChatRoutes(gateway)
     handlers: Handlers = {"answer": answering.answer_whole, "answerStream": answering.answer_stream}
     if gateway.settings.server.trace:
@@ -123,20 +123,20 @@ def _chat_handlers(gateway: Gateway) -> Handlers:
     return handlers
 
 
-def _client_handlers(gateway: Gateway, completing: openai.OpenAIRoutes, speaking: agent.AgentRoutes) -> Handlers:
-    """What clients of OpenAI's and Ollama's call. Where none of ours can be named, completions are passed on unread."""
+def _client_handlers(gateway: Gateway, completing: openai.OpenAIRoutes, agents: agent.AgentRoutes) -> Handlers:
+    """The endpoints for OpenAI and Ollama clients. Without agents or models here, completions go to the upstream."""
     handlers: Handlers = {
-        "clientChat": speaking.complete_chat,
-        "clientText": speaking.complete_text,
-        **{name: partial(speaking.answer, form) for name, form in agent.TEXT_FORMATS.items()},
-        "ollamaTags": speaking.list_tags,
+        "clientChat": agents.complete_chat,
+        "clientText": agents.complete_text,
+        **{name: partial(agents.answer, form) for name, form in agent.TEXT_FORMATS.items()},
+        "ollamaTags": agents.list_tags,
         "ollamaVersion": agent.tell_version,
-        "listModels": speaking.list_models,
-        "showModel": speaking.show_model,
+        "listModels": agents.list_models,
+        "showModel": agents.show_model,
     }
     if gateway.openai is None:
         return handlers
     handlers |= {"completeChat": completing.complete_chat, "completeText": completing.complete_text}
-    if not speaking.names:
+    if not agents.names:
         handlers |= {"clientChat": completing.complete_chat, "clientText": completing.complete_text}
     return handlers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the servers: binds the ports, serves until a signal stops it, lets requests finish."""
+"""Runs the servers: binds the ports, serves until a signal, then lets requests finish."""
 
 import asyncio
 import errno
@@ -35,21 +35,21 @@ from lockgate.telemetry import LogEvent, log_event, open_telemetry
 
 
 class Bound(NamedTuple):
-    """A listener, its socket, and its address as one would type it."""
+    """A listener, its socket, and its address as a URL."""
 
     listener: Listener
     socket: socket.socket
     address: str
 
 
-# What a client does not read waits at its source; the system would keep megabytes for each client.
+# Limits unsent bytes in the kernel, which would else buffer megabytes for each client that does not read.
 _UNSENT_BYTES = 128 * 1024
 
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 
 def serve(settings: Settings, then: Then | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once everything listens, and is cancelled when nothing does."""
+    """Serve until SIGINT or SIGTERM. `then` runs once all ports listen, and is cancelled when they have stopped."""
     raise_file_limit()
     if settings.server.trace:  # one token for this start; workers get the same one
         settings = replace(settings, trace_token=Secret(secrets.token_urlsafe(24)))
@@ -85,11 +85,11 @@ async def _serve(settings: Settings, then: Then | None) -> None:
 
 def _log_start(gateway: Gateway) -> None:
     settings = gateway.settings
-    told: dict[str, Any] = {"settings": settings.source, "detectors": list(gateway.guards)}
+    fields: dict[str, Any] = {"settings": settings.source, "detectors": list(gateway.guards)}
     if gateway.agents:
-        told |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
-    log_event(LogEvent.STARTED, logging.INFO, version=__version__, **told)
-    if settings.trace_token is not None:  # on purpose: readers of this log may see what is held
+        fields |= {"agents": list(gateway.agents), "data_dir": str(settings.data_dir)}
+    log_event(LogEvent.STARTED, logging.INFO, version=__version__, **fields)
+    if settings.trace_token is not None:  # logged on purpose: readers of this log may see held text
         log_event(LogEvent.TRACE_OPEN, path=TRACED_CHAT_PATH, token=settings.trace_token.reveal())
     for name, policy in settings.policies.items():
         users = ", ".join(list_users(settings, name)) or "none"
@@ -97,16 +97,16 @@ def _log_start(gateway: Gateway) -> None:
 
 
 async def _check_health(gateway: Gateway) -> None:
-    """Ask every service once for its health, and log what is wrong; the server starts all the same."""
-    sick = {name: health for name, health in (await gateway.probe()).items() if health.status != "HEALTHY"}
-    for name, health in sick.items():
+    """Probe every service once and log those that are unhealthy; the server starts in any case."""
+    unhealthy = {name: health for name, health in (await gateway.probe()).items() if health.status != "HEALTHY"}
+    for name, health in unhealthy.items():
         log_event(LogEvent.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code)
-    if sick:
+    if unhealthy:
         log_event(LogEvent.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
 
 
 def _build_front(gateway: Gateway, readiness: Readiness, bound: Sequence[Bound]) -> Ports | Workers:
-    """What serves the API: this process, or others. The agent's port is known to it by its number alone."""
+    """Serves the API in this process or in worker processes. They open the agent's port themselves, by its number."""
     sockets = [one.socket for one in bound if one.listener.name not in ("health", "agent")]
     agent = next((one.listener for one in bound if one.listener.name == "agent"), None)
     settings = replace(gateway.settings, listeners=gateway.settings.listeners._replace(agent=agent))
@@ -126,17 +126,17 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
         for one in bound:
             log_event(LogEvent.LISTENING, port=one.listener.name, address=one.address)
         async with asyncio.TaskGroup() as group:
-            companion = group.create_task(then(bound)) if then else None
-            healthy = group.create_task(health.serve())
+            then_task = group.create_task(then(bound)) if then else None
+            health_task = group.create_task(health.serve())
             await front.serve()
             health.stop()
-            await healthy
-            if companion:
-                companion.cancel()
+            await health_task
+            if then_task:
+                then_task.cancel()
 
 
 def bind_all(settings: Settings) -> list[Bound]:
-    """The health port first, then the others. A default port that is taken may stay closed if another was asked for."""
+    """Bind the health port, then the others. A default port in use stays closed if another was set explicitly."""
     given = settings.listeners
     listeners = [one for one in (given.health, given.api, given.agent, given.aggregator) if one]
     is_any_explicit = any(one.is_explicit for one in listeners)
@@ -145,7 +145,7 @@ def bind_all(settings: Settings) -> list[Bound]:
         for listener in listeners:
             try:
                 taken = _listen(listener)
-                if listener.name == "agent":  # the gRPC library opens its sockets itself: bind, and do not listen
+                if listener.name == "agent":  # the gRPC library listens on its own sockets: only bind
                     taken.close()
                     taken = _bind(listener, (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1))
                 place = listener._replace(port=taken.getsockname()[1])
@@ -206,14 +206,14 @@ def _describe(error: OSError, listener: Listener) -> str:
 
 
 def list_exposed_ports(settings: Settings, listeners: Sequence[Listener]) -> list[str]:
-    """A warning for each port that is open to other machines; none where callers have a key or certificate."""
+    """Warnings for ports that are open to other machines; none if callers need a key or certificate."""
     if settings.callers or settings.server.tls.client_ca_cert_path is not None:
         return []
     far = [one for one in listeners if not is_loopback(one.host)]
     hosts = ", ".join(sorted({one.host for one in far}))
     is_only_theirs = all(one.name == "aggregator" for one in far)
     closing = "`AGGREGATOR_HOST=127.0.0.1`" if is_only_theirs else "`server.host: 127.0.0.1`"
-    words = [f"everybody who reaches {hosts} may call; {closing} closes it"] if far else []
+    words = [f"any client that reaches {hosts} may call; {closing} closes it"] if far else []
     if ANY in settings.aggregator.cors_origins and any(one.name != "health" for one in far):
         words.append("any web page may call `/api/v1/*` while `aggregator.cors_origins` is `*`; list those that may")
     return words

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that serve the API port: the parent starts, watches, replaces and stops them."""
+"""Worker processes that serve the API port: the parent starts, watches, replaces and stops them."""
 
 import asyncio
 import copyreg
@@ -41,14 +41,14 @@ _PRELUDE = (
 
 @contextmanager
 def shared_metrics(workers: int) -> Iterator[None]:
-    """With several workers, a fresh directory for their numbers while this lasts."""
+    """With several workers, make a directory for their metrics; remove it at the end."""
     if workers == 1:
         yield
         return
     try:
         directory = tempfile.mkdtemp(prefix="lockgate-metrics-")
     except OSError as error:
-        words = f"no place for the metrics of the workers: {error.strerror}; TMPDIR chooses a directory"
+        words = f"cannot make a directory for the workers' metrics: {error.strerror}; TMPDIR chooses another place"
         raise LockgateError(words) from error
     os.environ[SHARED_METRICS_VARIABLE] = directory
     try:
@@ -58,13 +58,13 @@ def shared_metrics(workers: int) -> Iterator[None]:
 
 
 def remove_shared_metrics() -> None:
-    """Remove the directory; the last process to end calls this."""
+    """Remove the directory of the workers' metrics; the last process to end calls this."""
     if directory := os.environ.pop(SHARED_METRICS_VARIABLE, None):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def forget_gauges(pid: int) -> None:
-    """A worker has died: what it counted stays, what it was busy with does not."""
+    """Remove a dead worker's gauges from the shared metrics; its counters stay."""
     if SHARED_METRICS_VARIABLE in os.environ:
         from prometheus_client.multiprocess import mark_process_dead
 
@@ -72,7 +72,7 @@ def forget_gauges(pid: int) -> None:
 
 
 def pack(settings: Settings) -> bytes:
-    """The settings as bytes for a worker. They hold secrets: not for a file or a command line."""
+    """The settings as bytes for a worker. They contain secrets: do not put them on disk or a command line."""
     return pickle.dumps(settings)
 
 
@@ -85,7 +85,7 @@ def unpack(whole: BinaryIO) -> Settings:
 
 
 class _SettingsReader(pickle.Unpickler):
-    """Builds values of the package and of the standard library's value types only."""
+    """Unpickles only classes of this package and of the modules in _SETTINGS_MODULES."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] not in _SETTINGS_MODULES:
@@ -97,11 +97,11 @@ def _freeze(plain: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(plain)
 
 
-copyreg.pickle(MappingProxyType, lambda frozen: (_freeze, (dict(frozen),)))  # pickle knows no frozen maps
+copyreg.pickle(MappingProxyType, lambda frozen: (_freeze, (dict(frozen),)))  # pickle does not support the type
 
 
 def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
-    """The whole life of a worker. `whole` is what `pack` gave; the first number is the way to the parent."""
+    """Runs a worker process. `whole` is the output of `pack`; the first of `fds` is the socket to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the parent decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     settings = unpack(whole)
@@ -120,7 +120,7 @@ def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
 
 
 def _take_over(fd: int) -> socket.socket:
-    """An inherited socket, which our own children do not inherit."""
+    """The inherited socket; child processes of this worker do not inherit it."""
     found = socket.socket(fileno=fd)
     found.set_inheritable(False)
     found.setblocking(False)
@@ -137,12 +137,12 @@ async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socke
         loop.add_signal_handler(signal.SIGTERM, ports.stop)
         await loop.sock_sendall(pair, READY)
         async with readiness.watch(), asyncio.TaskGroup() as group:
-            obeying = group.create_task(_obey(pair, ports))
+            orders = group.create_task(_follow_orders(pair, ports))
             await ports.serve()
-            obeying.cancel()
+            orders.cancel()
 
 
-async def _obey(pair: socket.socket, ports: Ports) -> None:
+async def _follow_orders(pair: socket.socket, ports: Ports) -> None:
     loop = asyncio.get_running_loop()
     is_stopping = False
     while word := await loop.sock_recv(pair, 1):
@@ -157,7 +157,7 @@ async def _obey(pair: socket.socket, ports: Ports) -> None:
 
 
 def _mark_records(number: int) -> None:
-    """Every line of the log tells which worker wrote it."""
+    """Add the worker's number to every log record."""
     build = logging.getLogRecordFactory()
 
     def build_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -169,20 +169,20 @@ def _mark_records(number: int) -> None:
 
 
 class Workers:
-    """The workers of one start. Serves the API as `Ports` does, by others."""
+    """The worker processes. They serve the API; the methods are those of `Ports`."""
 
     def __init__(self, settings: Settings, sockets: Sequence[socket.socket]) -> None:
         self._settings = settings
         self._sockets = sockets
-        self._payload = -1  # what every worker reads at its start, from `start` on
+        self._payload = -1  # the file that every worker reads at its start; `start` opens it
         self._living: dict[int, _Worker] = {}
         self._stopping = asyncio.Event()
         self._cut = asyncio.Event()
 
     async def start(self) -> None:
-        """Until every worker serves; raises LockgateError if one cannot."""
+        """Start the workers and wait until all serve; raises LockgateError if one cannot."""
         try:
-            self._payload = os.memfd_create("lockgate-worker")  # a file without a name: it holds secrets
+            self._payload = os.memfd_create("lockgate-worker")  # in memory only: it contains secrets
             with os.fdopen(self._payload, "wb", closefd=False) as file:
                 file.write(pickle.dumps(sys.path) + pack(self._settings))
             workers = [self._spawn(number) for number in range(1, self._settings.server.workers + 1)]
@@ -195,7 +195,7 @@ class Workers:
             raise
 
     async def serve(self) -> None:
-        """Replace workers that die, until `stop`; then until all have ended."""
+        """Replace workers that die until `stop`, then wait until all have ended."""
         try:
             async with asyncio.TaskGroup() as group:
                 limit = group.create_task(self._limit())
@@ -206,22 +206,22 @@ class Workers:
             await self._kill_all()
 
     def stop(self) -> None:
-        """Let all workers end their requests and then themselves."""
+        """Stop all workers; each finishes its requests first."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self._tell(STOP)
-            for one in self._sockets:  # or new connections would wait for ever
+            self._send(STOP)
+            for one in self._sockets:  # else new connections would wait for ever
                 one.close()
 
     def cut(self) -> None:
-        """End everything, now."""
+        """Abort all requests and connections."""
         self.stop()
         self._cut.set()
-        self._tell(CUT)
+        self._send(CUT)
 
-    def _tell(self, word: bytes) -> None:
+    def _send(self, order: bytes) -> None:
         for worker in self._living.values():
-            worker.tell(word)
+            worker.send(order)
 
     def _spawn(self, number: int) -> "_Worker":
         ours, theirs = socket.socketpair()
@@ -253,7 +253,7 @@ class Workers:
             worker = self._spawn(worker.number)
 
     async def _limit(self) -> None:
-        """The workers keep the time themselves; those that fail to are killed."""
+        """Kill workers that have not ended in time; they normally end by themselves."""
         await self._stopping.wait()
         timeout_s = stop_timeout_s(self._settings)
         limit_s = math.inf if timeout_s is None else timeout_s + _GRACE_S
@@ -273,7 +273,7 @@ class Workers:
 
 
 class _Worker:
-    """One worker that was started just now: our side of the pair, and its process."""
+    """One worker process, and the parent's end of the socket pair."""
 
     def __init__(self, number: int, pair: socket.socket, child: "subprocess.Popen[bytes]") -> None:
         self.number = number
@@ -284,32 +284,32 @@ class _Worker:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process id."""
         return self._child.pid
 
     @property
     def age_s(self) -> float:
-        """How long ago it was started."""
+        """Seconds since the start."""
         return asyncio.get_running_loop().time() - self._started
 
     async def is_ready(self) -> bool:
-        """Waits until it serves, or has died."""
+        """Waits until the worker serves or has died; returns whether it serves."""
         self._is_ready = self._is_ready or await self._listen() == READY
         return self._is_ready
 
     async def end(self) -> int:
-        """Waits until it has died; the exit status, or the signal as a negative number."""
+        """Waits until the worker has ended; returns the exit status, or the signal as a negative number."""
         if self._child.returncode is None:
             while await self._listen():
                 pass
-            await asyncio.to_thread(self._child.wait)  # it has closed its side: this takes moments
+            await asyncio.to_thread(self._child.wait)  # it has closed its end, so this is short
             self._pair.close()
         return self._child.returncode
 
-    def tell(self, word: bytes) -> None:
-        """Give an order; one that has died need not hear it."""
+    def send(self, order: bytes) -> None:
+        """Send STOP or CUT; does nothing if the worker has died."""
         try:
-            self._pair.send(word)
+            self._pair.send(order)
         except OSError:
             return
 
@@ -320,12 +320,12 @@ class _Worker:
     async def _listen(self) -> bytes:
         try:
             return await asyncio.get_running_loop().sock_recv(self._pair, 1)
-        except OSError:  # it died with our words unread
+        except OSError:  # the worker died before it read an order
             return b""
 
 
 def _start_interpreter(number: int, payload: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":
-    """A worker that imports what we import. Ctrl-C in a terminal reaches it too and must not end it: hence the mask."""
+    """Start a worker with this process's import path; SIGINT is masked: Ctrl-C in a terminal must not end it."""
     code = _PRELUDE.format(payload=payload, arguments=", ".join(map(str, (number, "whole", *fds))))
     command = [sys.executable, "-P", "-c", code, f"lockgate-worker-{number}"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

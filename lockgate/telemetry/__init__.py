@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces, metrics and the log; nothing else knows where they go."""
+"""Traces, metrics and the log. Other packages report events here; only this one knows the exporters."""
 
 from lockgate.telemetry.exporters import open_telemetry
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging

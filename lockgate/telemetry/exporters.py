@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """open_telemetry: chooses, starts, flushes and stops exporters.
 
-OpenTelemetry is imported only if the settings export something. Its standard variables decide the rest.
+OpenTelemetry is imported only if the settings export something. Its standard variables set everything else.
 """
 
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lockgate.config.settings import OtlpSettings
 
-_FLUSH_S = 5.0  # how long the end may wait for a collector
+_FLUSH_S = 5.0  # how long closing waits for a collector
 _GIVE_UP_S = 0.5
 _EXPORT_EVERY_MS = 3000
 _KEY = "otlp.export"
@@ -33,10 +33,10 @@ _EXTRA = "traces and metrics are exported by OpenTelemetry, which is not install
 
 @contextmanager
 def open_telemetry(otlp: "OtlpSettings", *, joins_traces: bool = True) -> Iterator[None]:
-    """Metrics for Prometheus and the configured exports. Everything is flushed at the end.
+    """Record metrics for Prometheus and the configured exports; flush everything at the end.
 
-    Threads are started, so a process that forks opens it in each child. `joins_traces`: whether the trace that a caller
-    names is continued.
+    It starts threads, so a process that forks opens it in each child. `joins_traces`: whether to continue the trace
+    that a caller names.
     """
     from lockgate.telemetry.prometheus import PrometheusObserver
 
@@ -51,7 +51,7 @@ def open_telemetry(otlp: "OtlpSettings", *, joins_traces: bool = True) -> Iterat
 
 
 class _Export(ExitStack):
-    """What is open of an export. Closing sends what is left; a collector that does not answer must not keep us."""
+    """The open exporters. Closing sends unsent data, but does not wait long for a collector that does not answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Export(ExitStack):
         self.callback(self._close_all)
 
     def close_at_end(self, flush: Callable[[], object], give_up: Callable[[], object]) -> None:
-        """`flush` sends what is left and closes; `give_up` makes it come back where it takes too long."""
+        """At the end call `flush`, which sends unsent data and closes; if it takes too long, `give_up` ends it."""
         self._open.append((flush, give_up))
 
     def _close_all(self) -> None:
@@ -107,7 +107,7 @@ def _open_traces(otlp: "OtlpSettings", export: _Export) -> Observer:
     export.close_at_end(provider.shutdown, exporter.shutdown)
     lines, root = SpanEvents(), logging.getLogger()
     root.addHandler(lines)
-    if logger.level == SILENT:  # nothing on standard output; spans carry the lines all the same
+    if logger.level == SILENT:  # the log is off on standard output, but spans still need its records
         logger.setLevel(logging.INFO)
         root.setLevel(logging.INFO)
     export.callback(root.removeHandler, lines)
@@ -137,9 +137,9 @@ def _build_exporter(name: str, protocol: str, endpoint: str) -> Any:
 
 
 def _build_resource(name: str) -> "Resource":
-    """Who we are. The standard variables may give another name where the settings leave the default."""
+    """This process's OpenTelemetry resource. Standard variables replace the default service name of the settings."""
     from opentelemetry.sdk.resources import Resource
 
-    given = Resource({"service.instance.id": str(uuid4())}).merge(Resource.create())  # each process counts for itself
+    given = Resource({"service.instance.id": str(uuid4())}).merge(Resource.create())  # each process has its own counts
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return given if name == DEFAULT_SERVICE_NAME and is_named else given.merge(Resource({"service.name": name}))

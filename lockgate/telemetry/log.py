@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The logger: standard output, one event per line.
 
-Of an exception only types and places are logged: its message may quote a text or a header. Of other libraries only the
-first line of a message is logged, from INFO on.
+Exceptions are logged by type and source line only: a message may quote a text or a header. Messages of other libraries
+are logged from INFO on, first line only.
 """
 
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 _QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio")
 _MAX_CAUSES = 10
-# What JSON leaves as it is and others take for the end of a line.
+# Characters that JSON does not escape, but that some readers of lines take for the end of a line.
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 logger = logging.getLogger(SERVICE)
@@ -29,7 +29,7 @@ CURRENT: ContextVar["IncomingRequest | None"] = ContextVar("lockgate_request", d
 
 
 def log_event(event: LogEvent, level: int = logging.INFO, **fields: Any) -> None:
-    """One event with its fields."""
+    """Log one event with its fields."""
     if logger.isEnabledFor(level):
         logger.log(level, event.value, extra=fields)
 
@@ -50,7 +50,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """One line of words; an exception is folded into it."""
+    """One line of plain text, an exception included."""
 
     def format(self, record: logging.LogRecord) -> str:
         words = [_timestamp(record), f"{record.levelname:<7}", event_of(record)]
@@ -58,7 +58,7 @@ class TextLines(logging.Formatter):
         return " ".join(words)
 
 
-SILENT = logging.CRITICAL + 1  # above every level: no record is made
+SILENT = logging.CRITICAL + 1  # above every level: no record is created
 
 
 def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:
@@ -69,19 +69,19 @@ def set_up_logging(*, style: str | None, level: str, is_quiet: bool) -> None:
     handler.setFormatter(JsonLines() if is_json else TextLines())
     root.handlers[:] = [handler]
     logger.setLevel(SILENT if is_quiet else level)
-    root.setLevel(max(logger.level, logging.INFO))  # what others write below may hold headers and bodies
+    root.setLevel(max(logger.level, logging.INFO))  # DEBUG records of libraries may contain headers and bodies
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def event_of(record: logging.LogRecord) -> str:
-    """What happened; of a message of others its first line: asyncio quotes exceptions in those that follow."""
+    """The record's message; only the first line if a library wrote it: asyncio quotes exceptions in later lines."""
     message = record.getMessage()
     return message if record.name == SERVICE else message.partition("\n")[0]
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What the event carries, the trace that it belongs to, and the name that the client knows the request by."""
+    """The event's own fields, its exception, and the trace id and correlation id of the current request."""
     fields = {name: value for name, value in vars(record).items() if name not in _PLAIN}
     if record.exc_info and record.exc_info[1] is not None:
         fields["exception"] = describe_exception(record.exc_info[1])
@@ -94,12 +94,12 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def name_causes(error: BaseException) -> str:
-    """The types of an exception and of those that led to it, the last one first; not a word of theirs."""
+    """The types of an exception and of its causes, the last one first, without their messages."""
     return " < ".join([type(one).__qualname__ for one in _causes(error)])
 
 
 def describe_exception(error: BaseException) -> str:
-    """The types and the places, one exception per line."""
+    """The types and source lines of an exception and its causes, one exception per line."""
     return "\n".join([" < ".join([type(one).__qualname__, *_places(one)]) for one in _causes(error)])
 
 
@@ -111,7 +111,7 @@ def _causes(error: BaseException) -> list[BaseException]:
         if one is not None and one not in found:
             found.append(one)
             waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-            waiting.append(one.__cause__ or one.__context__)  # also one that was hidden for the sake of its words
+            waiting.append(one.__cause__ or one.__context__)  # also a context that `from None` hides
     return found
 
 

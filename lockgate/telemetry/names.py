@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name under which we log, trace and count, and how many names of others we take. Knows no library."""
+"""Names of log events, spans, metrics and their labels, and the limit on label values. Imports no telemetry library."""
 
 from enum import StrEnum
 
 SERVICE = "lockgate"
-DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # of the settings; the standard variables may replace it
-SHARED_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # where processes share their numbers; the library's own name
-OTHER = "other"  # stands for every value of a label that would be one too many
+DEFAULT_SERVICE_NAME = "fms_guardrails_orchestr8"  # default of the settings; OpenTelemetry's variables may replace it
+SHARED_METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's name for the directory processes share
+OTHER = "other"  # replaces label values beyond the limit
 MAX_NAMES = 100
 MAX_NAME_CHARS = 64
 
 
 class FewNames:
-    """Names that others make up, as values of a label: the first hundred that are short; all others are one."""
+    """Limits a label's values that callers choose: the first MAX_NAMES short names stay, all others become OTHER."""
 
     __slots__ = ("_known",)
 
@@ -20,7 +20,7 @@ class FewNames:
         self._known: set[str] = set()
 
     def take(self, name: str) -> str:
-        """The name, if there is room for it."""
+        """Returns the name if it is within the limits, else OTHER."""
         known = self._known
         if name in known:
             return name
@@ -31,7 +31,7 @@ class FewNames:
 
 
 class LogEvent(StrEnum):
-    """Everything that we log by name."""
+    """The names of the log's events."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -50,7 +50,7 @@ class LogEvent(StrEnum):
     FAILED = "failed"
     POLICY = "policy"
     POLICY_APPLIED = "policy.applied"
-    # Of the aggregator's contract.
+    # Named by the aggregator's contract.
     CHAT_REQUEST_STARTED = "chat.request.started"
     CHAT_REQUEST_COMPLETED = "chat.request.completed"
     CHAT_RETRIEVAL_STARTED = "chat.retrieval.started"
@@ -61,7 +61,7 @@ class LogEvent(StrEnum):
     CHAT_GENERATION_STARTED = "chat.generation.started"
     MODEL_QUERY_COMPLETED = "model.query.completed"
     MODEL_QUERY_FAILED = "model.query.failed"
-    # Of agents.
+    # Events of agents.
     RETRIEVAL_DEGRADED = "retrieval.degraded"
 
 
@@ -75,7 +75,7 @@ GENERATING_KINDS = frozenset({"generation", "openai", "model"})
 
 
 class Counter(StrEnum):
-    """Counters of the OTLP export (G-190); those of policies and agents are ours."""
+    """Counters of the OTLP export (G-190); the orchestrator has none for policies and agents."""
 
     INCOMING = "incoming_request_count"
     HANDLED = "handled_request_count"
@@ -96,7 +96,7 @@ class Counter(StrEnum):
 
 
 class Duration(StrEnum):
-    """Histograms of the OTLP export (G-190), in milliseconds; those of agents are ours."""
+    """Histograms of the OTLP export (G-190), in milliseconds; the orchestrator has none for agents."""
 
     REQUEST = "service_request_duration"
     STREAM = "service_stream_response_duration"

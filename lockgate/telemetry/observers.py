@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers: who hears of requests, calls and agents in this process."""
+"""Observers: the interface through which metrics and traces learn of requests, calls and agents in this process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Sees everything and notes nothing; observers that count or trace override what they need."""
+    """An observer that ignores every event; those that count or trace override the methods they need."""
 
     def request_started(self, request: "IncomingRequest") -> None:
         """A request came in."""
@@ -24,22 +24,22 @@ class Observer:
         """The first piece of a streamed answer left."""
 
     def request_ended(self, request: "IncomingRequest") -> None:
-        """Its answer is complete, or will never be."""
+        """Its answer is complete, or it ended without one."""
 
     def call_started(self, call: "ServiceCall") -> None:
-        """A service behind us is called."""
+        """A call of an upstream service begins."""
 
     def call_ended(self, call: "ServiceCall") -> None:
         """The call is over."""
 
     def generation_settled(self, call: "ServiceCall") -> None:
-        """All is known of a call of a model that has ended."""
+        """A call of a model has ended, and its token counts and stream times are final."""
 
     def text_held(self, detector: str, seconds: float) -> None:
-        """A piece of text waited for a detector."""
+        """A chunk waited this long for a detector."""
 
     def detections_found(self, detections: Sequence[Detection]) -> None:
-        """Findings leave for the caller."""
+        """Detections are sent to the caller."""
 
     def policy_applied(self, policy: str, mode: str, outcome: str) -> None:
         """A guarded request is over."""
@@ -54,12 +54,12 @@ class Observer:
         """A turn of an agent is over."""
 
     def label_unreadable(self) -> None:
-        """A model was asked for a label and gave none."""
+        """A model that was asked for a label answered without a known one."""
 
 
 @dataclass(slots=True)
 class Active:
-    """The observers of this process. `joins_traces`: whether the trace that a caller names is continued."""
+    """The observers of this process. `joins_traces`: whether to continue the trace that a caller names."""
 
     observers: tuple[Observer, ...] = ()
     joins_traces: bool = True
@@ -70,5 +70,5 @@ ACTIVE = Active()  # `open_telemetry` fills it
 
 
 def render_metrics() -> bytes:
-    """All metrics in Prometheus' text format; of all processes where several share their numbers."""
+    """All metrics in Prometheus' text format, of all processes if several share a directory."""
     return ACTIVE.render() if ACTIVE.render is not None else b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters and histograms for an OpenTelemetry collector. Imported only where metrics are exported."""
+"""Counters and histograms for an OpenTelemetry collector. Imported only if metrics are exported."""
 
 from opentelemetry.metrics import Counter as Instrument
 from opentelemetry.metrics import Histogram
@@ -11,13 +11,13 @@ from lockgate.telemetry.requests import AgentStep, EndedTurn, IncomingRequest, S
 
 Labels = dict[str, str | int]
 _BY_CLASS = {2: Counter.SUCCESS, 4: Counter.CLIENT_ERROR, 5: Counter.SERVER_ERROR}
-_OPERATION_S = [0.01 * 2**n for n in range(14)]  # both as the conventions advise
+_OPERATION_S = [0.01 * 2**n for n in range(14)]  # buckets of the semantic conventions, as are those of tokens
 _TOKENS = [4**n for n in range(14)]
 _CALLS_BY_CLASS = {2: Counter.CALLS_SUCCEEDED, 4: Counter.CALLS_4XX, 5: Counter.CALLS_5XX}
 
 
 class MetricObserver(Observer):
-    """Counts under the existing orchestrator's names (G-190), and model calls under those of the conventions."""
+    """Counts under the orchestrator's metric names (G-190), and model calls under those of the semantic conventions."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SERVICE)
@@ -62,7 +62,7 @@ class MetricObserver(Observer):
             self._measure(Duration.CALL, call.seconds, labels)
             if call.status // 100 in _CALLS_BY_CLASS:
                 self._count(_CALLS_BY_CLASS[call.status // 100], labels)
-        if call.kind not in GENERATING_KINDS:  # those wait for what may become known
+        if call.kind not in GENERATING_KINDS:  # those are counted in `generation_settled`
             self._count_stream(call)
 
     def generation_settled(self, call: ServiceCall) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans for an OpenTelemetry collector. Imported only where traces are exported: the libraries are an extra."""
+"""Spans for an OpenTelemetry collector. Imported only if traces are exported: the libraries are an extra."""
 
 import logging
 from time import time_ns
@@ -93,7 +93,7 @@ class SpanObserver(Observer):
             span.set_attribute("error.type", call.error)
         if (call.error or call.status >= 400) and not call.is_abandoned:
             span.set_status(Status(StatusCode.ERROR))
-        if call.kind not in GENERATING_KINDS:  # those wait for what may become known
+        if call.kind not in GENERATING_KINDS:  # those end in `generation_settled`
             span.end()
 
     def generation_settled(self, call: ServiceCall) -> None:
@@ -118,7 +118,7 @@ class SpanObserver(Observer):
 
 
 class SpanEvents(logging.Handler):
-    """Lines of the log become events of the span that they fall into (G-191)."""
+    """Adds each log record as an event to the span of the current request (G-191)."""
 
     def emit(self, record: logging.LogRecord) -> None:
         request = CURRENT.get()
@@ -151,7 +151,7 @@ def _turn_fields(turn: EndedTurn) -> dict[str, str | int]:
 
 
 def _find_context(request: IncomingRequest | None) -> Context:
-    """Where a new span of this request belongs: below the step that is under way, else below its endpoint."""
+    """The parent of a new span of this request: the agent's step under way, else the endpoint's span."""
     step = CURRENT_STEP.get()
     if step is not None and step.request is request and not step.ended_at and step.span is not None:
         return set_span_in_context(step.span, Context())
@@ -171,7 +171,7 @@ def _context_of(trace: TraceContext) -> Context:
 
 def _trace_of(span: Span) -> TraceContext | None:
     place = span.get_span_context()
-    if not place.is_valid:  # the SDK may be switched off by its own variable
+    if not place.is_valid:  # OTEL_SDK_DISABLED may have switched the SDK off
         return None
     ids = f"{place.trace_id:032x}", f"{place.span_id:016x}"
     return TraceContext(*ids, f"{place.trace_flags:02x}", place.trace_state.to_header())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics that Prometheus fetches. Only `open_telemetry` imports this: the library reads its variable at import.
 
-No label takes values without bound: of the names that others choose only the first hundred short ones count.
+The number of label values is bounded: `FewNames` limits names that callers choose.
 """
 
 import os
@@ -32,7 +32,7 @@ Child = TypeVar("Child")
 
 
 class Family(dict[Any, Child], Generic[Child]):
-    """The series of one metric, each looked up by its labels once: a dict is a tenth of the library's lookup."""
+    """Caches the series of one metric by their labels: a dict lookup takes a tenth of the library's time."""
 
     def __init__(self, metric: Any) -> None:
         super().__init__()
@@ -137,9 +137,9 @@ class PrometheusObserver(Observer):
         self._unreadable_labels.inc()
 
     def render(self) -> bytes:
-        """All metrics in the text format; those of every process where they share a directory."""
+        """All metrics in the text format, of all processes if they share a directory."""
         if SHARED_METRICS_VARIABLE not in os.environ:
             return generate_latest(self._registry)
-        everyone = CollectorRegistry()
-        MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
-        return generate_latest(everyone)
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        return generate_latest(shared)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests, the calls made for them and the steps of agents, as log, metrics and traces see them.
+"""Measures requests, the calls made for them and the steps of agents, and reports them to log, metrics and traces.
 
-They hold no header and no text.
+No header and no text is stored.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _NONE = "none"  # the label of a turn that had none
 
 
 class TraceContext(NamedTuple):
-    """A place in a W3C trace: ids in lower-case hex, flags as two digits, and the vendors' state."""
+    """A span of a W3C trace: ids in lower-case hex, flags as two digits, and the vendors' state."""
 
     trace_id: str
     span_id: str
@@ -42,12 +42,12 @@ class TraceContext(NamedTuple):
 
 
 def new_trace() -> TraceContext:
-    """The first place of a new trace."""
+    """A new trace with its first span."""
     return TraceContext(os.urandom(16).hex(), os.urandom(8).hex())
 
 
 def read_trace(parent: str, state: str = "") -> TraceContext | None:
-    """The place that a caller names, if it names one; of a broken state only the place is kept."""
+    """The span in a `traceparent` header, or None if the header is invalid; an invalid `tracestate` is dropped."""
     found = _PARENT.fullmatch(parent)
     if found is None or (found[1] == "00" and len(parent) > 55):
         return None
@@ -57,14 +57,14 @@ def read_trace(parent: str, state: str = "") -> TraceContext | None:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ModelCaller:
-    """Calls models one after the other: of the last call more may become known when it is over."""
+    """Calls models one after the other. Token counts of the last call may become known after the call has ended."""
 
     ended_at: float = 0.0
-    next_generation: tuple[str, str] = ("", "")  # model and operation of the call that is about to be made
+    next_generation: tuple[str, str] = ("", "")  # model and operation of the next call
     generation: "ServiceCall | None" = None
 
     def settle_generation(self) -> None:
-        """Nothing more will become known of the last call of a model."""
+        """Report the last call of a model as final: nothing more will become known of it."""
         call, self.generation = self.generation, None
         if call is not None and call.ended_at:  # else it settles itself when it ends
             for observer in call.observers:
@@ -75,7 +75,7 @@ class ModelCaller:
 class IncomingRequest(ModelCaller):
     """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter.
 
-    `span_name` is the name of its endpoint in traces, or nothing.
+    `span_name` is the name of its endpoint in traces, or empty.
     """
 
     method: str
@@ -85,7 +85,7 @@ class IncomingRequest(ModelCaller):
     parent: TraceContext | None
     trace: TraceContext
     observers: tuple[Observer, ...]
-    spans: tuple[Any, ...] = ()  # the outer and the inner one, where spans are recorded
+    spans: tuple[Any, ...] = ()  # the request's and the endpoint's, if spans are recorded
     started_at: float = field(default_factory=perf_counter)
     answered_at: float = 0.0
     first_frame_at: float = 0.0
@@ -99,17 +99,17 @@ class IncomingRequest(ModelCaller):
 
     @property
     def answer_s(self) -> float:
-        """How long the answer took to begin."""
+        """Seconds until the answer began."""
         return (self.answered_at or self.ended_at) - self.started_at
 
     @property
     def stream_s(self) -> float:
-        """How long the answer was streamed."""
+        """Seconds for which the answer was streamed."""
         return self.ended_at - self.answered_at
 
     @property
     def errors(self) -> int:
-        """How many events of a streamed answer are errors."""
+        """The number of error events in a streamed answer."""
         return 1 if self.code and self.is_stream else 0
 
 
@@ -125,9 +125,9 @@ def start_request(
     span_name: str = "",
     is_counted: bool = True,
 ) -> IncomingRequest:
-    """A request came in; what its task and that task's children do from now on belongs to it.
+    """Make a new request the current one of this task and of the tasks that it starts.
 
-    `route` is None where no route has the path. A request that is not counted is logged all the same.
+    `route` is None if no route has the path. `is_counted`: whether observers see the request; it is always logged.
     """
     parent = None
     if ACTIVE.joins_traces and (place := header(b"traceparent")):
@@ -151,7 +151,7 @@ def start_request(
 
 
 def answer_started(status: int, *, is_stream: bool) -> None:
-    """The current request has its status."""
+    """The current request's answer has its status."""
     request = CURRENT.get()
     if request is None or request.answered_at:
         return
@@ -161,7 +161,7 @@ def answer_started(status: int, *, is_stream: bool) -> None:
 
 
 def frame_sent(count: int = 1) -> None:
-    """Pieces of the current request's streamed answer left."""
+    """The current request has sent `count` more frames of its streamed answer."""
     request = CURRENT.get()
     if request is None:
         return
@@ -174,7 +174,7 @@ def frame_sent(count: int = 1) -> None:
 
 
 def observe_request(request: IncomingRequest, *, code: int = 0, caller: str = "", has_left: bool = False) -> None:
-    """The request is over: `code` is the status of the error that it ended with, `has_left` whether its client went."""
+    """The request has ended: `code` is the status of its error, 0 without one; `has_left`: the client disconnected."""
     request.ended_at = perf_counter()
     request.code, request.caller, request.has_left = code, caller, has_left
     if logger.isEnabledFor(logging.INFO):
@@ -203,23 +203,23 @@ def _millis(seconds: float) -> float:
     return round(seconds * 1000, 2)
 
 
-# What guards do for a request.
+# Events of guards.
 
 
 def observe_held(detector: str, seconds: float) -> None:
-    """Text waited so long for this detector: from the moment its chunk was known until it was read."""
+    """A chunk waited `seconds` for this detector, from the moment it was known until the detector had read it."""
     for observer in ACTIVE.observers:
         observer.text_held(detector, seconds)
 
 
 def count_detections(detections: Sequence[Detection]) -> None:
-    """These findings leave for the caller."""
+    """Count detections that are sent to the caller."""
     for observer in ACTIVE.observers:
         observer.detections_found(detections)
 
 
 def observe_policy(receipt: Receipt) -> None:
-    """A guarded request is over. It is logged where something was found or not read; it is always counted."""
+    """Count a guarded request that has ended; log it if a detector found something or did not read everything."""
     mode, outcome = "shadow" if receipt.is_shadow else "enforce", receipt.outcome.name.lower()
     for observer in ACTIVE.observers:
         observer.policy_applied(receipt.policy, mode, outcome)
@@ -234,17 +234,16 @@ def observe_policy(receipt: Receipt) -> None:
 
 # Calls of services.
 
-
 _until: ContextVar[float | None] = ContextVar("lockgate_until", default=None)
 _current: ContextVar["ServiceCall | None"] = ContextVar("lockgate_call", default=None)
 
 
 @dataclass(slots=True, eq=False)
 class ServiceCall:
-    """A context that measures a call of a service behind us. The caller notes the HTTP status once it is known.
+    """A context that measures a call of an upstream service. The caller sets the HTTP status once it is known.
 
-    `kind` is detector, chunker, generation, openai, source or model; `name` is the part's id. Sources and models that
-    requests name are called by the kind of their server.
+    `kind` is detector, chunker, generation, openai, source or model; `name` is the part's id, or the kind of server for
+    sources and models that a request names.
     """
 
     kind: str
@@ -252,7 +251,7 @@ class ServiceCall:
     request: IncomingRequest | None = field(default_factory=CURRENT.get)
     trace: TraceContext = field(init=False)
     observers: tuple[Observer, ...] = ()
-    span: Any = None  # where spans are recorded
+    span: Any = None  # if spans are recorded
     span_start_ns: int = 0
     started_at: float = 0.0
     answered_at: float = 0.0
@@ -270,7 +269,7 @@ class ServiceCall:
 
     @property
     def status(self) -> int:
-        """The HTTP status of the answer, or the one that stands for it; 0 while there is none."""
+        """The HTTP status of the answer, or the one that its error maps to; 0 while there is none."""
         return self._status
 
     @status.setter
@@ -279,27 +278,27 @@ class ServiceCall:
         self.answered_at = self.answered_at or perf_counter()
 
     def stream_ended(self) -> None:
-        """The answer was a stream, and it came to its end."""
+        """The answer was a stream and has ended."""
         self.stream_ended_at = perf_counter()
 
     @property
     def provider(self) -> str:
-        """Who generates: a model is called by its kind of server, others are such a kind themselves."""
+        """The provider for traces: the name of a model, which is its kind of server, else the call's own kind."""
         return self.name if self.kind == "model" else self.kind
 
     @property
     def stream_s(self) -> float:
-        """How long the answer was streamed."""
+        """Seconds for which the answer was streamed."""
         return self.stream_ended_at - (self.answered_at or self.started_at)
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without an answer that counts, and was not abandoned."""
+        """Whether an error with a 5xx status ended the call."""
         return bool(self.error) and self._status >= 500
 
     @property
     def seconds(self) -> float:
-        """How long the answer took: until it began, where it was a stream or broke off."""
+        """Seconds until the call ended, or until the answer began if it was a stream or failed."""
         is_cut = self.stream_ended_at or self.error
         return ((self.answered_at if is_cut else 0.0) or self.ended_at) - self.started_at
 
@@ -340,7 +339,7 @@ class ServiceCall:
         self.error = type(error).__name__
         is_cancelled = isinstance(error, asyncio.CancelledError)
         if is_cancelled or isinstance(error, GeneratorExit):
-            until = _until.get()  # after that time it was too slow, not abandoned
+            until = _until.get()  # a call cancelled after that time was too slow, not abandoned
             self.is_abandoned = until is None or asyncio.get_running_loop().time() < until
         if self._status < 400 and not self.is_abandoned:
             ours = error.status if isinstance(error, LockgateError) else _UNKNOWN
@@ -353,9 +352,9 @@ limit_calls = _until.set  # calls of this task that are cancelled after that tim
 
 @contextmanager
 def calling_aside(until: float) -> Iterator[None]:
-    """Calls of a model in this block are no part of the answer of a request, whose own model may be speaking now.
+    """Model calls in this block do not count as the request's own generation, which may be streaming meanwhile.
 
-    Those that are cancelled after that time of the loop's clock were too slow, not abandoned.
+    A call that is cancelled after `until` (the loop's clock) counts as too slow, not as abandoned.
     """
     caller = ModelCaller()
     tokens = _model_caller.set(caller), _until.set(until)
@@ -368,10 +367,10 @@ def calling_aside(until: float) -> Iterator[None]:
 
 
 def trace_headers() -> Headers:
-    """The headers that carry the trace on to a service (G-188: the state also when empty).
+    """The trace headers for a service (G-188: `tracestate` also when empty).
 
-    To be called inside of `client_call`, once per call. A call is current only until then: a stream's call stays open
-    while its reader, in the same task, makes others.
+    Call it inside `client_call`, once per call. It also makes the outer call current again: a streaming call stays open
+    while its reader, in the same task, makes other calls.
     """
     call = _current.get() or CURRENT.get()
     trace = call.trace if call is not None else new_trace()
@@ -382,21 +381,21 @@ def trace_headers() -> Headers:
 
 
 def note_generation(model: str, operation: str) -> None:
-    """The model that the current request is about to call; `operation` is `chat` or `text_completion`."""
+    """Name the model of the current request's next call; `operation` is `chat` or `text_completion`."""
     caller = _model_caller.get()
     if caller is not None:
         caller.next_generation = (model, operation)
 
 
 def note_usage(input_tokens: int | None, output_tokens: int | None) -> None:
-    """What the model that the current request called last says it has read and written; also after that call."""
+    """Set the token counts of the current request's last model call, also after the call has ended."""
     caller = _model_caller.get()
     if caller is not None and caller.generation is not None:
         caller.generation.input_tokens, caller.generation.output_tokens = input_tokens, output_tokens
 
 
 def note_stream_ended() -> None:
-    """The stream of the model that the current request called last came to its end; also after that call."""
+    """The stream of the current request's last model call has ended; also after the call itself."""
     caller = _model_caller.get()
     if caller is not None and caller.generation is not None:
         caller.generation.stream_ended_at = perf_counter()
@@ -409,12 +408,12 @@ def note_stream_ended() -> None:
 class AgentStep:
     """A context that measures a step of the current request: a node of the graph, or a phase.
 
-    `error` is the type of the exception that ended it; to be cancelled is none.
+    `error` is the type of the exception that ended it, empty if it was cancelled.
     """
 
     name: str
     request: IncomingRequest | None = field(default_factory=CURRENT.get)
-    span: Any = None  # where spans are recorded
+    span: Any = None  # if spans are recorded
     started_at: float = 0.0
     ended_at: float = 0.0
     error: str = ""
@@ -424,7 +423,7 @@ class AgentStep:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The step's duration."""
         return self.ended_at - self.started_at
 
     def __enter__(self) -> Self:
@@ -443,7 +442,7 @@ class AgentStep:
         if error is not None:
             self.is_abandoned = isinstance(error, asyncio.CancelledError | GeneratorExit)
             self.error = "" if self.is_abandoned else type(error).__name__
-        if CURRENT_STEP.get() is self:  # a generator may be closed by another task than began it
+        if CURRENT_STEP.get() is self:  # a generator may be closed by another task than the one that started it
             CURRENT_STEP.set(self._outer)
         self._outer = None
         for observer in self._observers:
@@ -455,7 +454,7 @@ agent_step = AgentStep
 
 
 class EndedTurn(NamedTuple):
-    """A turn that is over, however it ended."""
+    """An agent's turn that has ended, with or without an answer."""
 
     label: str
     layer: str
@@ -465,10 +464,10 @@ class EndedTurn(NamedTuple):
 
 
 def observe_turn(*, label: str, layer: str, outcome: str, first_token_s: float | None, tokens: int) -> None:
-    """A turn of the current request is over.
+    """A turn of the current request has ended.
 
     `outcome` is answered, prompt_blocked, answer_blocked, repeated, aborted or failed; `layer` is what decided the
-    label. Both are empty, and counted as `none`, where the turn ended before it had one.
+    `label`. A turn that ended before it had a label has both empty; they are counted as `none`.
     """
     turn = EndedTurn(label or _NONE, layer or _NONE, outcome, first_token_s, tokens)
     for observer in ACTIVE.observers:
@@ -476,6 +475,6 @@ def observe_turn(*, label: str, layer: str, outcome: str, first_token_s: float |
 
 
 def count_unreadable_label() -> None:
-    """The model was asked for a label and answered none that there is."""
+    """A model that was asked for a label answered without a known one."""
     for observer in ACTIVE.observers:
         observer.label_unreadable()

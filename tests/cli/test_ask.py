@@ -161,7 +161,7 @@ def test_standard_output_has_the_answer_alone_and_standard_error_the_rest(
         "cited    [hours] Opening hours; Holidays",
         "cited    [abbey/rules] is no source of this answer",
     ]
-    receipt = "receipt  masked, policy house, read by rude, orders, mail, all that left was read, digest "
+    receipt = "receipt  masked, policy house, read by rude, orders, mail, all released text was read, digest "
     assert lines[8].startswith(receipt)
     assert len(lines[8]) == len(receipt) + 12
     words = [part.rsplit(" ", 2)[0] for part in lines[9].removeprefix("times    ").split(", ")]
@@ -276,7 +276,7 @@ def test_the_question_can_come_from_standard_input(
         ([QUESTION, "-d", "output:mail=[]"], "-d: output:mail: parameters must be a JSON object"),
         ([QUESTION, "-d", "output:nobody"], "detector `nobody` not found"),
         ([QUESTION, "--threshold", "2"], "argument --threshold: must be a number from 0 to 1, not '2'"),
-        ([QUESTION, "--trace"], "--trace: is for --json"),
+        ([QUESTION, "--trace"], "--trace: needs --json"),
         ([QUESTION, "--url", "ftp://x"], "--url: must be an absolute http or https address"),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_house_without_a_model_to_ask_says_what_to_do(tmp_path: Path, capsys: 
     path.write_text("detectors: {pii: {embedded: pii}}")
     with pytest.raises(SystemExit, match="2"):
         main(["ask", QUESTION, "--config-path", str(path)])
-    assert capsys.readouterr().err == "lockgate: no model may be asked: give one of `models` the line `expose: true`\n"
+    assert capsys.readouterr().err == "lockgate: no model is exposed: add `expose: true` to one of `models`\n"
 
 
 # On a terminal.
@@ -316,7 +316,7 @@ def test_held_text_is_dim_and_becomes_solid(watch: Watch) -> None:
     ]
     assert (screen.styled("1;31"), screen.styled("33")) == ("█" * 15, "[mail: EmailAddress]")
     assert [line.split()[0] for line in lines[5:] if line[0] != " "] == ["cited", "cited", "receipt", "times"]
-    assert lines[8].startswith(" " * 9 + "read, digest "), "a long line goes on behind its margin"
+    assert lines[8].startswith(" " * 9 + "was read, digest "), "a long line goes on behind its margin"
     assert "ana@" not in screen.text()
 
 

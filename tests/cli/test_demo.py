@@ -22,7 +22,7 @@ from lockgate.cli.demo import (
     DemoSource,
     check_weights,
     find_folders,
-    list_unheard,
+    list_unused_variables,
     load_demo_settings,
     prepare_demo,
 )
@@ -138,8 +138,8 @@ def test_variables_of_another_server_do_not_speak_into_the_demo(monkeypatch: pyt
         "AGGREGATOR_PORT",
         "OTLP_EXPORT",
     }
-    assert names <= set(list_unheard())
-    assert "HTTP_PORT" not in list_unheard()
+    assert names <= set(list_unused_variables())
+    assert "HTTP_PORT" not in list_unused_variables()
 
 
 def test_index_files_follow_the_documents(data_dir: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_server_is_asked_for_the_name_of_its_model(model_url: str, monkeypatch
     assert (model.openai.url, model.openai.model, model.expose) == (model_url, "first", True)
     assert model.openai.api_token_value is not None
     assert model.openai.api_token_value.reveal() == "pass"
-    with pytest.raises(ConfigError, match=r"does not tell its models .* say which one with --model-name"):
+    with pytest.raises(ConfigError, match=r"does not list its models .* name one with --model-name"):
         load("--model", model_url)
     named = load("--model", model_url, "--model-name", "mine").models["main"].openai
     assert named is not None

@@ -191,7 +191,7 @@ def test_an_index_file_that_cannot_be_used_is_named_with_the_reason(run: Run, do
         assert told.value.message == f"{file} is damaged: {words}"
     file.unlink()
     file.mkdir()
-    with pytest.raises(Unavailable, match=r"index\.db is a directory, and should be a file: .*--data-dir"):
+    with pytest.raises(Unavailable, match=r"index\.db is a directory, not a file: .*--data-dir"):
         run("list")
 
 

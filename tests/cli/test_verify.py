@@ -226,7 +226,7 @@ def test_the_command_of_the_page_prints_what_the_page_shows(
             lambda events: [{"choices": [{"index": 1, "delta": {"content": TEXTS[0]}}]}, *events[1:]],
             "3 frames as there should be, but the text, the order or the lane of at least one is another.",
         ),
-        (lambda events: events * 2, "the file holds 2 receipts: save each answer in a file of its own."),
+        (lambda events: events * 2, "the file holds 2 receipts: save each answer in its own file."),
     ],
 )
 def test_it_says_what_is_wrong(change: Callable[[list[Event]], list[Event]], words: str, run: Run) -> None:

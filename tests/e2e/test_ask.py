@@ -64,7 +64,7 @@ def test_a_server_with_a_page_is_asked_as_the_page_would_ask(
         url = f"http://127.0.0.1:{server.api_port}"
         refused = ask(QUESTION, "--url", url)
         assert (refused.code, refused.out) == (2, "")
-        assert refused.err == "lockgate: the server wants to know who asks: set LOCKGATE_KEY to your key\n"
+        assert refused.err == "lockgate: the server requires a key: set LOCKGATE_KEY to yours\n"
         monkeypatch.setenv("LOCKGATE_KEY", KEY)
         ran = ask(QUESTION, "--url", f"{url}/")
         assert (ran.code, ran.out) == (0, MASKED + "\n")
@@ -138,8 +138,8 @@ def serving(status: int, body: bytes, *, lacks: int = 0, about: tuple[int, bytes
 @pytest.mark.parametrize(
     ("status", "body", "code", "words"),
     [
-        (200, b"", 3, "the answer has no end"),
-        (200, b'event: token\ndata: {"content": "Hi"}\n\n', 3, "the answer has no end"),
+        (200, b"", 3, "before the end of the answer"),
+        (200, b'event: token\ndata: {"content": "Hi"}\n\n', 3, "before the end of the answer"),
         (200, b"event: done\ndata: {\n\n", 3, "the server sent something that is not JSON"),
         (302, b"", 2, "the server refused with status 302"),
         (422, b'{"error": "x", "message": "no \x1b[2Jgood"}', 2, "no good"),
@@ -178,7 +178,7 @@ def test_a_server_that_refuses_to_tell_about_itself_is_told_in_its_own_words(
 def test_a_server_that_accepts_and_says_nothing_is_not_waited_for_without_end(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_place, "_LOOK_S", 0.2)
+    monkeypatch.setattr(ask_place, "_OFFER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ran = ask(QUESTION, "--url", url)
@@ -193,7 +193,7 @@ def test_an_event_of_another_shape_is_no_stack_trace(ask: Ask, event: bytes) -> 
     with serving(200, b"event: " + event + b"\n\n") as url:
         ran = ask(QUESTION, "--url", url, "--model", "m")
     assert ran.code == 3
-    assert re.search(r"lockgate: the event `\w+` is not what it should be\n$", ran.err)
+    assert re.search(r"lockgate: the event `\w+` does not have the expected shape\n$", ran.err)
 
 
 def test_a_connection_that_is_lost_leaves_what_was_released(ask: Ask) -> None:
@@ -314,7 +314,7 @@ def test_the_library_of_the_demo_answers_without_any_settings(library: dict[str,
     assert "three weeks [rules]" in done.stdout
     assert re.search(r"^source   rules: [1-9]\d* documents?$", done.stderr, re.MULTILINE)
     assert re.search(r"^cited    \[rules\] .*How long things may be kept", done.stderr, re.MULTILINE)
-    assert re.search(r"^receipt  .*policy library, read by .*, all that left was read, ", done.stderr, re.MULTILINE)
+    assert re.search(r"^receipt  .*policy library, read by .*, all released text was read, ", done.stderr, re.MULTILINE)
     blocked = run("You stupid idiot, tell me when you open!", "--json")
     assert blocked.returncode == 1, blocked.stderr
     assert json.loads(blocked.stdout.splitlines()[-1])["data"]["outcome"] == "prompt_blocked"

@@ -268,7 +268,7 @@ def test_a_start_that_others_can_reach_says_that_any_page_may_call() -> None:
     assert list_exposed_ports(Settings(), [near]) == []
     listed = Settings(aggregator=AggregatorSettings(cors_origins=(PAGE,)))
     assert list_exposed_ports(listed, far) == [
-        "everybody who reaches 0.0.0.0 may call; `server.host: 127.0.0.1` closes it"
+        "any client that reaches 0.0.0.0 may call; `server.host: 127.0.0.1` closes it"
     ]
     known = Settings(callers={"app": CallerSettings("app", Secret("k"), "APP_KEY")})
     assert list_exposed_ports(known, far) == []

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announces to a screen reader what was released, and how the run goes on: sentence by sentence, not each token.
+// Announces released text and the end of a run to screen readers, in batches, not token by token.
 
 import { byId } from "./dom.js";
 import { isOver } from "./fold.js";
-import { tellStatus } from "./status.js";
+import { describeStatus } from "./status.js";
 
 const PAUSE_MS = 700;
 const KEPT = 6;
@@ -25,7 +25,7 @@ export function createAnnouncer() {
     if (heard.id !== run.id) heard = { id: run.id, frames: 0, phase: "" };
     const complete = run.frames.filter((frame) => frame.points !== null);
     waiting.push(...complete.slice(heard.frames).map((frame) => frame.points.join("").replaceAll(/█+/g, "(masked)")));
-    if (run.phase !== heard.phase && isOver(run)) waiting.push(tellStatus(run, about));
+    if (run.phase !== heard.phase && isOver(run)) waiting.push(describeStatus(run, about));
     heard = { id: run.id, frames: complete.length, phase: run.phase };
     if (waiting.length === 0 || isDue) return;
     isDue = true;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Talks to the server that the page came from, and to no other. The key is kept in memory only.
+// Sends requests to the server of this page, and to no other. The key is kept in memory only.
 
 import { SseParser } from "./sse.js";
 import { STREAM_PATH } from "./requests.js";
 
 const CONTENT_PATH = "/api/v2/text/detection/content";
 
-// A request that came to nothing: `status` 0 means that no answer came at all.
+// A failed request. `status` is 0 if there was no response.
 export class ApiError extends Error {
   constructor(status, message, retryAfter = null) {
     super(message);
@@ -38,7 +38,7 @@ async function readError(response) {
     const words = [body.message, body.details, body.error?.message, body.error];
     message = words.find((one) => typeof one === "string") ?? "";
   } catch {
-    // Words that are not JSON are shown as they are.
+    // A body that is not JSON is shown unchanged.
   }
   return new ApiError(response.status, message.slice(0, 1000), response.headers.get("retry-after"));
 }
@@ -53,8 +53,8 @@ function post(path, body, headers, signal) {
   return send(path, { method: "POST", headers: all, body: JSON.stringify(body), signal });
 }
 
-// Events of an answer, each {name, text}, through the trace if there is a token for it. `noteTrace` gets whether
-// the stream is traced, or the status with which the trace was refused.
+// Yields the events of an answer, each {name, text}, with trace events if there is a token. Calls `noteTrace` with
+// whether the stream is traced, and with the status of a refused trace or null.
 export async function* streamAnswer(request, { key, token, signal, noteTrace }) {
   const response = await openStream(request, { key, token, signal, noteTrace });
   const parser = new SseParser();
@@ -76,7 +76,7 @@ async function readPiece(reader) {
     return await reader.read();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    return { done: true }; // the connection broke: the caller sees that the last event is missing
+    return { done: true }; // the connection broke: the caller notices that the last event is missing
   }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a receipt: whether the texts that came are, in their order, what was released (docs/receipts.md).
+// Checks a receipt: whether the received texts, in order, are the released ones (docs/receipts.md).
 
 const LANE = new TextEncoder().encode("answer");
 
 export const canCheck = () => globalThis.crypto?.subtle !== undefined;
 
-// Whether `texts`, the contents of the token events, come to the digest.
+// Whether `texts`, the contents of the token events, have this digest; null for an unknown algorithm.
 export async function fitsDigest(texts, digest) {
   if (digest?.algorithm !== "sha256-chain-1") return null;
   const frames = texts.filter((text) => text !== "");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds elements. Text is always set as text, never as markup.
+// Builds and updates elements. Text is always set as text, never as markup.
 
-// An element with properties, attributes (keys with a dash, `role`, `for`) and children; null children are left out.
+// Builds an element with properties, attributes (keys with a dash, `role`, `for`, `scope`) and children. Skips null.
 export function el(tag, options = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(options)) setOption(node, key, value);
@@ -23,7 +23,7 @@ export const hint = (text) => el("p", { className: "hint", textContent: text });
 export const badge = (word, kind = word, testid = null) =>
   el("span", { className: `badge ${kind}`, textContent: word, testid });
 
-// A table that scrolls by itself where it is too wide; on narrow pages each cell stands beside the head of its column.
+// Builds a table that scrolls if it is too wide; on narrow pages each cell shows the head of its column.
 export function buildTable(className, caption, heads, rows) {
   const head = el("tr", {}, heads.map((word) => el("th", { scope: "col", textContent: word })));
   const body = rows.map((cells) =>
@@ -36,8 +36,8 @@ export function buildTable(className, caption, heads, rows) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Let the children of `parent` be those of `items`. A child whose key is there stays the same node, so that focus,
-// unfolded parts and movements are kept.
+// Makes the children of `parent` match `items`. A child with a known key stays the same node, which keeps focus,
+// opened details and transitions.
 export function syncList(parent, items, keyOf, build, update = () => {}) {
   const old = new Map([...parent.children].map((child) => [child.syncKey, child]));
   const nodes = items.map((item, index) => {
@@ -54,7 +54,7 @@ export function syncList(parent, items, keyOf, build, update = () => {}) {
   });
 }
 
-// Build the content of a node anew only when `key` has changed.
+// Rebuilds the content of a node only if `key` has changed.
 export function keep(node, key, build) {
   if (node.keptKey === key) return;
   node.keptKey = key;
@@ -84,7 +84,7 @@ async function copyText(text) {
   }
 }
 
-// Where the page is not on a loopback address, browsers give no clipboard; the old way still works.
+// Browsers offer no clipboard API on insecure origins; copying a selection still works there.
 function copyBySelection(text) {
   const area = el("textarea", { className: "offscreen", value: text, readOnly: true });
   const focused = document.activeElement;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request as it unfolds: events in, what is known so far out. Only this module changes a run.
-// Works without the trace: then nothing is known of held text, and releases are known by the text that came.
+// The state of one request, a run, built from its events. Only this module changes a run.
+// Without the trace, held text is not known, and each token event counts as a release.
 
 import { toPoints } from "./spans.js";
 
@@ -36,18 +36,18 @@ export function startRun(id, request) {
     phase: "asking",
     events: [],
     sources,
-    held: [], // the model's text in code points; empty without the trace
+    held: [], // the model's whole text in code points; empty without the trace
     frames: [],
     frontiers: {},
-    said: 0, // code points that have left
+    said: 0, // number of code points that were released to the client
     times: { retrievalStart: 0, retrievalEnd: null, generation: null, firstHeld: null, end: null },
-    skew: null, // of our clock against the server's
+    skew: null, // milliseconds that the page's clock is ahead of the server's
     answer: null, // the body of `done`
     fault: null,
   };
 }
 
-// An event {name, text} that came `at` milliseconds after the request was sent.
+// Adds an event {name, text} that arrived `at` milliseconds after the request was sent.
 export function foldEvent(run, event, at) {
   run.events.push({ name: event.name, text: event.text, at });
   let body;
@@ -61,7 +61,7 @@ export function foldEvent(run, event, at) {
   BY_NAME[event.name]?.(run, body, at - (run.skew ?? 0));
 }
 
-// The stream is over without a last event, or the reader has left.
+// Ends the run: after its last event, without one, or because the user stopped it.
 export function endRun(run, phase, at, fault = null) {
   if (isOver(run)) return;
   run.phase = phase;
@@ -132,12 +132,11 @@ function takeToken(run, body, at) {
   const points = toPoints(body.content ?? "");
   const frame = findFrame(run, body) ?? addFrame(run, body, points, at);
   frame.points = points;
-  frame.told = body.detections ?? [];
   run.said += points.length;
   run.times.firstHeld ??= at;
 }
 
-// The release that this text belongs to, as the trace reports it right before.
+// The release of this text, which the trace reports just before it.
 function findFrame(run, body) {
   const last = run.frames.at(-1);
   return last && last.points === null && (body.start_index ?? last.start) === last.start ? last : null;
@@ -156,11 +155,11 @@ function addFrame(run, body, points, at) {
 function finish(run, body, at) {
   run.answer = body;
   endRun(run, "done", at + (run.skew ?? 0));
-  for (const told of body.retrieval_info ?? []) {
-    const source = findSource(run, told.path);
-    source.message = told.error_message ?? "";
-    if (source.status === "left" && body.outcome !== "prompt_blocked") source.status = told.status;
-    if (source.documents.length === 0) source.documents = listDocuments(body, told.path);
+  for (const info of body.retrieval_info ?? []) {
+    const source = findSource(run, info.path);
+    source.message = info.error_message ?? "";
+    if (source.status === "left" && body.outcome !== "prompt_blocked") source.status = info.status;
+    if (source.documents.length === 0) source.documents = listDocuments(body, info.path);
   }
   const last = run.frames.at(-1);
   if (last && body.outcome === "answer_blocked") {
@@ -169,7 +168,7 @@ function finish(run, body, at) {
   }
 }
 
-// What `done` says of a source's documents, where the trace did not.
+// A source's documents from the `done` event, used if the trace did not report them.
 function listDocuments(body, path) {
   const inspected = (body.detections?.documents ?? []).filter((one) => one.path === path);
   const documents = Object.entries(body.sources ?? {})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the page together: what the reader does changes the state, and the state is shown.
+// Connects the page: user actions change the state, and the state is rendered.
 
 import { createAnnouncer } from "./announce.js";
 import { fetchAbout, streamAnswer } from "./api.js";
@@ -54,7 +54,7 @@ function render(state) {
   announce(state);
 }
 
-// What the server offers.
+// Loading the server's policies, models and sources.
 
 async function load() {
   try {
@@ -85,7 +85,7 @@ function trySample(sample) {
   const { about, run } = store.state;
   if (run && !isOver(run)) {
     stop();
-    endRun(run, "stopped", run.events.at(-1)?.at ?? 0); // now, or the next one would not begin
+    endRun(run, "stopped", run.events.at(-1)?.at ?? 0); // at once, else `ask` would not start the next run
   }
   const sources = sample.sources?.length > 0 ? sample.sources : about.sources.map((one) => one.id);
   byId("question").value = sample.question;
@@ -104,13 +104,13 @@ async function ask() {
   const started = performance.now();
   stopper = new AbortController();
   store.update({ run, problem: null, side: "client" });
-  store.show(); // at once, so that the last answer is not taken for this one's
+  store.show(); // at once, so that the previous answer is not mistaken for this one
   showAnswer();
   await follow(run, started, stopper.signal);
   store.update();
 }
 
-// On a narrow page the answer stands below the form.
+// On a narrow page the answer is below the form: scroll to it.
 function showAnswer() {
   const box = byId("answer-title").getBoundingClientRect();
   if (box.top < 0 || box.bottom > innerHeight * 0.8) byId("answer-title").closest("section").scrollIntoView();
@@ -137,7 +137,7 @@ async function follow(run, started, signal) {
   }
 }
 
-// What happened, once more and slowly.
+// Shows a finished run again, slowly.
 async function replay() {
   const { run: seen } = store.state;
   if (!seen || !isOver(seen)) return;
@@ -164,7 +164,7 @@ function stop() {
   if (hadFocus) byId("ask").focus();
 }
 
-// What the reader does.
+// User actions.
 
 function connectForm() {
   const question = byId("question");
@@ -188,7 +188,7 @@ function connectForm() {
   });
 }
 
-// A citation leads to the documents of its source, of which the nearest unfolds.
+// Moves from a citation to its source and opens the source's first document that was not dropped.
 function followCitation(event) {
   const link = event.target.closest?.("a.cite");
   const source = link && byId(sourceId(link.dataset.path));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run comes to for a reader: its findings, what became of them, its text on either side of the gate. Only
-// looks; changes nothing and knows no page.
+// Derives from a run what the page shows: findings, their actions, and the text on both sides of the gate. Does not
+// change the run or the page.
 
 import { findCitations, placeSpans, splitText, toPoints } from "./spans.js";
 
@@ -12,10 +12,10 @@ const DONE_WORDS = {
   block: "withheld",
   drop: "document dropped",
 };
-const INPUT_WORDS = { block: "question blocked", stop: "question blocked", mask: "masked before anybody was asked" };
+const INPUT_WORDS = { block: "question blocked", stop: "question blocked", mask: "masked before retrieval and model" };
 const DEFAULT_WORDS = { input: "block", documents: "drop", output: "annotate", grounding: "annotate" };
 
-// How far the gate has judged, and how much of that left; they differ once something was withheld.
+// How far the gate has decided; `leftEnd` is how far text was released. They differ if text was withheld.
 export const releasedEnd = (run) => run.frames.at(-1)?.end ?? 0;
 
 export function leftEnd(run) {
@@ -26,18 +26,18 @@ export function leftEnd(run) {
 const hasPlace = (one) => Number.isInteger(one.start) && one.end > one.start;
 const keyOf = (one) => `${one.detector_id}:${one.start}:${one.end}:${one.detection}`;
 
-// All findings of the answer in their order, each once; what the trace reports wins, as nothing is hidden there.
+// All findings of the answer, in order and without duplicates. The trace's version wins: its texts are not hidden.
 export function listFindings(run) {
   const byKey = new Map();
-  const told = run.answer?.detections ?? {};
-  const heard = run.frames.flatMap((frame) => frame.results);
-  for (const one of [...heard, ...(told.output ?? []), ...(told.grounding ?? [])]) {
+  const reported = run.answer?.detections ?? {};
+  const traced = run.frames.flatMap((frame) => frame.results);
+  for (const one of [...traced, ...(reported.output ?? []), ...(reported.grounding ?? [])]) {
     if (!byKey.has(keyOf(one))) byKey.set(keyOf(one), one);
   }
   return [...byKey.values()].sort((one, other) => one.start - other.start);
 }
 
-// What a finding of a detector calls for, in this request.
+// The action for a detector's findings in this request.
 export function actionOf(run, about, section, detector) {
   const asked = run.request.detectors ?? {};
   const policy = about?.policies?.find((one) => one.name === asked.policy);
@@ -55,42 +55,42 @@ export function sectionOf(run, about, detector) {
   return policy?.grounding?.[detector] || asked.grounding?.[detector] ? "grounding" : "output";
 }
 
-export function tellAction(run, about, detector, section = sectionOf(run, about, detector)) {
+export function describeAction(run, about, detector, section = sectionOf(run, about, detector)) {
   const action = actionOf(run, about, section, detector);
   const words = (section === "input" ? INPUT_WORDS[action] : null) ?? DONE_WORDS[action] ?? "reported";
-  return isShadow(run, about) ? `only watched (under enforce: ${words})` : words;
+  return isShadow(run, about) ? `only reported (mode enforce: ${words})` : words;
 }
 
-// Why a detector found what it found, in its own words as far as it has any.
-export function tellReason(finding) {
+// The detector's reasons for a finding, as one line.
+export function describeReason(finding) {
   const { reason, reasons, rule, best, scores, ...rest } = finding.metadata ?? {};
   const words = [reason, ...(Array.isArray(reasons) ? reasons : [reasons])].filter(Boolean).map(String);
-  for (const one of finding.evidence ?? []) words.push(tellEvidence(one));
+  for (const one of finding.evidence ?? []) words.push(describeEvidence(one));
   if (best) words.push(`nearest sentence: “${best}”`);
   if (rule) words.push(`rule ${rule}`);
-  if (scores && typeof scores === "object") words.push(tellScores(scores));
-  for (const [key, value] of Object.entries(rest)) words.push(`${key.replaceAll("_", " ")} ${tellValue(value)}`);
+  if (scores && typeof scores === "object") words.push(describeScores(scores));
+  for (const [key, value] of Object.entries(rest)) words.push(`${key.replaceAll("_", " ")} ${describeValue(value)}`);
   return [...new Set(words.filter(Boolean))].join("; ");
 }
 
-function tellEvidence(one) {
+function describeEvidence(one) {
   if (typeof one !== "object" || one === null) return String(one);
-  const inner = (one.evidence ?? []).map(tellEvidence);
+  const inner = (one.evidence ?? []).map(describeEvidence);
   const words = [[one.name, one.value].filter(Boolean).join(": "), ...inner].filter(Boolean);
   return words.join(", ");
 }
 
-function tellScores(scores) {
+function describeScores(scores) {
   const top = Object.entries(scores).filter(([, value]) => typeof value === "number");
   const best = top.sort((one, other) => other[1] - one[1]).slice(0, 3);
   return best.map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
 }
 
-const tellValue = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+const describeValue = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 export const pathsOf = (run) => new Set(run.sources.map((source) => source.path));
 
-// A released frame in pieces, as the client reads it or as the gate read it. Each piece may have `findings`, a
+// The pieces of a released frame, as the client or as the gate sees it. Each piece may have `findings`, a
 // `citation`, and `isFallback` or `isWithheld`.
 export function piecesOfFrame(run, frame, findings, side) {
   const placed = findings
@@ -121,11 +121,11 @@ function clientPieces(run, frame, findings) {
   }));
 }
 
-// What `done` reports counts; until then marks are found by the paths that were asked.
+// The citations that `done` reports; before it, those found in the text by the paths of the sources.
 function citationsIn(run, frame) {
-  const told = run.answer?.citations;
-  if (!told) return findCitations(frame.points ?? [], pathsOf(run));
-  return told.map((one) => shift({ ...one, start: one.start - 1, end: one.end + 1 }, -frame.saidStart));
+  const reported = run.answer?.citations;
+  if (!reported) return findCitations(frame.points ?? [], pathsOf(run));
+  return reported.map((one) => shift({ ...one, start: one.start - 1, end: one.end + 1 }, -frame.saidStart));
 }
 
 const shift = (span, by) => ({ ...span, start: span.start + by, end: span.end + by });
@@ -135,13 +135,13 @@ function sort(piece) {
   return { ...piece, citation, findings: piece.over.filter((span) => span.path === undefined) };
 }
 
-// The text that waits, cut at every frontier that lies in it.
+// The held text, cut at every frontier in it.
 export function piecesOfHeld(run) {
   const from = releasedEnd(run);
   return splitText(run.held.slice(from), [], Object.values(run.frontiers), from);
 }
 
-// A text with findings in it that has passed no gate: a question, a document, what was pasted.
+// The pieces of a text that did not pass the gate: a question, a document, a pasted text.
 export function piecesOfText(text, findings) {
   return splitText(toPoints(text), findings.filter(hasPlace)).map(sort);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a run once more, slowly enough to follow with the eye. Nothing is asked again, and times stay as they
-// were. Stopping it shows the rest at once.
+// Repeats the events of a run slowly enough to follow. It sends no request, and the shown times stay the original
+// ones. Stopping it shows the rest at once.
 
 const SLOWER = 6;
 const MAX_GAP_MS = 700;

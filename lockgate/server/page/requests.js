@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page asks for: the body of a request made from the form, and the same as a command for a shell.
+// Builds the request's body from the form, and the same request as a shell command.
 
 export const SECTIONS = ["input", "documents", "output", "grounding"];
 export const ACTIONS = {
@@ -14,7 +14,7 @@ export const STREAM_PATH = "/api/v1/chat/stream";
 
 const typesOf = (detector) => [detector.type ?? []].flat().flatMap((type) => type.split(/[\s,]+/));
 
-// The detectors that can read what a section gives them.
+// The detectors whose type fits a section.
 export function detectorsFor(section, detectors) {
   const wanted = TYPES[section] ?? "text_context_doc";
   return detectors.filter((one) => typesOf(one).includes(wanted));
@@ -43,7 +43,7 @@ function chooseDetectors(form) {
 
 const quote = (word) => `'${word.replaceAll("'", "'\\''")}'`;
 
-// The ordinary request, without the trace. A key is never written down: the shell is to know it.
+// The ordinary request, without the trace. The key is not written into it: the shell takes it from a variable.
 export function buildCurl(origin, path, body, hasKey) {
   const lines = [`curl -sN ${quote(origin + path)}`, "-H 'content-type: application/json'"];
   if (hasKey) lines.push('-H "X-Lockgate-Key: $LOCKGATE_KEY"');

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts as code points: where they are cut, which spans lie over a piece, and where a finding stands in the text that
-// really left. Decides nothing about findings and knows no page.
+// Texts as code points: splits them, finds the spans over a piece, and maps findings to places in the released text.
+// Does not use the page.
 
 export const toPoints = (text) => Array.from(text);
 
-// The text in pieces, cut wherever a span begins or ends and at every one of `cuts`. Each piece is {start, end, text,
-// over}; `over` are the spans that cover it. Positions count from `base`.
+// Splits the text where a span begins or ends and at `cuts`. Each piece is {start, end, text, over}; `over` are the
+// spans that cover it. Positions count from `base`.
 export function splitText(points, spans, cuts = [], base = 0) {
   const end = base + points.length;
   const inside = (place) => Math.min(Math.max(place, base), end);
@@ -21,9 +21,9 @@ export function splitText(points, spans, cuts = [], base = 0) {
   return pieces;
 }
 
-// Where spans of the model's text stand in what left in its place. `frame` is {start, end, outcome}, `said` the text
-// that left, `original` the model's text or null if it is not known. Gives {spans, keptEnd}: the spans in positions of
-// `said`, and where a fallback begins that stands for text that was withheld.
+// Maps spans of the model's text to the released text. `frame` is {start, end, outcome}, `said` the released text,
+// `original` the model's text or null if it is not known. Returns {spans, keptEnd}: the spans in positions of `said`,
+// and where the fallback for withheld text begins.
 export function placeSpans(frame, said, original, spans) {
   const own = clip(spans, frame);
   if (frame.outcome === "blocked") return placeBlocked(frame, said, original, own);
@@ -43,7 +43,7 @@ function clip(spans, frame) {
     .filter((span) => span.start < span.end);
 }
 
-// A stopped answer keeps what stands before the finding, a blocked one nothing; then comes the fallback.
+// A stopped answer keeps the text before the finding, a blocked one nothing; then follows the fallback.
 function placeBlocked(frame, said, original, own) {
   if (original === null) return { spans: [], keptEnd: Math.min(frame.kept ?? 0, said.length) };
   const starts = own.map((span) => span.start).sort((one, other) => other - one);
@@ -62,7 +62,7 @@ function merge(spans) {
   return groups;
 }
 
-// The text between the groups left unchanged, so what stands between it in `said` stands for the groups.
+// Text between groups is released unchanged, so the text between these parts in `said` replaces the groups.
 function align(groups, original, said) {
   const places = [];
   let cursor = groups.length > 0 ? groups[0].start : 0;
@@ -77,7 +77,7 @@ function align(groups, original, said) {
   return places;
 }
 
-// Without the model's text only the lengths are known: one mark from the first finding to the last.
+// Without the model's text only the lengths are known: returns one mark from the first finding to the last.
 function guess(groups, length, saidLength) {
   if (groups.length === 0) return [];
   const first = groups[0].start;
@@ -102,7 +102,7 @@ function search(points, part, from) {
   return -1;
 }
 
-// Marks like [owner/dataset] that name one of the paths, as {start, end, path}; the brackets belong to them.
+// Finds citations such as [owner/dataset] of one of the paths: {start, end, path}, brackets included.
 export function findCitations(points, paths) {
   const found = [];
   for (let start = points.indexOf("["); start >= 0; start = points.indexOf("[", start + 1)) {

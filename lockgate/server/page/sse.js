@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in, server-sent events out. Any cut of the text gives the same events; only CR, LF and CRLF end a line.
-// Knows nothing of the network and nothing of what the events mean.
+// Parses server-sent events. Any cut of the text gives the same events; only CR, LF and CRLF end a line.
 
 export class SseParser {
   #rest = "";
@@ -8,7 +7,7 @@ export class SseParser {
   #name = "";
   #lines = [];
 
-  // The events that are complete with this text, each {name, text}.
+  // Adds text; returns the events that are complete now, each {name, text}.
   feed(text) {
     let fresh = text;
     if (this.#endedInReturn && fresh !== "") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the page knows, in one place.
-// Code that changes it calls `update`, and each listener is called once per frame.
+// The whole state of the page. Code that changes it calls `update`, which calls each listener once per animation frame.
 
 export function createStore(initial) {
   const listeners = [];
@@ -27,11 +26,11 @@ export const createState = () => ({
   about: null,
   key: "",
   needsKey: false,
-  problem: null, // what went wrong outside of an answer
+  problem: null, // an error outside of an answer
   form: { question: "", policy: "", model: "", sources: [], detectors: {}, actions: {} },
   run: null,
   traceNote: "",
-  side: "client", // of the gate: what the client reads, or what the gate read
+  side: "client", // which text to show: the client's, or the model's as the gate saw it ("gate")
   detection: { text: "", chosen: [], shown: null, problem: null, isBusy: false },
   raw: { hidesTrace: false },
 });

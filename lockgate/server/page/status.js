@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run stands, in one sentence.
+// Describes the status of a run in one sentence.
 
 import { isOver } from "./fold.js";
 import { releasedEnd } from "./reading.js";
 
 const BY_PHASE = {
   asking: () => "Sending the question…",
-  retrieving: tellRetrieval,
-  generating: tellGeneration,
-  done: tellEnd,
+  retrieving: describeRetrieval,
+  generating: describeGeneration,
+  done: describeEnd,
   failed: () => "The request failed.",
-  stopped: () => "You stopped it. Lockgate stops the model; text that is still held never leaves.",
+  stopped: () => "You stopped it. Lockgate stops the model; held text is not released.",
   lost: () => "The connection was lost.",
 };
 
-export function tellStatus(run, about) {
-  if (!run) return about ? tellOffer(about) : "Waiting for the server…";
+export function describeStatus(run, about) {
+  if (!run) return about ? describeOffer(about) : "Waiting for the server…";
   const words = BY_PHASE[run.phase](run);
   return run.isReplay && !isOver(run) ? `Slow replay. ${words}` : words;
 }
 
-function tellOffer(about) {
-  if (about.models.length === 0) return "There is no model to ask here. Detect works without one.";
+function describeOffer(about) {
+  if (about.models.length === 0) return "This server has no exposed model. The Detect tab works without one.";
   return about.samples.length > 0 ? "Ask a question, or try one of the samples." : "Ask a question.";
 }
 
@@ -29,37 +29,38 @@ export const formatMs = (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : `$
 
 export const count = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 
-function tellRetrieval(run) {
+function describeRetrieval(run) {
   const ended = run.sources.filter((source) => source.status !== "asking").length;
-  if (run.sources.length === 0) return "No source is asked.";
+  if (run.sources.length === 0) return "No source was chosen.";
   return `${ended} of ${count(run.sources.length, "source")} answered…`;
 }
 
-function tellGeneration(run) {
+function describeGeneration(run) {
   const released = releasedEnd(run);
-  if (run.held.length === 0 && released === 0) return "The model has the documents. Waiting for its first word…";
+  if (run.held.length === 0 && released === 0) return "The model has the documents. Waiting for its first token…";
   if (!run.isTraced) return `The model is writing: ${count(released, "character")} released.`;
   return `The model is writing: ${run.held.length - released} held, ${count(released, "character")} released.`;
 }
 
-function tellEnd(run) {
+function describeEnd(run) {
   const time = formatMs(run.answer.metadata?.total_time_ms ?? run.times.end);
   const { outcome } = run.answer;
-  if (outcome === "prompt_blocked") return `The question was blocked after ${time}. The model was not asked.`;
+  if (outcome === "prompt_blocked") return `The question was blocked after ${time}. No answer was released.`;
   if (outcome === "answer_blocked") return `The answer was cut off after ${time}. Lockgate stopped the model.`;
-  return [`Answered in ${time}.`, tellMasks(run), tellDropped(run), tellFailed(run)].filter(Boolean).join(" ");
+  const notes = [describeMasks(run), describeDropped(run), describeFailed(run)];
+  return [`Answered in ${time}.`, ...notes].filter(Boolean).join(" ");
 }
 
-function tellMasks(run) {
-  return run.frames.some((frame) => frame.outcome === "masked") ? "Something was masked before it left." : "";
+function describeMasks(run) {
+  return run.frames.some((frame) => frame.outcome === "masked") ? "Some text was masked before its release." : "";
 }
 
-function tellFailed(run) {
+function describeFailed(run) {
   const failed = run.sources.filter((source) => source.status === "error" || source.status === "timeout").length;
-  return failed > 0 ? `${count(failed, "source")} gave nothing.` : "";
+  return failed > 0 ? `${count(failed, "source")} failed.` : "";
 }
 
-function tellDropped(run) {
+function describeDropped(run) {
   const dropped = run.sources.reduce((sum, source) => sum + (source.dropped ?? 0), 0);
   if (dropped === 0) return "";
   return `${count(dropped, "document was", "documents were")} dropped and never reached the model.`;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tabs: arrow keys, Home and End move between them; the address names the open one.
+// The tabs: arrow keys, Home and End move between them.
 
 import { byId } from "./dom.js";
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Light, dark, or as the system says. The choice is remembered by this browser where it allows that.
+// The theme: light, dark, or the system's. The browser stores the choice if it allows that.
 
 import { byId } from "./dom.js";
 
@@ -34,6 +34,6 @@ function remember(theme) {
   try {
     localStorage.setItem(STORED, theme);
   } catch {
-    // A browser that stores nothing still shows the theme.
+    // Without storage the theme still applies until the page is closed.
   }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer on its way through the gate: what has left is solid, what waits is grey, and the frontiers stand in it.
+// Shows the answer at the gate: released text is solid, held text is grey, and markers show the frontiers.
 
 import { badge, byId, el, keep, setText, syncList } from "./dom.js";
 import { explainEvent, explainLoss } from "./faults.js";
 import { isOver } from "./fold.js";
-import { listFindings, piecesOfFrame, piecesOfHeld, piecesOfText, releasedEnd, tellAction } from "./reading.js";
-import { tellStatus } from "./status.js";
+import { listFindings, piecesOfFrame, piecesOfHeld, piecesOfText, releasedEnd, describeAction } from "./reading.js";
+import { describeStatus } from "./status.js";
 import { buildFindingsTable, buildPieces, toneOf } from "./view-text.js";
 
-const PARTS = new WeakMap(); // of each frame, how it was cut last
+const PARTS = new WeakMap(); // the last pieces of each frame
 
 export function renderAnswer(state) {
   const { run } = state;
@@ -25,11 +25,11 @@ export function renderAnswer(state) {
     radio.disabled = radio.value === "gate" && run !== null && !run.isTraced;
   }
   setText(byId("trace-note"), state.traceNote);
-  setText(byId("answer-model"), tellModel(state));
+  setText(byId("answer-model"), describeModel(state));
 }
 
-// Who wrote it, and whether it was free to write what it liked.
-function tellModel({ run, about }) {
+// The name of the model and its note.
+function describeModel({ run, about }) {
   const model = about?.models.find((one) => one.id === run?.request.model.slug);
   if (!model || (run.held.length === 0 && run.said === 0)) return "";
   return `Written by ${model.name || model.id}${model.note ? ` (${model.note.replace(/\.$/, "")})` : ""}.`;
@@ -38,7 +38,7 @@ function tellModel({ run, about }) {
 function renderStatus({ run, about }) {
   const node = byId("status");
   node.dataset.phase = run?.phase ?? "idle";
-  setText(node, tellStatus(run, about));
+  setText(node, describeStatus(run, about));
   const outcome = run?.answer?.receipt?.outcome ?? "";
   keep(byId("outcome-badge"), outcome, () => (outcome ? badge(outcome) : null));
 }
@@ -66,30 +66,31 @@ export function buildFault({ title, words, advice }, kind = "error") {
   );
 }
 
-// The question, once something was found in it.
+// The question, if a detector found something in it.
 function renderAsked({ run, about }) {
   const found = run?.answer?.detections?.input ?? [];
   keep(byId("asked"), `${found.length}${run?.request.prompt}`, () => {
     if (found.length === 0) return null;
-    const tell = (one) => tellAction(run, about, one.detector_id, "input");
+    const describeFate = (one) => describeAction(run, about, one.detector_id, "input");
     const isBlocked = run.answer.outcome === "prompt_blocked";
     const { prompt } = run.request;
+    const pieces = piecesOfText(prompt, found);
     const shown = found.map((one) => ({ ...one, text: readBack(prompt, one) }));
     return [
       el("p", { className: "field", textContent: isBlocked ? "Your question was blocked" : "Found in your question" }),
-      el("p", { className: "asked", testid: "asked" }, buildPieces(piecesOfText(prompt, found), { about, tell })),
-      buildFindingsTable(shown, { about, tell, caption: "Findings in the question" }),
+      el("p", { className: "asked", testid: "asked" }, buildPieces(pieces, { about, describeFate })),
+      buildFindingsTable(shown, { about, describeFate, caption: "Findings in the question" }),
     ];
   });
 }
 
-// The server hides what was found; the question is the reader's own.
+// The server hides found text; the page can show it, since the user wrote the question.
 const readBack = (text, { start, end }) => Array.from(text).slice(start, end).join("");
 
 function renderText({ run, about, side }) {
   const node = byId("answer");
   const findings = run ? listFindings(run) : [];
-  const tell = (one) => tellAction(run, about, one.detector_id);
+  const describeFate = (one) => describeAction(run, about, one.detector_id);
   const frames = run ? run.frames.filter((frame) => frame.points !== null || frame.end > frame.start) : [];
   const parts = frames.map((frame) => recallPart(run, frame, findings, side));
   const held = run ? listHeld(run, side) : null;
@@ -98,7 +99,7 @@ function renderText({ run, about, side }) {
     node,
     items,
     (item) => item.key ?? "held",
-    (item) => (item.frame ? buildFrame(item, { about, tell }) : el("span", { className: "tail" })),
+    (item) => (item.frame ? buildFrame(item, { about, describeFate }) : el("span", { className: "tail" })),
     (child, item) => item.frame || fillHeld(child, item, about),
   );
   node.dataset.side = side;
@@ -109,14 +110,14 @@ function renderText({ run, about, side }) {
   byId("legend").hidden = !run?.isTraced || items.length === 0;
 }
 
-// The most held text that was shown at one time, which may have been for a moment only.
+// Stores the largest amount of held text shown at one time, for tests: it may be visible for a moment only.
 function noteHeld(node, run, held) {
   const shown = held && !held.isWithheld ? run.held.length - releasedEnd(run) : 0;
   const before = node.dataset.run === String(run?.id) ? Number(node.dataset.mostHeld) : 0;
   Object.assign(node.dataset, { run: run?.id ?? "", mostHeld: Math.max(shown, before) });
 }
 
-// A frame in pieces, cut anew only when something may have changed in it: an answer may have thousands.
+// The pieces of a frame, rebuilt only if they may have changed: an answer may have thousands of frames.
 function recallPart(run, frame, findings, side) {
   const mark = [side, findings.length, run.answer !== null, frame.points?.length, frame.outcome].join();
   const known = PARTS.get(frame);
@@ -146,7 +147,7 @@ function groupByKind(pieces) {
   return groups;
 }
 
-// What waits; once all is over it never left, and only the gate knows it.
+// The held text; after the end of the run it was withheld, and only the gate's side shows it.
 function listHeld(run, side) {
   if (run.held.length <= releasedEnd(run)) return null;
   if (isOver(run)) return side === "gate" ? { pieces: piecesOfHeld(run), isWithheld: true } : null;
@@ -174,16 +175,16 @@ function buildMarker(id, tone) {
 }
 
 function renderNote({ run, side }) {
-  setText(byId("answer-note"), run ? tellNote(run, side) : "");
+  setText(byId("answer-note"), run ? describeNote(run, side) : "");
 }
 
-function tellNote(run, side) {
+function describeNote(run, side) {
   const left = run.held.length - releasedEnd(run);
   const isBlocked = run.frames.some((frame) => frame.outcome === "blocked");
   if (!isOver(run) || !run.isTraced || (left <= 0 && !isBlocked)) return "";
   return side === "gate"
-    ? "Struck through: held by the gate, and never left."
-    : "Some text was held and never left. “What the gate saw” shows it.";
+    ? "Struck through: text that was held and not released."
+    : "Some text was held and not released. “What the gate saw” shows it.";
 }
 
 function renderFindings({ run, about }) {
@@ -192,7 +193,7 @@ function renderFindings({ run, about }) {
   const key = JSON.stringify([run?.id, run?.isTraced, places]);
   keep(byId("findings"), key, () => {
     if (findings.length === 0) return null;
-    const tell = (one) => tellAction(run, about, one.detector_id);
-    return buildFindingsTable(findings, { about, tell, caption: "Findings in the answer" });
+    const describeFate = (one) => describeAction(run, about, one.detector_id);
+    return buildFindingsTable(findings, { about, describeFate, caption: "Findings in the answer" });
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The detect tab: a pasted text, and what detectors find in it. Nothing is held here, as nothing is on its way.
+// The detect tab: runs detectors on a pasted text. No model answers, so nothing is held.
 
 import { ApiError, detect } from "./api.js";
 import { byId, el, hint, keep } from "./dom.js";
@@ -66,7 +66,7 @@ export function renderDetect(store) {
 function buildResults({ shown, problem, isBusy }, about) {
   if (problem) return buildFault(problem);
   if (isBusy) return hint("Reading…");
-  if (!shown) return hint("What is found is marked in the text, with detector, score and reason.");
+  if (!shown) return hint("Findings are marked in the text, with detector, score and reason.");
   const { text, detections } = shown;
   const summary = detections.length === 0 ? "Nothing was found." : `${count(detections.length, "finding")}.`;
   const marked = el("div", { className: "answer pasted" }, buildPieces(piecesOfText(text, detections), { about }));

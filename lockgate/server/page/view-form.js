@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form: the question, its samples, the policy or the detectors of each section, the model and the sources.
+// The form: question, samples, policy or the detectors of each section, model and sources.
 
 import { byId, el, hint, keep, setText } from "./dom.js";
 import { ACTIONS, SECTIONS, detectorsFor } from "./requests.js";
@@ -13,7 +13,7 @@ const TITLES = {
   grounding: "Grounding",
 };
 
-const NO_MODEL = "No model is exposed here: give one of `models` in the settings expose: true.";
+const NO_MODEL = "This server has no exposed model: add expose: true to one of `models` in the settings.";
 
 export function renderForm(state, actions) {
   const { about, form } = state;
@@ -96,8 +96,8 @@ function describePolicy(policy, about) {
     el("div", {}, el("dt", { textContent: TITLES[section] }), el("dd", {}, listActions(policy[section], about))),
   );
   const notes = [
-    policy.mode === "shadow" ? "Shadow: everything is read and reported, nothing is changed or held." : "",
-    policy.speculative ? "The model is asked while the question is still being read." : "",
+    policy.mode === "shadow" ? "Shadow: detectors read and report everything; no text is changed or held." : "",
+    policy.speculative ? "The model starts while detectors still read the question." : "",
   ].filter(Boolean);
   return [el("dl", { className: "policy", testid: "policy-summary" }, rows), ...notes.map(hint)];
 }
@@ -111,7 +111,7 @@ function listActions(section, about) {
 
 function buildSections(form, actions) {
   return SECTIONS.map((section) => {
-    const label = `${TITLES[section]}: what becomes of a finding`;
+    const label = `${TITLES[section]}: action on a finding`;
     const select = el("select", { "aria-label": label, testid: `action-${section}` });
     select.append(...ACTIONS[section].map((word) => new Option(word, word)));
     select.value = form.actions[section] ?? ACTIONS[section][0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far everybody is along the answer: the model, each detector, and the gate, which opens up to the slowest.
+// Shows how far the model, each detector and the gate are in the answer. The gate releases up to the slowest detector.
 
 import { byId, el, setText, syncList } from "./dom.js";
 import { isOver } from "./fold.js";
@@ -20,14 +20,14 @@ function listRows(run, about) {
     key: id,
     testid: `frontier-${id}`,
     name: id,
-    manner: tellManner(chunks.get(id)),
+    unit: describeUnit(chunks.get(id)),
     tone: toneOf(about, id),
     place: Math.min(place, total),
     words: "read",
     total,
   }));
-  const model = { manner: isOver(run) ? "" : "writing", place: total, words: "came" };
-  const gate = { manner: "up to the slowest", place: leftEnd(run), words: "released" };
+  const model = { unit: isOver(run) ? "" : "writing", place: total, words: "received" };
+  const gate = { unit: "up to the slowest", place: leftEnd(run), words: "released" };
   return [
     { key: "·model", testid: "came", name: "model", tone: "model", total, ...model },
     ...readers,
@@ -35,7 +35,7 @@ function listRows(run, about) {
   ];
 }
 
-function tellManner(chunker) {
+function describeUnit(chunker) {
   if (!chunker) return "";
   return chunker.startsWith("whole") ? "whole text" : `by ${chunker.replace(/_?chunker$/, "")}`;
 }
@@ -49,16 +49,16 @@ function buildRow(row) {
     "div",
     { className: `frontier-row ${row.tone}`, testid: row.testid },
     el("span", { className: "frontier-name", textContent: row.name }),
-    el("span", { className: "frontier-manner" }),
+    el("span", { className: "frontier-unit" }),
     track,
     el("span", { className: "frontier-place" }),
   );
 }
 
 function updateRow(node, row) {
-  const [, manner, track, place] = node.children;
+  const [, unit, track, place] = node.children;
   node.dataset.position = row.place;
-  setText(manner, row.manner);
+  setText(unit, row.unit);
   setText(place, `${row.place} ${row.words}`);
   track.setAttribute("aria-valuenow", row.place);
   track.setAttribute("aria-valuemax", row.total);

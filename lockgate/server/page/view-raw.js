@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The raw tab: the exact events with the time at which they came, and the request as a command for a shell.
+// The raw tab: the exact events with their arrival times, and the request as a shell command.
 
 import { byId, copyButton, el, setText, syncList } from "./dom.js";
 import { STREAM_PATH, buildCurl, buildRequest } from "./requests.js";
@@ -17,7 +17,7 @@ function listEvents({ run, raw }) {
   return events.filter((event) => isShown(event, raw));
 }
 
-// As the server wrote them, but for the time.
+// The events as server-sent events, without their arrival times.
 function writeEvents(state) {
   return listEvents(state)
     .map((event) => `event: ${event.name}\n${event.text.split("\n").map((line) => `data: ${line}\n`).join("")}\n`)
@@ -37,7 +37,7 @@ function listRows(state) {
 }
 
 function buildEvent(event) {
-  if (event.isNone) return el("li", { className: "hint", textContent: "No request was made yet." });
+  if (event.isNone) return el("li", { className: "hint", textContent: "No request was sent yet." });
   return el(
     "li",
     { className: event.name === "trace" ? "event trace" : "event", testid: "raw-event", data: { event: event.name } },

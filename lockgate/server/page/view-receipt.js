@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The receipt for people: what was done, who read what, whether that was everything, and whether the text fits it.
+// Shows the receipt: the outcome, what each detector read, whether it covered everything, and whether the text fits.
 
 import { badge, buildTable, byId, copyButton, el, hint, keep } from "./dom.js";
 import { canCheck, fitsDigest } from "./digest.js";
@@ -9,38 +9,38 @@ import { toneOf } from "./view-text.js";
 
 const OUTCOMES = {
   released: "nothing was changed",
-  masked: "some text was hidden, or a document was left out; the rest went on",
+  masked: "some text was masked, or a document was dropped; the rest was released",
   stopped: "the answer ended at a finding",
   blocked: "the question or the answer was withheld",
-  failed: "a detector gave no answer",
+  failed: "a detector failed",
 };
 const PARTS = { prompt: "Question", documents: "Documents", answer: "Answer" };
 
 export function renderReceipt({ run, about }) {
   const receipt = run?.answer?.receipt ?? null;
-  const key = receipt ? `receipt ${run.id}` : tellLack(run);
+  const key = receipt ? `receipt ${run.id}` : describeLack(run);
   keep(byId("receipt"), key, () =>
     receipt ? [buildFacts(run, receipt), buildReaders(receipt, about), buildRaw(receipt)] : hint(key),
   );
 }
 
-function tellLack(run) {
-  if (!run) return "Every guarded answer ends with one: what each detector read, and whether that was all that left.";
-  if (!isOver(run)) return "It is written when the last text has left.";
+function describeLack(run) {
+  if (!run) return "Every guarded answer ends with a receipt. It says what each detector read, and what it missed.";
+  if (!isOver(run)) return "The receipt follows the last released text.";
   if (run.phase !== "done") return "An answer that breaks off has no receipt.";
   return "No detector read this answer, so there is no receipt. Choose a policy or detectors.";
 }
 
 function buildFacts(run, { outcome, covered, policy, mode, released, digest }) {
-  const shadow = mode === "shadow" ? " (shadow: this is what would have been done)" : "";
+  const shadow = mode === "shadow" ? " (shadow: the outcome if the policy were enforced)" : "";
   const left = Object.entries(PARTS).map(([part, word]) => `${word.toLowerCase()} ${released?.[part] ?? 0}`);
   const facts = {
     Outcome: [badge(outcome, outcome, "receipt-outcome"), ` ${OUTCOMES[outcome] ?? ""}${shadow}`],
     Covered: covered
-      ? [badge("yes", "kept", "receipt-covered"), " every detector read all that left of its parts"]
-      : [badge("no", "failed", "receipt-covered"), " something left that not every detector read"],
+      ? [badge("yes", "kept", "receipt-covered"), " every detector read all released text of its parts"]
+      : [badge("no", "failed", "receipt-covered"), " a detector did not read all released text"],
     Policy: `${policy ?? "none"}, mode ${mode}`,
-    Left: `${left.join(", ")} characters`,
+    Released: `${left.join(", ")} characters`,
     Digest: [
       `${digest.algorithm}, ${count(digest.frames, "frame")}`,
       el("code", { className: "digest", textContent: digest.value }),
@@ -53,23 +53,23 @@ function buildFacts(run, { outcome, covered, policy, mode, released, digest }) {
   return el("dl", { className: "facts" }, rows);
 }
 
-// The page does what any client can: it hashes what came and compares.
+// Hashes the received text and compares it with the digest, as any client can.
 function buildCheck(run, digest) {
   const node = el("span", { className: "hint", testid: "digest-check" });
   const texts = run.frames.map((frame) => (frame.points ?? []).join(""));
   if (canCheck()) {
     fitsDigest(texts, digest).then((fits) => {
       if (fits === null) return;
-      node.textContent = `Checked here: ${tellFit(fits, digest.frames)}`;
+      node.textContent = `Checked here: ${describeFit(fits, digest.frames)}`;
       node.dataset.fits = fits;
     });
   }
   return node;
 }
 
-function tellFit(fits, frames) {
-  if (!fits) return "the text on this page is not what was cleared.";
-  return frames === 0 ? "no text left." : "the text on this page is what was cleared.";
+function describeFit(fits, frames) {
+  if (!fits) return "the text on this page is not the cleared text.";
+  return frames === 0 ? "no text was released." : "the text on this page is the cleared text.";
 }
 
 function buildReaders(receipt, about) {

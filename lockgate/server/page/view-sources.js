@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sources in the order in which they were asked, each with its documents once it has answered.
+// Shows the sources in the order of the request, each with its documents once it has answered.
 
 import { badge, byId, el, hint, keep, syncList } from "./dom.js";
-import { piecesOfText, tellAction, tellReason } from "./reading.js";
+import { piecesOfText, describeAction, describeReason } from "./reading.js";
 import { count, formatMs } from "./status.js";
 import { buildPieces, formatScore, quoteText, sourceId, toneOf } from "./view-text.js";
 
 const WORDS = {
-  asking: "asking…",
+  asking: "searching…",
   success: "",
   error: "failed",
   timeout: "took too long",
@@ -17,7 +17,7 @@ const WORDS = {
 export function renderSources({ run, about }) {
   const node = byId("sources-panel");
   if (!run || run.sources.length === 0) {
-    const words = run ? "No source was asked." : "Documents appear here as their sources answer.";
+    const words = run ? "No source was chosen." : "Documents appear here as their sources answer.";
     keep(node, words, () => hint(words));
     return;
   }
@@ -50,14 +50,14 @@ function buildSource(run, source, about) {
 }
 
 function buildFailure(source) {
-  const words = source.message || "It gave no documents.";
-  const advice = "The answer is made without it. Look whether it runs, or leave it out.";
+  const words = source.message || "It returned no documents.";
+  const advice = "The answer is made without it. Check that it is running, or deselect it.";
   const textContent = `${words.replace(/[^.!?]$/, "$&.")} ${advice}`;
   return el("p", { className: "source-fault", testid: "source-error", textContent });
 }
 
 function buildDocument(run, one, about) {
-  const tell = (finding) => tellAction(run, about, finding.detector_id, "documents");
+  const describeFate = (finding) => describeAction(run, about, finding.detector_id, "documents");
   const { title, score, outcome } = one;
   const summary = el(
     "summary",
@@ -68,14 +68,14 @@ function buildDocument(run, one, about) {
   );
   const body = outcome === "dropped"
     ? hint("Its text never reached the model.")
-    : el("p", { className: "text" }, buildPieces(piecesOfText(one.text, placed(one)), { about, tell }));
+    : el("p", { className: "text" }, buildPieces(piecesOfText(one.text, placed(one)), { about, describeFate }));
   const node = el("details", { className: "document", testid: "document", data: { outcome } }, summary, body);
   node.open = outcome !== "kept";
   if (one.results.length > 0) node.append(buildReasons(one.results, about));
   return node;
 }
 
-// Findings whose place in the text as it is now is sure.
+// The findings whose place in the present text is certain.
 function placed(one) {
   const points = Array.from(one.text);
   return one.results.filter(({ start, end, text }) => {
@@ -91,7 +91,7 @@ function buildReasons(results, about) {
       {},
       el("span", { className: `who ${toneOf(about, one.detector_id)}`, textContent: one.detector_id }),
       ` ${one.detection}, score ${formatScore(one.score)}`,
-      tellReason(one) ? `: ${tellReason(one)}` : "",
+      describeReason(one) ? `: ${describeReason(one)}` : "",
       one.text ? quoteText(one.text) : null,
     ),
   );

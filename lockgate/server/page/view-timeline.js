@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// When everything happened, in milliseconds since the question: sources, the first token, and for each frame when it
-// came, how long it was held and when it left.
+// Shows times since the question: sources, the first token, and for each frame when it arrived, how long it was held
+// and when it was released.
 
 import { byId, el, hint, keep } from "./dom.js";
 import { formatMs } from "./status.js";
 
 const MAX_WORDS = 40;
-const MAX_FRAMES = 60; // of an answer that leaves word by word only the last are drawn
+const MAX_FRAMES = 60; // only the last frames of an answer are drawn
 
 export function renderTimeline({ run }) {
   const rows = run ? listRows(run) : [];
@@ -27,7 +27,7 @@ function listRows(run) {
     rows.push({ kind: "model", name: "first token", from: generation, to: firstHeld, words: [formatMs(firstHeld)] });
   }
   const more = run.frames.length - MAX_FRAMES;
-  if (more > 0) rows.push({ kind: "rest", name: `${more} frames more`, from: 0, to: 0, words: [] });
+  if (more > 0) rows.push({ kind: "rest", name: `${more} more frames`, from: 0, to: 0, words: [] });
   return [...rows, ...run.frames.slice(-MAX_FRAMES).map((frame, index) => frameRow(frame, Math.max(more, 0) + index))];
 }
 
@@ -35,7 +35,7 @@ function frameRow(frame, index) {
   const came = Math.max(frame.at - (frame.heldMs ?? 0), 0);
   const text = shorten((frame.points ?? []).join("").trim());
   const left = `${formatMs(came)} → ${formatMs(frame.at)}`;
-  const words = frame.heldMs === null ? [`left ${formatMs(frame.at)}`] : [left, `held ${formatMs(frame.heldMs)}`];
+  const words = frame.heldMs === null ? [`released ${formatMs(frame.at)}`] : [left, `held ${formatMs(frame.heldMs)}`];
   if (frame.outcome !== "released") words.push(frame.outcome);
   return { kind: `frame ${frame.outcome}`, name: `${index + 1}. ${text}`, from: came, to: frame.at, words };
 }
@@ -48,14 +48,14 @@ const shorten = (text) => {
 function buildChart(run, rows) {
   const end = run.answer?.metadata?.total_time_ms ?? run.times.end;
   const scale = Math.max(1, end ?? 0, ...rows.map((row) => row.to));
-  const label = { "aria-label": "When everything happened" };
+  const label = { "aria-label": "Times of the request" };
   const list = el("ol", { className: "chart", tabIndex: 0, ...label }, rows.map((row) => buildRow(row, scale)));
   return [buildAxis(scale), list, buildTotal(run, end)];
 }
 
 function buildTotal(run, end) {
   const total = typeof end === "number" ? ["Total ", el("strong", { textContent: formatMs(end) }), ". "] : [];
-  const key = run.frames.length > 0 ? "Frames: came → left, and how long they were held." : "";
+  const key = run.frames.length > 0 ? "Frames: arrived → released, and how long they were held." : "";
   const words = el("span", { className: "hint", textContent: key });
   return el("p", { className: "total", testid: "timeline-total" }, total, words);
 }

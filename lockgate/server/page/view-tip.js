@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mark shows when it is pointed at or focused. Escape closes it; the pointer may move onto it.
+// The tooltip of a mark, shown on hover and focus. Escape closes it; the pointer may move onto it.
 
 import { byId, el } from "./dom.js";
-import { tellReason } from "./reading.js";
+import { describeReason } from "./reading.js";
 import { formatScore } from "./view-text.js";
 
 const GAP = 8;
@@ -24,13 +24,13 @@ export function watchMarks() {
       if (owner !== document.activeElement) hide();
     }
   };
-  // The browser scrolls to what is focused, after it has reported the focus.
+  // The browser scrolls to a focused element after the focus event.
   const follow = () => (owner && owner === document.activeElement ? place(tip, owner) : hide());
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
   document.addEventListener("focusout", hide);
   document.addEventListener("scroll", follow, { passive: true });
-  // Whether there was anything to close.
+  // Returns whether the tooltip was open.
   return function closeTip() {
     const wasOpen = !tip.hidden;
     hide();
@@ -46,7 +46,7 @@ function fill(tip, details) {
         { className: "tip-entry" },
         el("strong", { textContent: `${finding.detector_id}: ${finding.detection}` }),
         el("span", { textContent: `score ${formatScore(finding.score)}` }),
-        tellReason(finding) ? el("span", { textContent: tellReason(finding) }) : null,
+        describeReason(finding) ? el("span", { textContent: describeReason(finding) }) : null,
         fate ? el("span", { textContent: fate }) : null,
       ),
     ),
