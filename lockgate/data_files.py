@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the tables of the package: TOML files of words and patterns beside the modules that use them.
+"""Reads the package's data files: TOML files of words and patterns beside the modules that use them.
 
-Lists of words are literal strings, split at white space. A pattern may stand on several lines: line breaks and
-indentation do not count. `{name}` in a pattern stands for a part that the file names.
+Lists of words are literal strings, split at white space. A pattern may have several lines: line breaks and
+indentation do not count. `{name}` in a pattern is replaced by the part of that name.
 See docs/decisions/0061-tables-and-graphs-are-files.md.
 """
 
@@ -38,12 +38,12 @@ def join_lines(pattern: str) -> str:
 
 
 def fill_pattern(pattern: str, parts: Mapping[str, str]) -> str:
-    """The pattern on one line, with the named parts in it; raises KeyError for a part that is not there."""
+    """Returns the pattern on one line, the named parts filled in; raises KeyError for an unknown part."""
     return _PART.sub(lambda match: parts[match[1]], join_lines(pattern))
 
 
 def fill_parts(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Named parts of patterns; each may use those before it."""
+    """Fills named parts of patterns; each may use those before it."""
     filled: dict[str, str] = {}
     for name, pattern in parts:
         filled[name] = fill_pattern(pattern, filled)

@@ -1,42 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exception that Lockgate raises on purpose.
+"""Every exception class of Lockgate.
 
 LockgateError                 message, status hint
-  RequestError                the caller is wrong
+  RequestError                the request is wrong
     InvalidRequest            422: the request breaks a rule
-      InvalidField            422: one field of it does
+      InvalidField            422: a field of the request breaks a rule
     UnsuitableDetector        400: a detector cannot serve this endpoint
     UnknownDetector           404: no such detector
     UnknownModel              404: no backend for the model
     Unauthorized              401: the caller is not known
-    NotAllowed                403: this request may not have what it asks for, no matter which caller sends it
-    TooManyRequests           429: the caller has used up its share, try again after `retry_after_s`
-    UnreadableBody            400, 413, 415: the body cannot be taken at all
-    CannotEvaluate            412: answers are to be judged, and the settings do not say by whom or which
-  UpstreamError(service)      they are wrong
+    NotAllowed                403: the request asks for something that is forbidden to every caller
+    TooManyRequests           429: the caller is over its limit, try again after `retry_after_s`
+    UnreadableBody            400, 413, 415: the body has the wrong type, is too large or is not JSON
+    CannotEvaluate            412: an evaluation has no judge or no questions
+  UpstreamError(service)      an upstream service is wrong
     Unavailable               503: not reachable
     TimedOut                  504: too slow
-    Rejected                  4xx: refused what we sent
-    BrokeProtocol             500: answered something that their contract forbids
+    Rejected                  4xx: refused our request
+    BrokeProtocol             500: sent an answer that its contract forbids
     EvaluationFailed          503: not one question could be answered and judged
   CheckFailed                 502, 503, 504: a detector or chunker that a request needs gave no answer
   GenerationFailed            400: the model that a request names gave no answer
-  TurnFailed                  503, 504: a conversation's next turn came to no end
-  OverloadedError             503: we refuse, try again after `retry_after_s`
+  TurnFailed                  503, 504: a turn of a conversation could not be completed
+  OverloadedError             503: the server is overloaded, try again after `retry_after_s`
   HeldTooMuch                 413: more text had to be held than the limit allows
   RequestTimedOut             504: the request's overall limit passed
-  CannotListen                at start only: a port is taken
-  SetupFailed                 before start only: weight files could not be brought in
+  CannotListen                at start only: a port cannot be opened
+  SetupFailed                 before start only: weight files could not be fetched
   ConfigError(source, key)    at start only: a setting is wrong
-    UnusableFile              the file cannot be read, or is no YAML
-    ConfigFaults              everything that is wrong, at once
+    UnusableFile              the file cannot be read, or is not YAML
+    ConfigFaults              all wrong settings at once
 
-A blocked text is a verdict, not an error. Misuse of a machine is a bug and raises a plain RuntimeError.
+A blocked text is a verdict, not an error. Wrong use of a state machine is a bug and raises a plain RuntimeError.
 """
 
 
 class LockgateError(Exception):
-    """What every error of ours carries: words for the caller, and the HTTP status that fits them."""
+    """The base of all errors: a message for the caller, and an HTTP status."""
 
     status = 500
 
@@ -48,19 +48,19 @@ class LockgateError(Exception):
 
 
 class RequestError(LockgateError):
-    """The caller is wrong."""
+    """The request is wrong."""
 
     status = 400
 
 
 class InvalidRequest(RequestError):
-    """The request has the right shape and breaks a rule, or has the wrong shape."""
+    """The request has the wrong shape or breaks a rule."""
 
     status = 422
 
 
 class InvalidField(InvalidRequest):
-    """A field of a request breaks a rule; where no field is to blame, `field` is empty."""
+    """A field of a request breaks a rule; `field` is empty if the fault is in no single field."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
@@ -69,7 +69,7 @@ class InvalidField(InvalidRequest):
 
 
 class UnsuitableDetector(RequestError):
-    """A requested detector exists and cannot serve this endpoint."""
+    """A requested detector exists but cannot serve this endpoint."""
 
 
 class UnknownDetector(RequestError):
@@ -97,13 +97,13 @@ class Unauthorized(RequestError):
 
 
 class NotAllowed(RequestError):
-    """This request may not have what it asks for, no matter which caller sends it."""
+    """The request asks for something that is forbidden to every caller."""
 
     status = 403
 
 
 class TooManyRequests(RequestError):
-    """The caller has used up its share for now."""
+    """The caller is over its limit for now."""
 
     status = 429
 
@@ -117,13 +117,13 @@ class UnreadableBody(RequestError):
 
 
 class CannotEvaluate(RequestError):
-    """Answers are to be judged, and no judge or no questions are set, or the questions cannot be read."""
+    """Answers cannot be judged: no judge or no questions are set, or the questions cannot be read."""
 
     status = 412
 
 
 class UpstreamError(LockgateError):
-    """A service behind us failed; `service` names it as the caller knows it."""
+    """An upstream service failed; `service` is the name that the caller knows."""
 
     def __init__(self, service: str, message: str, *, status: int | None = None) -> None:
         super().__init__(message, status=status)
@@ -143,13 +143,13 @@ class TimedOut(UpstreamError):
 
 
 class Rejected(UpstreamError):
-    """The service refused what we sent; its words may reach the caller."""
+    """The service refused our request; its message may reach the caller."""
 
     status = 422
 
 
 class BrokeProtocol(UpstreamError):
-    """The service answered something that its contract forbids."""
+    """The service sent an answer that its contract forbids."""
 
 
 class EvaluationFailed(UpstreamError):
@@ -162,7 +162,7 @@ class EvaluationFailed(UpstreamError):
 
 
 class CheckFailed(LockgateError):
-    """A detector or chunker that a request needs gave no answer: what it was to read does not leave."""
+    """A detector or chunker that a request needs gave no answer: the text that it should read does not leave."""
 
     status = 502
 
@@ -172,7 +172,7 @@ class CheckFailed(LockgateError):
 
 
 class GenerationFailed(LockgateError):
-    """The model that a request names gave no answer, or only part of one; `path` is how the caller knows it."""
+    """The model that a request names gave no answer, or only part of one; `path` is its name in the request."""
 
     status = 400
 
@@ -183,13 +183,13 @@ class GenerationFailed(LockgateError):
 
 
 class TurnFailed(LockgateError):
-    """A model or store that a turn needs is gone or too slow; nothing of the turn is remembered."""
+    """A model or store that a turn needs failed or was too slow; the turn is not stored."""
 
     status = 503
 
 
 class OverloadedError(LockgateError):
-    """We refuse at the door; the caller may try again."""
+    """The server refuses a request before work begins; the caller may try again."""
 
     status = 503
 
@@ -214,7 +214,7 @@ class RequestTimedOut(LockgateError):
 
 
 class ConfigError(LockgateError):
-    """A setting is wrong; `source` is the file or variable, `key` the place in it."""
+    """A setting is wrong; `source` is the file or variable, `key` the setting in it."""
 
     def __init__(self, message: str, *, source: str, key: str = "") -> None:
         super().__init__(message)
@@ -227,14 +227,14 @@ class ConfigError(LockgateError):
 
 
 class UnusableFile(ConfigError):
-    """The file cannot be read or is not YAML: nothing else can be said."""
+    """The file cannot be read or is not YAML, so no setting can be checked."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class ConfigFaults(ConfigError):
-    """Everything that is wrong with the settings, in a stable order."""
+    """All wrong settings, in a stable order."""
 
     def __init__(self, faults: tuple[ConfigError, ...], warnings: tuple[str, ...] = ()) -> None:
         count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
@@ -248,8 +248,8 @@ class ConfigFaults(ConfigError):
 
 
 class CannotListen(LockgateError):
-    """A port that we need is taken, or not ours to take."""
+    """A port that we need is in use, or we may not open it."""
 
 
 class SetupFailed(LockgateError):
-    """Weight files could not be brought in; the words say what to do."""
+    """Weight files could not be fetched; the message says what to do."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lockgate.backends.upstreams import Upstreams
 
 _RUNS_HERE = Health("HEALTHY")
-_SENTENCES = "sentence"  # what cuts for detectors that compare an answer with documents
+_SENTENCES = "sentence"  # the chunker for detectors that compare an answer with documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class Gateway:
 
     settings: Settings
     policies: PolicyResolver
-    sentences: Chunking  # what cuts text for detectors that compare
+    sentences: Chunking  # for detectors that compare an answer with documents
     upstreams: "Upstreams"
     opened: OpenedAgents
     rules: EndpointRules
     generation: Backend | None = None
     openai: Backend | None = None
-    probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; what runs here needs none
+    probes: Mapping[str, Probe | None] = field(default_factory=dict)  # by name; None for parts in this process
 
     async def probe(self, headers: Headers = ()) -> dict[str, Health]:
-        """How every part is now; all services are asked at once, what runs here is well."""
-        asked = {name: probe.probe(headers) for name, probe in self.probes.items() if probe is not None}
-        answered = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
+        """Returns the health of every part; probes all services at once, parts in this process are healthy."""
+        probing = {name: probe.probe(headers) for name, probe in self.probes.items() if probe is not None}
+        answered = dict(zip(probing, await asyncio.gather(*probing.values()), strict=True))
         return {name: answered.get(name, _RUNS_HERE) for name in self.probes}
 
     @property
@@ -78,7 +78,7 @@ class Gateway:
         return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
 
     def find_agent(self, name: str, policy: str | None) -> AnyAgent:
-        """An agent, under a policy if one is named and it has none; raises KeyError for what there is not."""
+        """Returns an agent, with the named policy if it has none; raises KeyError for an unknown agent or policy."""
         agent, own = self.opened.agents[name], self.settings.agents[name].policy
         if policy is None or policy == own:
             return agent
@@ -88,12 +88,12 @@ class Gateway:
         return replace(agent, guarding=self.policies.resolve_for_agent(self.settings.policies[policy]))
 
     def evaluation(self, agent: str | None = None) -> EvaluationSetup:
-        """What evaluating an agent needs."""
+        """The parts of an agent's evaluation."""
         return build_evaluation(self.settings, self.opened, agent or self.default_agent)
 
     @property
     def strategy(self) -> Strategy | None:
-        """Where releases end, if a rule or a setting says it for all endpoints."""
+        """Where releases end, if a rule or a setting decides it for all endpoints."""
         chosen = self.settings.release_strategy
         if self.rules.strategy is not None or chosen is None:
             return self.rules.strategy
@@ -140,7 +140,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that run here, open, for others to use."""
+    """The open parts that run in this process."""
 
     settings: Settings
     guards: Mapping[str, Guard]
@@ -149,7 +149,7 @@ class Parts:
 
 @asynccontextmanager
 async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
-    """Opens the detectors (without their chunkers) and chunkers that run here; closes them in reverse order."""
+    """Opens detectors (without their chunkers) and chunkers of this process; closes them in reverse order."""
     names = [name for name, one in settings.chunkers.items() if one.embedded and name != WHOLE_TEXT_CHUNKER]
     detectors = {name: one for name, one in settings.detectors.items() if one.embedded}
     async with AsyncExitStack() as stack:
@@ -167,7 +167,7 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
 
 
 class _Opener:
-    """Opens parts one by one and collects what is wrong with their options."""
+    """Opens parts one by one and collects the faults in their options."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
@@ -227,7 +227,7 @@ class _Opener:
         return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
 
     def _fit(self, name: str, detector: DetectorSettings, opened: Any) -> Any:
-        """The detector in the place that its type gives it; None if it cannot be of that type, which is noted."""
+        """Returns the detector, adapted to the configured type; if it cannot have that type, adds a fault."""
         types = opened.types if isinstance(opened, TypedDetector) else (TEXT_CONTENTS,)
         if opened is None or detector.type in types:
             return opened
@@ -238,7 +238,7 @@ class _Opener:
         return None
 
     def try_policies(self, guards: Mapping[str, Guard]) -> None:
-        """The parameters that policies give to detectors are tried once, now."""
+        """Checks the parameters that policies give to detectors; adds a fault for each wrong one."""
         for policy in self._settings.policies.values():
             for section in SECTION_TYPES:
                 for name, params in getattr(policy, section).items():
@@ -252,7 +252,7 @@ class _Opener:
                         self.faults.append(ConfigError(words, source=self._settings.source, key=key))
 
     async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:
-        """A client of a service, opened; it is also asked for the service's health."""
+        """Opens a client, which also probes the service's health; None, and a fault, if it fails."""
         try:
             client = await self._stack.enter_async_context(opening)
         except ConfigError as error:
@@ -262,7 +262,7 @@ class _Opener:
         return client
 
     async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:
-        """A part that runs here, opened; None if it cannot be, which is noted."""
+        """Opens a part that runs in this process; None, and a fault, if that fails."""
         try:
             return await self._stack.enter_async_context(open_plugin(group, name, options, self.context))
         except ConfigError as error:
@@ -281,7 +281,7 @@ def _open_generation(chosen: GenerationSettings) -> AbstractAsyncContextManager[
 
 
 def open_once(settings: Settings) -> None:
-    """Open every part and close it again; raises what is wrong. Nothing is called."""
+    """Opens and closes every part, to find faults; raises ConfigError. Calls nothing."""
 
     async def open_and_close() -> None:
         async with open_gateway(settings):
@@ -291,7 +291,7 @@ def open_once(settings: Settings) -> None:
 
 
 def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) -> ConfigError | None:
-    """Open a part and close it again: what is wrong with it, if anything."""
+    """Opens and closes a part; returns its fault, if any."""
 
     async def open_once() -> None:
         async with AsyncExitStack() as stack:

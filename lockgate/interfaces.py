@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocols of replaceable parts. Factories make them (lockgate.plugins), `lockgate.testing` has fakes of them."""
+"""The protocols of replaceable parts. Factories open them (lockgate.plugins); `lockgate.testing` has fakes of them."""
 
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -30,14 +30,14 @@ AnyFactory = TypeVar("AnyFactory", bound=Callable[..., Any])
 
 
 class PartContext(Protocol):
-    """What a part that runs here may use of the process around it."""
+    """The shared objects that a part in this process may use."""
 
     @property
     def data_dir(self) -> Path:
-        """Where weights lie."""
+        """The folder with the weights."""
 
     def find_model(self, name: str) -> "Model":
-        """A configured model; to be asked when a request comes, for at start not all are open. Raises KeyError."""
+        """A configured model; call it at a request, because at start not all are open. Raises KeyError."""
 
     async def share_embedder(self) -> "Embedder | None":
         """The embedder that all parts of this process share; None if its weights have not been fetched."""
@@ -45,7 +45,7 @@ class PartContext(Protocol):
 
 @runtime_checkable
 class ContextFactory(Protocol):
-    """A factory that is called with a PartContext beside the options."""
+    """A factory that takes a PartContext besides the options."""
 
     @property
     def takes_context(self) -> bool:
@@ -56,7 +56,7 @@ class ContextFactory(Protocol):
 
 
 def with_context(factory: AnyFactory) -> AnyFactory:
-    """Mark a factory, a function or a class, as a ContextFactory."""
+    """Marks a factory, a function or a class, as a ContextFactory."""
     factory.takes_context = True  # type: ignore[attr-defined]
     return factory
 
@@ -64,7 +64,7 @@ def with_context(factory: AnyFactory) -> AnyFactory:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """The names of 0.6, for one release."""
+        """Objects by their names in 0.6, for one release."""
         moved = {"House": "PartContext", "in_house": "with_context"}
         if name not in moved:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -73,23 +73,23 @@ if not TYPE_CHECKING:
 
 
 class ChunkMachine(Protocol):
-    """Cuts one text as it comes, without waiting; any cut of the text gives the same chunks."""
+    """Cuts one text as it arrives, without waiting; any cut of the text gives the same chunks."""
 
     def feed(self, text: str) -> Sequence[Chunk]:
         """The chunks that are certain now."""
 
     def finish(self) -> Sequence[Chunk]:
-        """The rest; no text follows."""
+        """The remaining chunks; no text follows."""
 
 
 class Chunker(Protocol):
-    """Cuts text into what detectors read. Chunks come in order and do not overlap."""
+    """Cuts text into chunks for detectors. Chunks come in order and do not overlap."""
 
     async def cut(self, text: str) -> Sequence[Chunk]:
-        """All chunks of a text that is complete."""
+        """All chunks of a complete text."""
 
     def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
-        """Chunks as soon as they are known, while the text still arrives; spans count from its first character."""
+        """Yields chunks as soon as they are known, while the text arrives; spans count from its first character."""
 
 
 @runtime_checkable
@@ -104,7 +104,7 @@ class Reading(Protocol):
     """A detector that has accepted one request's parameters."""
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        """The findings of each excerpt, spans relative to its `text`; one that begins in `before` starts below 0."""
+        """The findings of each excerpt, spans relative to its `text`; those from `before` start below 0."""
 
 
 @runtime_checkable
@@ -112,22 +112,22 @@ class SourceReading(Protocol):
     """A Reading that uses the names of the sources behind an answer."""
 
     def with_sources(self, paths: Collection[str]) -> Reading:
-        """The reading of an answer that rests on documents of these sources."""
+        """The reading of an answer that uses documents of these sources."""
 
 
 class Detector(Protocol):
     """Reads chunks and reports findings.
 
-    One that is no TypedDetector reads contents, and stands in for reviewers by reading what was said last.
+    One that is no TypedDetector reads contents; it can replace a reviewer, and then reads the last message.
     """
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> Reading:
-        """Check the parameters of one request, once; raises InvalidRequest with words for the caller."""
+        """Checks the parameters of one request, once; raises InvalidRequest with a message for the caller."""
 
 
 @runtime_checkable
 class LookbehindDetector(Protocol):
-    """A Detector that reads some text before a forced cut once more."""
+    """A Detector that reads some text before a forced cut again."""
 
     @property
     def lookbehind_chars(self) -> int:
@@ -136,7 +136,7 @@ class LookbehindDetector(Protocol):
 
 @runtime_checkable
 class SharingDetector(Protocol):
-    """A Detector whose readings have no state and pass no headers on. Others accept anew for each request."""
+    """A Detector whose readings have no state and forward no headers. Others are asked to `accept` for each request."""
 
     @property
     def shares_readings(self) -> bool:
@@ -145,7 +145,7 @@ class SharingDetector(Protocol):
 
 @runtime_checkable
 class TypedDetector(Protocol):
-    """A Detector or Reviewer that runs here and says of which types it can be."""
+    """A Detector or Reviewer in this process that lists the types it supports."""
 
     @property
     def types(self) -> Sequence[str]:
@@ -156,24 +156,24 @@ class Review(Protocol):
     """A reviewer that has accepted one request's parameters."""
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        """The findings; their spans and text mean nothing."""
+        """The findings; their spans and text have no meaning."""
 
 
 class Reviewer(Protocol):
-    """A detector that reads no chunks but a whole chat, a prompt with its answer, or a text with its context."""
+    """A detector that reads a whole chat, a prompt with its answer, or a text with its context, and no chunks."""
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> Review:
-        """Check the parameters of one request, once; raises InvalidRequest with words for the caller."""
+        """Checks the parameters of one request, once; raises InvalidRequest with a message for the caller."""
 
 
 class Backend(Protocol):
-    """A generation server. Messages are in its own words; errors are UpstreamError with words for the caller."""
+    """A generation server. Messages have the server's format; errors are UpstreamError with words for the caller."""
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """The whole answer as one message."""
 
     def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
-        """The messages of the answer as they come, those that came at once together; closing it stops the server."""
+        """Yields the messages of the answer as they arrive, grouped by arrival; closing it stops the server."""
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
         """How many tokens the text has."""
@@ -181,12 +181,12 @@ class Backend(Protocol):
 
 @runtime_checkable
 class RelayBackend(Protocol):
-    """A Backend whose messages can pass as the bytes that they were."""
+    """A Backend that can pass its messages on as bytes, unchanged."""
 
     def relay(self, request: Generation) -> AsyncGenerator[Sequence[bytes], None]:
-        """The events of a streamed answer as they come, those that came at once together; closing it stops the server.
+        """Yields the events of a streamed answer, grouped by arrival.
 
-        Each is a message of the answer; its end is not among them.
+        Each is a message of the answer; the event that ends it is left out. Closing the iterator stops the server.
         """
 
 
@@ -200,25 +200,25 @@ class ModelLister(Protocol):
 
 @runtime_checkable
 class Probe(Protocol):
-    """A service whose health can be asked."""
+    """A service whose health can be checked."""
 
     async def probe(self, headers: Headers) -> Health:
-        """How it is now; never raises."""
+        """The health now; never raises."""
 
 
 class DataSource(Protocol):
     """Finds documents for a question."""
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """The best documents first, at most `limit`."""
+        """At most `limit` documents, the best first."""
 
 
 @runtime_checkable
 class HybridSource(Protocol):
-    """A DataSource that searches by words and by meaning. It is asked this way where keywords are known."""
+    """A DataSource that searches by words and by meaning; `search_both` is called if keywords are known."""
 
     async def search_both(self, query: Query, limit: int) -> Sequence[Document]:
-        """The best documents first: by words for the query's keywords, by meaning for its question."""
+        """Searches the keywords by words and the question by meaning; returns the best documents first."""
 
 
 class Model(Protocol):
@@ -227,10 +227,10 @@ class Model(Protocol):
     def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """The answer's frames as they come, those that came at once in a list; closing the iterator stops the model.
+        """Yields the answer's frames as they arrive, those that arrive together as a list; closing it stops the model.
 
-        `params`: `stream` (without it one frame), `max_tokens`, `temperature`, and what a TunableModel takes. A frame's
-        fields may have `usage`, and `is_cut` where the answer was cut short. Errors are UpstreamError.
+        `params`: `stream` (without it one frame), `max_tokens`, `temperature`, and those of a TunableModel. A frame's
+        fields may have `usage`, and `is_cut` if the answer was cut short. Errors are UpstreamError.
         """
 
 
@@ -238,16 +238,16 @@ class Model(Protocol):
 class GroundedModel(Protocol):
     """A Model that writes its own prompt for an answer from documents, as small models need.
 
-    It is not asked this way where a request has its own system message.
+    `answer` is not called if a request has a system message.
     """
 
     def answer(self, grounds: AnswerGrounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
-        """The answer to a question from its documents; otherwise like `Model.generate`."""
+        """Answers a question from its documents; otherwise like `Model.generate`."""
 
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """A Model whose server speaks OpenAI: completions go to it as they are."""
+    """A Model whose server has OpenAI's API: completions are sent to it unchanged."""
 
     @property
     def chat(self) -> Backend:
@@ -256,7 +256,7 @@ class ChatModel(Protocol):
 
 @runtime_checkable
 class TunableModel(Protocol):
-    """A Model that says which parameters it takes, in OpenAI's words; others take `max_tokens` and `temperature`."""
+    """A Model that lists its parameters, named as in OpenAI's API; others take `max_tokens` and `temperature`."""
 
     @property
     def takes(self) -> frozenset[str]:
@@ -274,7 +274,7 @@ class NamedModel(Protocol):
 
 @runtime_checkable
 class DescribedModel(Protocol):
-    """A Model that says something about itself in the playground."""
+    """A Model with a description for the playground."""
 
     @property
     def note(self) -> str:
@@ -282,7 +282,7 @@ class DescribedModel(Protocol):
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors whose nearness is nearness in meaning."""
+    """Turns texts into vectors; texts of similar meaning have near vectors."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """One vector per text, each of length 1; raises UpstreamError."""
@@ -294,56 +294,56 @@ class NamedEmbedder(Protocol):
 
     @property
     def model(self) -> str:
-        """The model that makes the vectors; without this the name of the embedder's class is taken."""
+        """The model that makes the vectors; without this the name of the embedder's class is used."""
 
 
 class SessionStore(Protocol):
-    """Keeps the turns of sessions. Several processes may use one store. Errors are UpstreamError.
+    """Stores the turns of sessions. Several processes may use one store. Errors are UpstreamError.
 
-    The options of its factory have `max_messages` and `retention_days` (None: without end) besides its own:
+    The options of its factory have `max_messages` and `retention_days` (None: no limit) besides its own:
     `StoreLimits.read(options)` of `lockgate.sessions.turns` reads them.
     """
 
     def hold(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
-        """Lock a session in all processes that use the store; waits its turn. The lock ends with its process."""
+        """Locks a session in all processes that use the store; waits for others. The lock ends with its process."""
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """The latest turns, at most `limit`, and, if a request id is given, the turn that was stored under it."""
+        """At most `limit` of the latest turns and, if a request id is given, the turn stored under it."""
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
-        """Add a turn, whole or not at all, on disk when this returns; only while one holds the session."""
+        """Adds a turn, whole or not at all, on disk when this returns; the caller must hold the session."""
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
-        """Note a turn that did not come to its end, where no prompt will find it."""
+        """Stores an aborted turn, which `load` never returns."""
 
 
 @runtime_checkable
 class SessionArchive(Protocol):
-    """What operators do with a store's sessions. A SessionStore without it is used, but not by `lockgate sessions`."""
+    """Lists, reads and deletes a store's sessions for operators. Without it `lockgate sessions` cannot use a store."""
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """All turns of a session that are kept, oldest first, the aborted ones too."""
+        """All stored turns of a session, oldest first, the aborted ones too."""
 
     async def delete_session(self, key: SessionKey) -> bool:
-        """Remove everything about a session; whether there was any."""
+        """Removes a session; returns whether there was one."""
 
 
 class PassageIndex(Protocol):
-    """What fills an index that a DataSource searches. Errors are UpstreamError."""
+    """Changes and lists the documents of an index. Errors are UpstreamError."""
 
     async def knows(self, document: IndexedDocument) -> bool:
-        """Whether the document is there as it is, with vectors of its model if it has one."""
+        """Whether it has this version of the document, with vectors of its model, if any."""
 
     async def add_document(
         self, document: IndexedDocument, passages: Sequence[Passage], vectors: Sequence[Sequence[float]] = ()
     ) -> None:
-        """Put a document in, whole or not at all, in place of what came from the same source before."""
+        """Adds a document, whole or not at all; replaces the one of the same source."""
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
-        """All documents, by source."""
+        """All documents, sorted by source."""
 
     async def remove_documents(self, sources: Sequence[str]) -> int:
-        """Take documents out; how many were there."""
+        """Removes documents; returns how many there were."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _SESSIONS = "lockgate.sessions"
 _OWN_EMBEDDER = "minilm"  # its weights
-_HINT = "`lockgate setup` fetches what embeds text here; until then the agent searches by words alone"
+_HINT = "there is no embedder: run `lockgate setup` to fetch it; until then agents search by words only"
 
 OpenPart = Callable[[str, str, Mapping[str, Any], str], Awaitable[Any]]
 
@@ -48,10 +48,10 @@ class OpenedAgents:
     models: Mapping[str, Model]
     sources: Mapping[str, NamedSource]
     probes: Mapping[str, Probe]
-    needed: Mapping[str, Probe]  # what must have been reached once before we are ready
+    needed: Mapping[str, Probe]  # must each have answered once before the process is ready
 
     def find_agent(self, name: str, source: str = "") -> AnyAgent:
-        """An agent, or the same agent searching one source alone."""
+        """An agent, or the same agent with one source only."""
         if not source:
             return self.agents[name]
         if source not in self.sources:
@@ -61,14 +61,14 @@ class OpenedAgents:
 
 
 class ExposedAgent(NamedTuple):
-    """What requests may name by id: sources and models that run here, or where they are."""
+    """The sources and models that requests may name by id: opened in this process, or as endpoints."""
 
     sources: dict[str, DataSource | Endpoint | None]
     models: dict[str, Model | Endpoint | None]
 
 
 class SharedContext:
-    """What parts of one process share: a PartContext. Models are known once they are open."""
+    """The PartContext of one process. It has the models once they are open."""
 
     def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
         self._settings = settings
@@ -79,7 +79,7 @@ class SharedContext:
 
     @property
     def data_dir(self) -> Path:
-        """Where weights lie."""
+        """The folder with the weights."""
         return self._settings.data_dir
 
     def find_model(self, name: str) -> Model:
@@ -87,7 +87,7 @@ class SharedContext:
         return self.models[name]
 
     async def share_embedder(self) -> Embedder | None:
-        """The embedder that runs here, opened once; None if its weights have not been fetched."""
+        """The embedder of this process, opened once; None if its weights have not been fetched."""
         if not self._has_looked:
             self._embedder = await self._stack.enter_async_context(open_own_embedder(self._settings))
             self._has_looked = True
@@ -95,7 +95,7 @@ class SharedContext:
 
 
 class AgentOpener:
-    """Opens agents and their parts. `open_part` opens a plugin of a group and notes what is wrong with it."""
+    """Opens agents and their parts. `open_part` opens a plugin of a group and records its fault."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class AgentOpener:
         self._probes: dict[str, Probe] = {}
 
     async def open(self, exposed: ExposedAgent) -> OpenedAgents:
-        """Open all of them; adds to `exposed` what requests may name. Raises ConfigError."""
+        """Opens all agents; adds the parts that requests may name to `exposed`. Raises ConfigError."""
         settings = self._settings
         models = self._context.models = {name: await self._open_model(one) for name, one in settings.models.items()}
         used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
@@ -165,7 +165,7 @@ class AgentOpener:
             raise ConfigError(error.message, source=self._settings.source, key=key) from error
 
     def _list_needed(self) -> dict[str, Probe]:
-        """What agents cannot do without."""
+        """The probes of the parts that agents need."""
         agents = self._settings.agents.values()
         if not agents:
             return {}
@@ -221,7 +221,7 @@ class AgentOpener:
         return embedder
 
     async def _open_classifier(self, embedder: Embedder | None) -> Callable[[str], Awaitable[Guess | None]] | None:
-        """Layer 2, with the embedder that it was trained with; without a file or weights it knows nothing."""
+        """Opens the classifier with the embedder of its training; None without its file or the weights."""
         from lockgate.agent.classifier import find_classifier, load_classifier
 
         path = find_classifier(self._settings.classifier.model_path, self._settings.data_dir)
@@ -244,14 +244,14 @@ class AgentOpener:
 
 
 def find_sessions_file(settings: Settings) -> Path | None:
-    """The file that sessions are kept in, if it is a file."""
+    """The file of the sessions, if they are kept in a file."""
     sqlite = settings.sessions.sqlite
     return None if sqlite is None else settings.data_dir / sqlite
 
 
 @asynccontextmanager
 async def open_sessions(settings: Settings, context: PartContext | None = None) -> AsyncIterator[SessionStore]:
-    """The session store that the settings name, for agents and for operators. Raises ConfigError and UpstreamError."""
+    """Opens the configured session store, for agents and for operators. Raises ConfigError and UpstreamError."""
     name, options = _choose_store(settings)
     async with AsyncExitStack() as stack:
         context = context if context is not None else SharedContext(settings, stack)
@@ -264,7 +264,7 @@ async def open_sessions(settings: Settings, context: PartContext | None = None) 
 
 
 def _choose_store(settings: Settings) -> tuple[str, Mapping[str, Any]]:
-    """The name of the session store and its options; how much is kept is among the options of every store."""
+    """The name of the session store and its options, which always include the limits."""
     sessions = settings.sessions
     limits = StoreLimits(sessions.max_messages, sessions.retention_days)._asdict()
     if sessions.embedded is not None:
@@ -278,7 +278,7 @@ def _choose_store(settings: Settings) -> tuple[str, Mapping[str, Any]]:
 
 @asynccontextmanager
 async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
-    """The embedder that the settings choose; None if it runs here and its weights have not been fetched."""
+    """Opens the configured embedder; None if it runs in this process and its weights have not been fetched."""
     if settings.embeddings.ollama is None:
         async with open_own_embedder(settings, threads) as own:
             yield own
@@ -291,7 +291,7 @@ async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[E
 
 @asynccontextmanager
 async def open_own_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[Embedder | None]:
-    """The embedder that runs here; None if its weights have not been fetched."""
+    """Opens the local embedder; None if its weights have not been fetched."""
     from lockgate.models.weights import find_weights
 
     weights = find_weights(settings.data_dir, _OWN_EMBEDDER)
@@ -323,7 +323,7 @@ def find_index_file(settings: Settings, source: SourceSettings) -> Path:
 def open_index_of(
     settings: Settings, source: SourceSettings, embedder: Embedder | None = None, *, is_quiet: bool = False
 ) -> "AbstractAsyncContextManager[FtsDataSource | PostgresIndex]":
-    """The index of a source, to be searched and filled; unless quiet it logs what is missing."""
+    """Opens the index of a source, to search it and to add documents; logs what is missing, unless quiet."""
     if source.postgres is None:
         from lockgate.index.fts import open_index
 
@@ -336,7 +336,7 @@ def open_index_of(
 
 
 def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:
-    """What evaluating the agent needs, as far as it is there."""
+    """The parts of an agent's evaluation, as far as they are configured."""
     evaluation = settings.evaluation
     judge = JudgeModel(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
     return EvaluationSetup(partial(opened.find_agent, agent), judge, evaluation.questions)
@@ -353,12 +353,12 @@ def _find_space(space: SpaceSettings) -> Endpoint:
 
 
 def _expose_source(settings: SourceSettings, source: NamedSource) -> DataSource | Endpoint:
-    """A source as requests reach it; of a Space, where it is: requests have their own limits."""
+    """A source for requests; for a Space its endpoint, because requests have their own limits."""
     return source.source if settings.syftai_space is None else _find_space(settings.syftai_space)
 
 
 def _expose_model(settings: ModelSettings, model: Model) -> Model | Endpoint:
-    """A model as requests reach it; of an OpenAI-compatible server, where it is."""
+    """A model for requests; for an OpenAI-compatible server its endpoint."""
     if (server := settings.openai) is None:
         return model
     token = server.api_token_value.reveal() if server.api_token_value is not None else None

@@ -20,7 +20,7 @@ def option_fault(key: str, message: str) -> LockgateError:
 
 
 class Params:
-    """The parameters of a request or the options of a factory, read one by one with words for the faults."""
+    """The parameters of a request or the options of a factory, read and checked one by one."""
 
     def __init__(self, values: Mapping[str, Any], known: Sequence[str], fault: Fault) -> None:
         self.fault = fault
@@ -40,11 +40,11 @@ class Params:
         return cls(values, known, option_fault)
 
     def value(self, name: str) -> Any:
-        """What was given; None where nothing was."""
+        """The value; None if it is missing."""
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false; `default` where nothing was given."""
+        """True or false; `default` if the value is missing."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -53,14 +53,14 @@ class Params:
         return value
 
     def choice(self, name: str, allowed: Sequence[str]) -> str | None:
-        """One of `allowed`; None where nothing was given."""
+        """One of `allowed`; None if the value is missing."""
         value = self._values.get(name)
         if value is not None and value not in allowed:
             raise self.fault(name, f"`{name}` must be {listed(allowed)}, not {shown(value)}")
         return value
 
     def choices(self, name: str, allowed: Sequence[str]) -> tuple[str, ...] | None:
-        """A list of some of `allowed`, at least one; None where nothing was given."""
+        """A list of some of `allowed`, at least one; None if the value is missing."""
         if self._values.get(name) is None:
             return None
         values = tuple(self.items(name, len(allowed)))
@@ -72,7 +72,7 @@ class Params:
         return values
 
     def items(self, name: str, max_count: int) -> list[Any]:
-        """A list of at most `max_count` values of any type; empty where nothing was given."""
+        """A list of at most `max_count` values of any type; empty if the value is missing."""
         values = self._values.get(name)
         if values is None:
             return []
@@ -83,7 +83,7 @@ class Params:
         return list(values)
 
     def texts(self, name: str, max_count: int, max_chars: int) -> list[str]:
-        """A list of strings that are not empty; empty where nothing was given."""
+        """A list of strings that are not empty; empty if the value is missing."""
         entries = self.items(name, max_count)
         return [self.text(name, f"{name}[{at}]", entry, max_chars) for at, entry in enumerate(entries)]
 
@@ -97,7 +97,7 @@ class Params:
 
 
 def shown(value: object) -> str:
-    """A value as the fault's words show it: short, and in the caller's notation."""
+    """Formats a value for an error message: short, and as the caller writes it."""
     if isinstance(value, str):
         return f"`{value[:40]}…`" if len(value) > 40 else f"`{value}`"
     if value is None or isinstance(value, bool):
@@ -108,7 +108,7 @@ def shown(value: object) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names in words."""
+    """Formats names for an error message."""
     quoted = [f"`{name}`" for name in names]
     return " or ".join(quoted) if len(quoted) < 3 else f"one of {', '.join(quoted)}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the factories of parts, by entry point or by `module:attribute`, and opens what they make."""
+"""Finds the factories of parts, by entry point or by `module:attribute`, and opens their parts."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,7 +31,7 @@ def find_factory(group: str, name: str) -> Any:
 async def open_plugin(
     group: str, name: str, options: Mapping[str, Any], context: PartContext, raises: tuple[type[Exception], ...] = ()
 ) -> AsyncIterator[Any]:
-    """The part that a factory makes, open. Errors of the factory become ConfigError, but for those in `raises`."""
+    """Opens the part of a factory. Errors of the factory become ConfigError, except those in `raises`."""
     async with AsyncExitStack() as stack:
         try:
             factory: Any = find_factory(group, name)
@@ -48,12 +48,12 @@ async def open_plugin(
 
 
 def is_known(group: str, name: str) -> bool:
-    """Whether a part of that name is installed; nothing is imported."""
+    """Whether a part of that name is installed; imports nothing."""
     return bool(entry_points(group=group, name=name))
 
 
 def locate(group: str, name: str) -> str:
-    """Where a part would come from, in words for people; nothing is imported."""
+    """The import path of a part as text for users; imports nothing."""
     if ":" in name:
         return name
     for entry in entry_points(group=group, name=name):
@@ -62,6 +62,6 @@ def locate(group: str, name: str) -> str:
 
 
 def place_fault(error: ConfigError, source: str, key: str) -> ConfigError:
-    """The fault of a part, at the part's place in the settings."""
+    """The fault of a part with the part's key in the settings."""
     place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"
     return ConfigError(error.message, source=source, key=place)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PolicyResolver: makes the Policy of a request from settings and the request's own detectors, on every surface.
+"""PolicyResolver: builds the Policy of a request from the settings and the request's own detectors, on every surface.
 
-A resolved policy serves all requests of one generation of settings. What belongs to one request is bound to it:
-readings that have a state or pass headers on.
+A resolved policy serves all requests until the settings change. For each request it is bound to the readings that
+have a state or forward headers.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -24,8 +24,8 @@ from lockgate.interfaces import Headers
 Requested = Mapping[str, Mapping[str, Mapping[str, Any]]]  # a request's own detectors, by section
 
 _MAX_POLICIES = 256
-_MAX_OWN_BYTES = 1024  # of what a request says itself
-_SIMPLE = (int, float, type(None))  # parameters that are small; texts and lists may be patterns, which are not
+_MAX_OWN_BYTES = 1024  # of a request's own detectors and fallback
+_SIMPLE = (int, float, type(None))  # types of parameters that are small; texts and lists may be large patterns
 _NOTHING: Requested = MappingProxyType({})
 ONLY_CONTENT = ("content",)
 _encode = msgspec.json.Encoder().encode
@@ -33,9 +33,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surface:
-    """What endpoints of one kind let detectors read.
+    """The texts that detectors read at one kind of endpoint.
 
-    `rules` are those of each section that is read here. `blame` opens a context in which a section is chosen.
+    `rules` has the rules of each section that is read. `blame` opens a context around the choice of a section.
     """
 
     rules: Mapping[str, Rules]
@@ -51,12 +51,12 @@ _AGENT = Surface({"input": _CONTENTS, "documents": _CONTENTS, "output": _CONTENT
 
 
 class PolicyResolver:
-    """The detectors of a process, and the policies that were resolved with them: the 256 that were used last."""
+    """The detectors of a process, and a cache of the 256 policies that were used last."""
 
     def __init__(self, settings: Settings, guards: Mapping[str, Guard]) -> None:
         self.guards = guards
         self.settings = settings
-        self._kept: dict[Hashable, Policy] = {}  # the one that was used last is the last
+        self._kept: dict[Hashable, Policy] = {}  # in the order of their last use
 
     async def resolve(
         self,
@@ -67,7 +67,7 @@ class PolicyResolver:
         *,
         is_metered: bool = True,
     ) -> Policy:
-        """Who reads what in a request; raises RequestError for a detector that cannot."""
+        """Returns the policy of a request; raises RequestError for an unknown or unsuitable detector."""
         own = _encode(requested) if any(requested.values()) else b""
         variant: Hashable = policy.name
         if not policy.name:
@@ -87,7 +87,7 @@ class PolicyResolver:
         return await prepare(own_params, partial(found.bind, headers))
 
     def resolve_for_agent(self, policy: PolicySettings | None) -> Callable[[], Policy]:
-        """Makes the policy of each turn; requests to an agent name no detectors and pass no headers on."""
+        """Returns a function that makes the policy of each turn; agents take no detectors or headers from requests."""
         if policy is None:
             return partial(NO_POLICY.bind, ())
         key = (_AGENT, policy.name)
@@ -111,24 +111,24 @@ class PolicyResolver:
         *,
         is_metered: bool = True,
     ) -> Policy:
-        """The detectors of each section, with the policy's parameters where both name one, and their actions."""
-        settings, at_work = self.settings, dict.fromkeys(SECTION_TYPES, ChosenDetectors())
+        """Builds the policy: the detectors of each section, with the policy's parameters if both name one."""
+        settings, selected = self.settings, dict.fromkeys(SECTION_TYPES, ChosenDetectors())
         for section, rules in surface.rules.items():
-            asked = {**requested.get(section, {}), **getattr(policy, section)}
-            if section == "output" and policy.measures(section).changes_text(asked):
+            named = {**requested.get(section, {}), **getattr(policy, section)}
+            if section == "output" and policy.measures(section).changes_text(named):
                 rules = replace(rules, whole_text_holds=True)
             with surface.blame(section):
-                chosen = choose(self.guards, asked, rules, headers)
-            at_work[section] = apply_failure_policy(chosen, partial(policy.passes, section))
+                chosen = choose(self.guards, named, rules, headers)
+            selected[section] = apply_failure_policy(chosen, partial(policy.passes, section))
         for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
-        comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in at_work["grounding"].reviews}
+        comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in selected["grounding"].reviews}
         own_input = requested.get("input", {}) if surface.refuses_input else {}
         return Policy(
-            input=at_work["input"].contents,
-            documents=at_work["documents"].contents,
-            output=at_work["output"].contents,
-            grounding=at_work["grounding"].reviews,
-            reviews=at_work["output"].reviews,
+            input=selected["input"].contents,
+            documents=selected["documents"].contents,
+            output=selected["output"].contents,
+            grounding=selected["grounding"].reviews,
+            reviews=selected["output"].reviews,
             for_input=policy.measures("input"),
             for_documents=policy.measures("documents"),
             for_output=for_output._replace(
@@ -151,7 +151,7 @@ class PolicyResolver:
 
 
 def _is_small(own: bytes, fallback: str, requested: Requested) -> bool:
-    """Whether what a request says itself may be kept with its policy."""
+    """Whether a request's own detectors are small enough for the cache."""
     if len(own) + len(fallback) > _MAX_OWN_BYTES:
         return False
     named = [params for section in requested.values() for params in section.values()]

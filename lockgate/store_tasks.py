@@ -54,7 +54,7 @@ async def look(reading: Awaitable[object]) -> Health:
 
 
 async def finish_despite_cancel(work: Awaitable[T]) -> T:
-    """Returns the result of the work. A cancelled caller waits for it first, so the work must end by itself."""
+    """The result of the work. A cancelled caller waits for it first, so the work must end by itself."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

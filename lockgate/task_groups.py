@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def run_together(calls: Sequence[Callable[[], Awaitable[T]]], max_open: int) -> list[T]:
-    """Returns the results of the calls, in their order; at most `max_open` run at once."""
+    """Results of the calls, in order; at most `max_open` run at once."""
     if len(calls) == 1:
         return [await calls[0]()]
     permits = asyncio.Semaphore(max_open)

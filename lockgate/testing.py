@@ -37,7 +37,7 @@ class FixedChunker:
         self.calls = 0
 
     async def cut(self, text: str) -> Sequence[Chunk]:
-        """Returns all chunks of a complete text."""
+        """All chunks of a complete text."""
         self.calls += 1
         return [
             Chunk(at, min(at + self.size, len(text)), text[at : at + self.size])
@@ -45,7 +45,7 @@ class FixedChunker:
         ]
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
-        """Yields chunks as soon as they are full."""
+        """Chunks as soon as they are full."""
         self.calls += 1
         start, rest = 0, ""
         async for frame in frames:
@@ -75,7 +75,7 @@ class ScriptedDetector:
         return self
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
-        """Returns the scripted findings."""
+        """The scripted findings."""
         try:
             await asyncio.sleep(self._delay_s)
         except asyncio.CancelledError:
@@ -88,7 +88,7 @@ class ScriptedDetector:
 
 
 def find_word(word: str) -> Find:
-    """Returns a `find` that reports every occurrence of a word."""
+    """A `find` that reports every occurrence of a word."""
 
     def find(text: str) -> list[Detection]:
         places = [at for at in range(len(text)) if text.startswith(word, at)]
@@ -132,7 +132,7 @@ class ScriptedBackend:
         self._tokens = tokens
 
     async def generate(self, request: Generation) -> dict[str, Any]:
-        """Returns the first message."""
+        """The first message."""
         self.requests.append(request)
         await asyncio.sleep(0)
         return self._bursts[0][0]
@@ -149,7 +149,7 @@ class ScriptedBackend:
             raise
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """Returns the scripted number."""
+        """The scripted number."""
         self.counted.append(text)
         return self._tokens
 
@@ -165,7 +165,7 @@ class ScriptedDataSource:
         self._error = error
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """Returns the documents, for any question."""
+        """The documents, for any question."""
         self.questions.append(question)
         try:
             await asyncio.sleep(self._delay_s)
@@ -199,7 +199,7 @@ class MemorySessionStore:
                 self._held.discard(key)
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """Returns the latest turns and the one of this request id."""
+        """The latest turns and the one of this request id."""
         turns = [turn for turn, at in self._turns.get(key, ()) if at >= self._cutoff()]
         repeated = [turn for turn in turns if request_id and turn.request_id == request_id]
         return Past(tuple(turns[-limit:] if limit else ()), repeated[0] if repeated else None)
@@ -218,7 +218,7 @@ class MemorySessionStore:
         self._aborted.setdefault(key, []).append((turn, self._clock()))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """Returns all sessions, the latest first."""
+        """All sessions, the latest first."""
         entries = []
         for key in {**self._turns, **self._aborted}:
             stored = await self.read_session(key)
@@ -228,7 +228,7 @@ class MemorySessionStore:
         return sorted(entries, key=lambda entry: (-entry.last_at, entry.key))
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Returns all turns of a session in the order of time, the aborted ones too."""
+        """All turns of a session by time, also aborted ones."""
         stored = [
             StoredTurn(turn.question, turn.answer, turn.label, at, turn.layer, turn.confidence, turn.request_id)
             for turn, at in self._turns.get(key, ())
@@ -242,7 +242,7 @@ class MemorySessionStore:
         return sorted((turn for turn in stored if turn.at >= self._cutoff()), key=lambda turn: turn.at)
 
     async def delete_session(self, key: SessionKey) -> bool:
-        """Removes all turns of a session; returns whether there were any."""
+        """Removes a session; returns whether there was one."""
         return [self._turns.pop(key, None), self._aborted.pop(key, None)] != [None, None]
 
     def _cutoff(self) -> float:
@@ -283,7 +283,7 @@ async def check_detector(detector: Detector, params: Mapping[str, Any]) -> None:
 
 
 async def _refusal_of(detector: Detector, params: Mapping[str, Any]) -> str:
-    """Returns the error for the parameters: from `accept`, or from a service at the first `read`."""
+    """The error for the parameters: from `accept`, or from a service at the first `read`."""
     try:
         reading = detector.accept(params, ())
     except InvalidRequest as error:

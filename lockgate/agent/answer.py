@@ -68,7 +68,7 @@ class TurnResult:
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
 
     def take(self, released: Released) -> str:
-        """Returns the text of a release that leaves, and records its findings."""
+        """Records the findings of a release; returns its text that leaves."""
         release, verdict = released
         if verdict is None:
             return release.text
@@ -104,8 +104,8 @@ class AgentQuestion(NamedTuple):
 class OpenTurn(NamedTuple):
     """A running turn: its result and the pieces of its answer.
 
-    A streamed answer comes in many pieces, another one in a single piece. The pieces end when the turn is complete
-    and, if it has a session, stored; then `facts` are complete too.
+    Only a streamed answer has several pieces. They end when the turn is complete and, if it has a session, stored;
+    then `facts` are complete too.
     """
 
     facts: TurnResult
@@ -152,12 +152,12 @@ class InputTexts:
         return located
 
     def mask(self, masks: Sequence[Mask]) -> list[str]:
-        """Returns the texts with the masks applied."""
+        """The texts with the masks applied."""
         return [mask_part(self._starts[text], text, masks) if text else text for text in self.texts]
 
 
 class Pace(NamedTuple):
-    """The time limits of a model, for its first text and between two texts, in seconds."""
+    """Time limits of a model in seconds, to its first text and between texts."""
 
     first_token_s: float = 60.0
     token_gap_s: float = 60.0
@@ -177,7 +177,7 @@ class Gate(NamedTuple):
     max_open: int = _OPEN_IN_STREAMS
 
     def plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
-        """Returns the lane plan of an answer that these guards read, streamed or whole."""
+        """The lane plan of an answer that these guards read, streamed or whole."""
         return LanePlan(
             list_readers(guards),
             max_open=self.max_open if is_whole else _OPEN_IN_STREAMS,
@@ -187,7 +187,7 @@ class Gate(NamedTuple):
 
 
 class ModelCall(NamedTuple):
-    """A model with its messages, parameters and time limits."""
+    """A call of a model."""
 
     model: Model
     messages: Sequence[Message]
@@ -196,7 +196,7 @@ class ModelCall(NamedTuple):
 
 
 def list_params(model: Model) -> frozenset[str]:
-    """Returns the names of the parameters that a model takes."""
+    """The names of the parameters that a model takes."""
     return model.takes if isinstance(model, TunableModel) else BASIC_PARAMS
 
 
@@ -241,7 +241,7 @@ async def keep_pace(
 
 
 async def collect(source: Source) -> Source:
-    """Yields the whole text as one frame."""
+    """The whole text as one frame."""
 
     async def list_texts() -> AsyncGenerator[str, None]:
         async with aclosing(source):
@@ -253,7 +253,7 @@ async def collect(source: Source) -> Source:
 
 
 async def join_pieces(pieces: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """Yields the whole answer as one piece."""
+    """The whole answer as one piece."""
     yield await join_whole(pieces)
 
 

@@ -44,7 +44,7 @@ class LabelModel:
     version: int = 1
 
     def judge(self, vector: Sequence[float]) -> Guess:
-        """Returns the likeliest label of a vector and its probability."""
+        """The likeliest label of a vector and its probability."""
         scores = [sum(map(mul, row, vector)) + bias for row, bias in zip(self.weights, self.bias, strict=True)]
         best = max(range(len(scores)), key=scores.__getitem__)
         return Guess(self.labels[best], 1 / sum(math.exp(score - scores[best]) for score in scores))
@@ -57,7 +57,7 @@ class Classifier:
         self._model = model
         self._embedder = embedder
         self._threshold = threshold
-        self._warned_of = ""
+        self._warned = ""
 
     async def classify(self, question: str) -> Guess | None:
         """Returns the label; None if it is not sure enough, for another language, or without a vector."""
@@ -76,13 +76,13 @@ class Classifier:
         if len(vector) != len(self._model.weights[0]):
             self._warn("the embedder is not the one that the classifier was trained with; it is not used")
             return None
-        self._warned_of = ""
+        self._warned = ""
         return self._model.judge(vector)
 
     def _warn(self, reason: str) -> None:
         """Logs a reason once, until the classifier works again."""
-        if self._warned_of != reason:
-            self._warned_of = reason
+        if self._warned != reason:
+            self._warned = reason
             log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
 
 
@@ -139,5 +139,5 @@ def _check(model: LabelModel) -> None:
 
 
 def write_model(model: LabelModel) -> str:
-    """Returns the text of a model's file."""
+    """The text of a model's file."""
     return json.dumps(asdict(model), ensure_ascii=False) + "\n"

@@ -153,7 +153,7 @@ async def evaluate(
 
 
 def load_questions(path: Path) -> tuple[EvaluationQuestion, ...]:
-    """Returns the questions of a file; blocks while it reads."""
+    """The questions of a file; blocks while it reads."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -249,7 +249,7 @@ class _EvaluationRun:
         self._done = 0
 
     async def complete(self, max_open: int) -> list[_Outcome]:
-        """Returns the outcome of each question, in their order."""
+        """The outcome of each question, in their order."""
         waiting = iter(enumerate(self._questions))
         async with asyncio.TaskGroup() as group:
             for _ in range(min(max_open, len(self._questions))):
@@ -295,7 +295,7 @@ class _EvaluationRun:
         )
 
     async def _score(self, metric: str, sample: JudgedSample) -> float | str:
-        """Returns the score, or the reason why there is none."""
+        """The score, or the reason why there is none."""
         certain = find_certain(metric, sample)
         if certain is not None:
             return certain
@@ -315,7 +315,7 @@ class _EvaluationRun:
 
 
 async def _answer(agent: AnyAgent, question: str) -> tuple[str, TurnResult]:
-    """Returns the agent's answer without a session, its reasoning removed, and the result of the turn."""
+    """The agent's answer without a session, its reasoning removed, and the result of the turn."""
     async with agent.open(AgentQuestion(question, is_stream=False)) as turn:
         answer = "".join([piece async for piece in turn.pieces])
         return forget_reasoning(answer), turn.facts

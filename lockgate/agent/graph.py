@@ -75,7 +75,7 @@ class Graph(Protocol):
     """A graph that can be run."""
 
     async def ainvoke(self, state: _GraphState, /, *, context: Tools) -> _GraphState:
-        """Returns the final state."""
+        """The final state."""
 
 
 class Graphs(NamedTuple):
@@ -85,7 +85,7 @@ class Graphs(NamedTuple):
     untraced: Callable[[], AbstractContextManager[Any]]
 
     async def run(self, state: TurnState, tools: Tools) -> TurnState:
-        """Returns the final state of a run. No tracing service gets any of it, even if environment variables ask so."""
+        """The final state of a run. No tracing service gets any of it, even if environment variables ask so."""
         with self.untraced():
             return (await self.prepare.ainvoke({"turn": state}, context=tools))["turn"]
 
@@ -133,8 +133,8 @@ def _assemble(routes: Routes, *, ends_before_answer: bool) -> Any:
     return graph.compile()
 
 
-async def _route(ways: Mapping[str, str], graph_state: _GraphState) -> str:  # LangGraph runs a sync one in a thread
-    return ways[graph_state["turn"]["label"]]
+async def _route(ways: Mapping[str, str], state: _GraphState) -> str:  # LangGraph runs a sync one in a thread
+    return ways[state["turn"]["label"]]
 
 
 def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphState]]]:
@@ -148,10 +148,10 @@ def _build_nodes(routes: Routes) -> dict[str, Callable[..., Awaitable[_GraphStat
 
 
 def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
-    """Returns the node of a preparing step, which ends at the deadline."""
+    """The node of a preparing step, which ends at the deadline."""
 
-    async def run(graph_state: _GraphState, runtime: _Runtime) -> _GraphState:
-        turn, tools = graph_state["turn"], runtime.context
+    async def run(state: _GraphState, runtime: _Runtime) -> _GraphState:
+        turn, tools = state["turn"], runtime.context
         with agent_step(name):
             limit_calls(tools.until)
             try:
@@ -167,13 +167,13 @@ def _build_step(name: str, work: Work) -> Callable[..., Awaitable[_GraphState]]:
     return run
 
 
-async def _answer(step: str, graph_state: _GraphState, runtime: _Runtime) -> _GraphState:
+async def _answer(step: str, state: _GraphState, runtime: _Runtime) -> _GraphState:
     with agent_step(step):
-        return {"turn": {**graph_state["turn"], "answer": await runtime.context.answer(graph_state["turn"])}}
+        return {"turn": {**state["turn"], "answer": await runtime.context.answer(state["turn"])}}
 
 
 async def _classify(routes: Routes, state: TurnState, tools: Tools) -> TurnState:
-    """Returns the label of the first layer that finds one."""
+    """The label of the first layer that finds one."""
     question, editor = state["question"], state.get("editor", Editor())
     has_editor = any(editor)
     if declared := state.get("declared"):

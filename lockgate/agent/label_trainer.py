@@ -62,7 +62,7 @@ class LabelFigures:
 
 
 class TrainingResult(NamedTuple):
-    """A model and its results: per language, and per pair of the label by people and the label by the model."""
+    """A model and its results: per language, and per (label by people, label by the model)."""
 
     model: LabelModel
     figures: tuple[LabelFigures, ...]
@@ -116,7 +116,7 @@ def train(vectors: ExampleVectors, seed: int) -> TrainingResult:
 
 
 def list_candidates(examples: Iterable[LabelExample]) -> list[str]:
-    """Returns the languages with enough examples of each label."""
+    """The languages with enough examples of each label."""
     counts: dict[str, dict[str, int]] = {}
     for example in examples:
         of_language = counts.setdefault(example.language, {})
@@ -183,7 +183,7 @@ def _fit(
 def measure(
     model: LabelModel, vectors: ExampleVectors, threshold: float = THRESHOLD
 ) -> tuple[tuple[LabelFigures, ...], dict[tuple[str, str], int]]:
-    """Returns a model's results per language, and the counts of (label by people, sure label by the model)."""
+    """A model's results per language, and the counts of (label by people, sure label by the model)."""
     counts: dict[str, list[int]] = {}
     confusion: dict[tuple[str, str], int] = {}
     for example, vector in zip(vectors.examples, vectors.rows.tolist(), strict=True):

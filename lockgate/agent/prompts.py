@@ -92,7 +92,7 @@ def decide_by_rules(question: str) -> str | None:
 
 
 def refers_to_editor(question: str) -> bool:
-    """Returns whether the question refers to the text in the editor."""
+    """Whether the question refers to the text in the editor."""
     return bool(_EDITOR.search(_flat(_shorten(question))))
 
 
@@ -134,7 +134,7 @@ def build_rewrite_messages(question: str, intents: Sequence[Intent]) -> tuple[Me
 
 
 def read_keywords(text: str, question: str) -> str:
-    """Returns the keywords in a model's reply, or the question if there are none."""
+    """The keywords in a model's reply, or the question if there are none."""
     kept = _FENCE_LINE.sub("", forget_reasoning(text[:_MAX_REPLY_CHARS]))
     lines = [line for line in (_KEYWORD_LEAD.sub("", raw.strip()) for raw in kept.splitlines()) if line]
     words = " ".join(flatten_name(lines[0]).split()).strip("\"'`* ") if lines else ""
@@ -168,7 +168,7 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
 
 
 def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
-    """Returns the texts that go with the question, each with its title: passages, the editor, the account."""
+    """The texts that go with the question, each with its title: passages, the editor, the account."""
     parts = []
     for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
         title = " ".join(flatten_name(document.title).split())
@@ -183,7 +183,7 @@ def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
 
 
 def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
-    """Returns the fence, and a text of the earlier turns and the question, each between two fences."""
+    """The fence, and a text of the earlier turns and the question, each between two fences."""
     short = _shorten(question)
     fence = find_fence((*lines, short))
     numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
@@ -206,7 +206,7 @@ def _flatten(topic: str) -> str:
 
 
 def _find_objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yields the JSON objects in a text, outer ones before those inside them."""
+    """The JSON objects in a text, outer ones before those inside them."""
     decoder = json.JSONDecoder()
     start = text.find("{")
     for _ in range(_MAX_OBJECTS):
@@ -224,13 +224,13 @@ def _find_objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _match_label(text: str, labels: Collection[str]) -> str | None:
-    """Returns the label if the text is a label alone, in quotes or not, in any case."""
+    """The label if the text is a label alone, in quotes or not, in any case."""
     bare = "_".join(text.strip(_AROUND).upper().replace("-", " ").split())
     return bare if bare in labels else None
 
 
 def _find_label(text: str, labels: Collection[str]) -> str | None:
-    """Returns the only label that a text names. Among other words case counts: "conversational" is also a word."""
+    """The only label that a text names. Among other words case counts: "conversational" is also a word."""
     if label := _match_label(text, labels):
         return label
     named = set(re.findall(r"\w+", text)) & set(labels)

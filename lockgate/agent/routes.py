@@ -100,5 +100,5 @@ class TurnState(TypedDict, total=False):
 
 
 def choose_routes(*, has_platform: bool) -> Routes:
-    """Returns the routes of an agent."""
+    """The routes of an agent."""
     return (*ROUTES, PLATFORM) if has_platform else ROUTES

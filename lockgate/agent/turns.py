@@ -87,7 +87,7 @@ class PendingVector:
         self._made: asyncio.Future[Sequence[float]] = asyncio.get_running_loop().create_future()
 
     async def fill(self, embedder: Embedder, question: str) -> None:
-        """Computes the vector. A failure is raised only to tasks that await it."""
+        """Computes the vector. A failure is raised only to those that await it."""
         try:
             [vector] = await embedder.embed([question])
             self._made.set_result(vector)
@@ -197,7 +197,7 @@ class _RunningTurn:
             raise _fail_store(error) from error
 
     async def _stream(self) -> AsyncGenerator[str, None]:
-        """Yields the pieces of the guarded answer; records findings and outcome in `facts`."""
+        """Yields the guarded answer; records findings and outcome in `facts`."""
         facts, gate, texts = self.facts, self._agent.gate, self._texts
         policy = self._policy = self._agent.guarding()
         meter = self._meter = policy.open_meter()
@@ -253,7 +253,7 @@ class _RunningTurn:
         yield Prepared(source if ask.is_stream else collect(source), facts.documents, lack)
 
     def _begin(self, texts: Sequence[str]) -> TurnState:
-        """Returns the state that the graph starts with; `texts` have the masks applied."""
+        """Builds the graph's first state from texts with masks applied."""
         memory = self._agent.memory
         self._question = texts[0].replace("\0", "\ufffd")  # as every store replaces it
         sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[_OWN_TEXTS:], strict=True)]
@@ -289,7 +289,7 @@ class _RunningTurn:
             raise fail_model(self._agent.main, error) from error
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
-        """Returns the main model's reply to an internal prompt."""
+        """The main model's reply to an internal prompt."""
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
         reply = RememberedAnswer(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
@@ -381,7 +381,7 @@ def _fail_store(error: UpstreamError) -> TurnFailed:
 
 @asynccontextmanager
 async def _hold_session(lock: AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-    """Holds a session; a failure to lock it raises TurnFailed, a failure to unlock it is ignored."""
+    """Holds a session; raises TurnFailed if that fails, and ignores a failure to unlock it."""
     try:
         await lock.__aenter__()
     except UpstreamError as error:

@@ -14,7 +14,7 @@ from lockgate.errors import ConfigError
 from lockgate.gate.values import Chunk, Frame
 from lockgate.interfaces import Chunker, ChunkMachine
 
-# How far back a hard cut may move so as not to part a character from its marks. Beyond this it cuts anyway.
+# How far back a forced cut may move so as not to part a character from its marks. Beyond this it cuts anyway.
 MAX_ADJUST_CHARS = 32
 MIN_MAX_CHARS = 16
 MAX_MAX_CHARS = 1_000_000
@@ -22,7 +22,7 @@ SENTENCE_MAX_CHARS = 2000
 PARAGRAPH_MAX_CHARS = 8000
 WORD_MAX_CHARS = 256
 
-# A text longer than this is cut in a thread; a longer frame is fed in slices, so that the event loop gets its turn.
+# A text longer than this is cut in a thread; a longer frame is fed in slices, so that other tasks can run.
 _INLINE_CHARS = 8_000
 _SLICE_CHARS = 2_000
 
@@ -32,18 +32,18 @@ _LINE_END = re.compile(r"\r\n|[\r\n]")
 _PARAGRAPH_CANDIDATE = re.compile("[\r\n\u2029]")
 
 _ZERO_WIDTH_JOINER = "\u200d"
-# Not of category M, and yet part of the character before: joiners, skin tones, tags, Hangul vowels and finals.
+# Not of category M, but part of the character before: joiners, skin tones, tags, Hangul vowels and finals.
 _EXTENDER = re.compile("[\u200c\u200d\u1160-\u11ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]{2}")
 
-# Ideographs and kana: scripts without spaces whose every character is cut off on its own.
+# Ideographs and kana: in these scripts without spaces, every character is a chunk.
 _IDEOGRAPHS = "\u3005-\u3007\u3041-\u30fa\u30fd-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _OPENERS = "「『（《〈【〔“‘"
 _WORD_CANDIDATE = re.compile(rf"\s|(?<![{_OPENERS}])[{_IDEOGRAPHS}{_OPENERS}]|(?<=[{_IDEOGRAPHS}])\w")
 
 
 def is_joined(text: str, at: int) -> bool:
-    """Whether a cut before `text[at]` parts what belongs together: a base and its marks, an emoji, a flag, CR LF."""
+    """Whether a cut before `text[at]` would part a base and its marks, an emoji, a flag or CR LF."""
     following, previous = text[at], text[at - 1]
     if following <= "\u02ff":  # below the first combining mark
         return (previous == "\r" and following == "\n") or (previous == _ZERO_WIDTH_JOINER and not following.isspace())
@@ -56,7 +56,7 @@ def is_joined(text: str, at: int) -> bool:
 
 
 def has_blank_line(gap: str) -> bool:
-    """Whether white space between two words holds a blank line or a paragraph separator."""
+    """Whether white space between two words contains a blank line or a paragraph separator."""
     return "\u2029" in gap or len(_LINE_END.findall(gap)) > 1
 
 
@@ -64,7 +64,7 @@ class CuttingMachine(ABC):
     """Cuts where `_judge` allows it after a match of `_candidate`, or by force at the maximum."""
 
     _candidate: ClassVar[re.Pattern[str]]
-    # How many characters from a boundary on `_judge` may want to see.
+    # How many characters after a boundary `_judge` may read.
     _guard_chars: ClassVar[int] = 0
 
     def __init__(self, max_chars: int) -> None:
@@ -80,22 +80,22 @@ class CuttingMachine(ABC):
         """The chunks that are certain now."""
         if self._is_finished:
             raise RuntimeError("text was fed to a chunk machine that is finished")
-        # A local name that is the only one lets CPython append in place: the cost of a feed is its own length.
+        # With a single reference, a local one, CPython appends in place: a feed costs only its own length.
         held = self._held
         self._held = ""
         held += text
         return self._take(held, is_final=False)
 
     def finish(self) -> list[Chunk]:
-        """The chunks that are left; nothing can be fed after this."""
+        """Returns the remaining chunks; nothing can be fed after this."""
         self._is_finished = True
         return self._take(self._held, is_final=True)
 
     @abstractmethod
     def _judge(self, text: str, begin: int, gap: int, at: int, is_final: bool) -> int | None:
-        """Where the chunk that began at `begin` ends if it ends around `gap`..`at`; 0 if it does not; None: wait.
+        """Where the chunk from `begin` ends if it ends around `gap`..`at`, else 0; None if it needs more text.
 
-        May read `text` from `begin` to `at + _guard_chars` only; once not None, more text must not change the answer.
+        May read `text` from `begin` to `at + _guard_chars` only; more text must not change a result that is not None.
         """
 
     def _take(self, text: str, is_final: bool) -> list[Chunk]:
@@ -106,7 +106,7 @@ class CuttingMachine(ABC):
             limit = begin + self._max_chars
             if not end and is_final and len(text) <= limit:
                 end = len(text)
-            # Only with the whole guard there has every candidate up to the limit been judged.
+            # Only when the text reaches past the guard has every candidate up to the limit been judged.
             elif not end and (is_final or len(text) > limit + self._guard_chars):
                 end, is_torn = self._force(text, begin, limit)
             if not end:
@@ -142,7 +142,7 @@ class CuttingMachine(ABC):
             self._scanned += 1
 
     def _force(self, text: str, begin: int, limit: int) -> tuple[int, bool]:
-        """The cut at the maximum: after the last white space of its last quarter, else hard."""
+        """The cut at the maximum, after white space in its last quarter if there is any, and if it is torn."""
         quarter = limit - self._max_chars // 4
         for white in reversed(list(_WHITE.finditer(text, quarter, limit))):
             if not is_joined(text, white.end()):
@@ -162,7 +162,7 @@ class ParagraphMachine(CuttingMachine):
 
 
 class WordMachine(CuttingMachine):
-    """A word ends after the white space that follows it; an ideograph or kana is a word of its own."""
+    """A word ends after the white space that follows it; an ideograph or kana is a word by itself."""
 
     _candidate = _WORD_CANDIDATE
 
@@ -178,7 +178,7 @@ class WholeTextMachine:
         self._is_finished = False
 
     def feed(self, text: str) -> list[Chunk]:
-        """Nothing: the chunk is known at the end."""
+        """No chunk: it is known at the end."""
         if self._is_finished:
             raise RuntimeError("text was fed to a chunk machine that is finished")
         self._parts.append(text)
@@ -204,7 +204,7 @@ class MachineChunker:
         self.build_machine = build_machine
 
     async def cut(self, text: str) -> Sequence[Chunk]:
-        """All chunks of a text that is complete."""
+        """All chunks of a complete text."""
         machine = self.build_machine()
         if len(text) > _INLINE_CHARS:
             return await asyncio.to_thread(cut, machine, text)
@@ -226,7 +226,7 @@ class MachineChunker:
 
 def open_sentence_chunker(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Chunker]:
     """One chunk per sentence. Options: `max_chars`."""
-    # Imported where used: nupunkt and its model are not loaded for the other chunkers.
+    # Imported here: nupunkt and its model are not loaded for the other chunkers.
     from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
 
     return _open(partial(SentenceMachine, _read_max_chars(options, SENTENCE_MAX_CHARS), load_stop_judge()))

@@ -12,7 +12,7 @@ from nupunkt import load_default_model
 from lockgate.chunkers.machines import CuttingMachine, has_blank_line
 from lockgate.data_files import Table, read_table, split_words
 
-# How much of the next word a decision may see, and how far back it may look.
+# How many characters of the next word, and how many before the boundary, a decision may read.
 _GUARD_CHARS = 8
 _TOKEN_CHARS = 40
 _QUOTE_CHARS = 200
@@ -21,13 +21,13 @@ _REMEMBERED_ANSWERS = 4096
 _SPACED_MARKS = ".!?…‼⁇⁈⁉"
 _FREE_MARKS = "。｡．！？︒﹒﹖﹗।॥؟۔።፧፨։။។៕།༎᠃᠉"
 _MARKS = _SPACED_MARKS + _FREE_MARKS
-# Free marks that also stand inside numbers, verses and names.
+# Free marks that also occur inside numbers, verses and names.
 _MARKS_IN_NUMBERS = "．।॥۔։"
-# With the invisible signs that may follow a mark: direction marks, the emoji form of ‼.
+# With the invisible characters that may follow a mark: direction marks, the emoji form of ‼.
 _FREE_CLOSERS = "」』）】》〉〕］｝”’»›)]}\"'\u200e\u200f\ufe0f"
 # “ and « close as well (German); * _ ` ~ close markdown.
 _CLOSERS = _FREE_CLOSERS + "“‘«‹*_`~"
-# What may stand alone between spaces and still close: « Bonjour. » Puis
+# Characters that close a sentence even between spaces: « Bonjour. » Puis
 _LONE_CLOSERS = "\"'”’»›)]}"
 _OPENERS = "([{<\"'“‘„‚«»‹›*_`~¿¡「『（【《〈-–—"
 # 「…。」と言った: the sentence goes on after the quotation.
@@ -76,7 +76,7 @@ class Splitter(Protocol):
 
 
 class StopJudge:
-    """Says whether a full stop or an ellipsis ends a sentence. What it remembers changes no answer."""
+    """Decides whether a full stop or an ellipsis ends a sentence. Its cache does not change results."""
 
     def __init__(self, splitter: Splitter) -> None:
         self._splitter = splitter
@@ -88,7 +88,7 @@ class StopJudge:
         if word in _CASELESS_ABBREVIATIONS:
             return False
         if len(word) == 1 and word.isalpha() and (following[0].isalpha() or word.lower() == word.upper()):
-            # An initial; nupunkt says the same, but for a capital that the next word shows to be none.
+            # An initial; nupunkt decides the same, except for a capital that the next word shows to be no initial.
             return word.isupper() and following.rstrip(",:") in _AFTER_NO_INITIAL
         if word.lower() == "no":
             return not following[0].isdigit()
@@ -107,14 +107,14 @@ class StopJudge:
 
 @cache
 def load_stop_judge() -> StopJudge:
-    """The judge over nupunkt's own model, loaded once; it never changes after that."""
+    """Loads the judge with nupunkt's own model, once; it never changes after that."""
     splitter = load_default_model()
     for abbreviation in splitter.abbreviations:
         if _is_noise(abbreviation):
             splitter.remove_abbreviation(abbreviation)
     splitter.add_abbreviations(sorted(_FILE.more_abbreviations.split()))
     judge = StopJudge(splitter)
-    judge.ends("etc.", "etc", "and")  # nupunkt compiles its patterns at the first question
+    judge.ends("etc.", "etc", "and")  # nupunkt compiles its patterns at the first call
     return judge
 
 
@@ -149,7 +149,7 @@ class SentenceMachine(CuttingMachine):
         return at if ends else 0
 
     def _judge_free_mark(self, text: str, begin: int, at: int) -> int:
-        """A mark that needs no white space, with the next sentence right behind it."""
+        """The end after a mark that needs no white space, directly before the next sentence, or 0."""
         tail = text[max(begin, at - _TOKEN_CHARS) : at]
         core = tail.rstrip(_CLOSERS)
         if not core or core[-1] not in _FREE_MARKS:
@@ -165,7 +165,7 @@ class SentenceMachine(CuttingMachine):
         return at
 
     def _ends_spaced(self, text: str, begin: int, gap: int, at: int, is_final: bool) -> bool | None:
-        """Whether a mark before the white space ends a sentence; None: more of the next word is needed."""
+        """Whether a mark before the white space ends a sentence; None if more of the next word is needed."""
         if text[gap - 1].isspace():
             return False
         tail = text[max(begin, gap - _TOKEN_CHARS) : gap]
@@ -186,7 +186,7 @@ class SentenceMachine(CuttingMachine):
             return True
         word = core.lstrip(_OPENERS)[:-1]
         if len(word) > 1 and word.isalpha() and word.lower() not in self._stops.abbreviations:
-            return True  # an ordinary word; what follows does not count
+            return True  # an ordinary word: the following word does not matter
         following = _next_word(text, at, is_final)
         if following is None:
             return None
@@ -209,7 +209,7 @@ def _begins_item(text: str, at: int, is_final: bool) -> bool | None:
 
 
 def _next_word(text: str, at: int, is_final: bool) -> str | None:
-    """The word at `at`, or as much of it as a decision may see; None if that has not arrived."""
+    """The word at `at`, at most as much of it as a decision may read; None if that has not arrived."""
     end = at + _GUARD_CHARS
     white = _WHITE.search(text, at, end)
     if white is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The former place of `lockgate.gate`; only `lockgate.core.values` is left, for plugins, until the next release."""
+"""The former package of `lockgate.gate`; plugins may import `lockgate.core.values` until the next release."""

@@ -122,7 +122,7 @@ def greets_as_opensearch(body: bytes) -> bool:
 
 
 def read_error(body: bytes) -> str:
-    """Returns the type of an error, and nothing else of the server's message: it may quote the question."""
+    """The type of an error, and nothing else of the server's message: it may quote the question."""
     try:
         name = _decode_refusal(body).error.type
     except (ValueError, RecursionError):
@@ -141,7 +141,7 @@ def _read_hit(raw: msgspec.Raw) -> ElasticsearchHit | None:
 
 
 def _read_text(value: object) -> str:
-    """Returns the text of a field, which may have several values."""
+    """The text of a field, which may have several values."""
     values = value if isinstance(value, list) else [value]
     text = "\n".join([one for one in values if isinstance(one, str)])
     return "" if text.isspace() else text
@@ -182,7 +182,7 @@ class ElasticsearchSource(DoubleSearch):
         return await self._caller.probe_at(self._greeting_url, self._headers, _WELL_BELOW)
 
     def _fuse(self, words: Sequence[ElasticsearchHit], near: Sequence[ElasticsearchHit], limit: int) -> list[Document]:
-        """Returns the best hits that have a text. Hits without a text count in the ranks."""
+        """The best hits that have a text. Hits without a text count in the ranks."""
         hits = {hit.key: hit for leg in (words, near) for hit in leg}
         similarity = {hit.key: {"similarity": hit.cosine} for hit in near}
         best = fuse([[hit.key for hit in leg] for leg in (words, near)], len(hits))

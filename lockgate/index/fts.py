@@ -65,7 +65,7 @@ class Nearness(NamedTuple):
         return [int(key) for key in self.keys[places[order]]]
 
     def look_up(self, keys: Iterable[int]) -> dict[int, float]:
-        """Returns the cosines of those passages that have a vector."""
+        """The cosines of those passages that have a vector."""
         import numpy as np
 
         found = {}
@@ -142,7 +142,7 @@ def _no_rows(file: str, length: int) -> _Rows:
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]]) -> list[bytes]:
-    """Returns the bytes of vectors for the file."""
+    """The bytes of vectors for the file."""
     import numpy as np
 
     return [np.asarray(vector, dtype=_LITTLE_ENDIAN).tobytes() for vector in vectors]
@@ -183,7 +183,7 @@ class FtsDataSource(DoubleSearch):
             log_event(LogEvent.WARNING, logging.WARNING, source=self._files.name, reason=NO_FILE)
 
     async def knows(self, document: IndexedDocument) -> bool:
-        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
+        """Whether it has this version of the document, with vectors of its model, if any."""
         return self._files.exists() and await self._files.run(lambda file: file.knows(document))
 
     async def add_document(
@@ -194,7 +194,7 @@ class FtsDataSource(DoubleSearch):
         await self._files.run(lambda file: file.add(document, passages, packed))
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
-        """Returns all documents, sorted by source."""
+        """All documents, sorted by source."""
         return await self._files.run(IndexFile.list_documents) if self._files.exists() else []
 
     async def remove_documents(self, sources: Sequence[str]) -> int:
@@ -232,7 +232,7 @@ class _Connections:
         self._open: dict[int, tuple[tuple[int, int], IndexFile]] = {}
 
     def exists(self) -> bool:
-        """Returns whether there is a file; one without permission counts as existing, and fails when it is used."""
+        """Whether there is a file; one without permission exists, and fails when it is used."""
         try:
             self._file.stat()
         except (FileNotFoundError, NotADirectoryError):

@@ -20,7 +20,7 @@ class Query(NamedTuple):
 
 
 def fuse(rankings: Sequence[Sequence[Id]], limit: int) -> list[tuple[Id, float]]:
-    """Returns the best ids with scores: by score, then best rank, then id. An id counts once in each ranking."""
+    """The best ids with scores: by score, then best rank, then id. An id counts once in each ranking."""
     ranks: dict[Id, list[int]] = {}
     for ranking in rankings:
         for rank, one in enumerate(dict.fromkeys(ranking), 1):

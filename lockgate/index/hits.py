@@ -45,7 +45,7 @@ class FoundByWords(NamedTuple):
 
 
 def leave_out_chance(found: FoundByWords) -> list[Hit]:
-    """Returns the hits whose words have enough of the question's weight."""
+    """The hits whose words have enough of the question's weight."""
     weights = [_weigh(found.total, spread.passages) for spread in found.spreads]
     needed = sum(weights) * MIN_SHARE
     pairs = list(zip(found.spreads, weights, strict=True))
@@ -53,7 +53,7 @@ def leave_out_chance(found: FoundByWords) -> list[Hit]:
 
 
 def rank_hits(rankings: Sequence[Sequence[Hit]], limit: int) -> list[tuple[Hit, float]]:
-    """Returns the best passages of all searches, with their scores."""
+    """The best passages of all searches, with their scores."""
     hits = {hit.key: hit for ranking in rankings for hit in ranking}
     return [(hits[key], score) for key, score in fuse([[hit.key for hit in ranking] for ranking in rankings], limit)]
 
@@ -67,7 +67,7 @@ def build_document(hit: Hit, score: float, similarity: float | None) -> Document
 
 
 def find_similarity(document: Document) -> float | None:
-    """Returns a document's similarity to the question, if its source gives one."""
+    """A document's similarity to the question, if its source gives one."""
     value = (document.metadata or {}).get(SIMILARITY)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -75,5 +75,5 @@ def find_similarity(document: Document) -> float | None:
 
 
 def _weigh(total: int, passages: int) -> float:
-    """Returns the weight of a word: the rarer, the higher."""
+    """The weight of a word: the rarer, the higher."""
     return math.log(1 + max(total - passages + 0.5, 0.5) / (passages + 0.5))

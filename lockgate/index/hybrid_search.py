@@ -37,7 +37,7 @@ class FoundByMeaning:
 
 
 async def find_vector(query: Query, embedder: Embedder) -> Sequence[float]:
-    """Returns the question's vector, from the task that computes it already if there is one."""
+    """The question's vector, from the task that computes it already if there is one."""
     if query.vector is not None:
         return await query.vector
     [vector] = await embedder.embed([query.question])
@@ -51,10 +51,10 @@ class DoubleSearch(ABC):
         self._name = name
         self._embedder = embedder
         self._leg_timeout_s = leg_timeout_s
-        self._warned_of: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """Returns the best passages for a question, which is also used as its keywords."""
+        """The best passages for a question, which is also used as its keywords."""
         return await self.search_both(Query(question, question), limit)
 
     @abstractmethod
@@ -114,7 +114,7 @@ class DoubleSearch(ABC):
             return TimedOut(self._name, f"{_FAILED}no answer in time")
         except UpstreamError as error:
             return error
-        self._warned_of.pop(leg, None)
+        self._warned.pop(leg, None)
         return found
 
     async def _run_leg(self, leg: str, search: Callable[[], Awaitable[T]]) -> T:
@@ -127,13 +127,13 @@ class DoubleSearch(ABC):
             raise Unavailable(self._name, f"{_FAILED}the {leg} search failed") from error
 
     def _warn(self, leg: str, reason: str) -> None:
-        if self._warned_of.get(leg) != reason:
-            self._warned_of[leg] = reason
+        if self._warned.get(leg) != reason:
+            self._warned[leg] = reason
             log_event(LogEvent.RETRIEVAL_DEGRADED, logging.WARNING, source=self._name, leg=leg, reason=reason)
 
 
 def name_model(embedder: Embedder | None) -> str:
-    """Returns the name of the model that makes the vectors; vectors of different models are never compared."""
+    """The model that makes the vectors; vectors of different models are never compared."""
     if embedder is None:
         return ""
     return embedder.model if isinstance(embedder, NamedEmbedder) else type(embedder).__qualname__

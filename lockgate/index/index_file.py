@@ -31,7 +31,7 @@ _NEXT_EDITION = "UPDATE edition SET number = number + 1, passages = (SELECT coun
 
 
 class IndexVersion(NamedTuple):
-    """Identifies a state of an index: its file, the number of writes to it, and the number of passages."""
+    """A state of an index: its file, the number of writes to it, and the number of passages."""
 
     file: str
     number: int
@@ -57,7 +57,7 @@ class IndexFile:
         self._connection.close()
 
     def knows(self, document: IndexedDocument) -> bool:
-        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
+        """Whether it has this version of the document, with vectors of its model, if any."""
         sql = "SELECT digest, model FROM documents WHERE source = ?"
         found = self._connection.execute(sql, (document.source,)).fetchone()
         return found is not None and found[0] == document.digest and document.model in ("", found[1])
@@ -80,22 +80,22 @@ class IndexFile:
             return sum(_remove(connection, source) for source in sources)
 
     def list_documents(self) -> list[DocumentEntry]:
-        """Returns all documents, sorted by source."""
+        """All documents, sorted by source."""
         sql = """SELECT source, digest, name, documents.title, model, count(passages.id), added_at_s
             FROM documents LEFT JOIN passages ON passages.document = documents.id
             GROUP BY documents.id ORDER BY source"""
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in self._connection.execute(sql)]
 
     def read_edition(self) -> IndexVersion:
-        """Returns the version of the index, which differs after every write."""
+        """The version of the index, which differs after every write."""
         return IndexVersion(*self._connection.execute("SELECT file, number, passages FROM edition").fetchone())
 
     def list_models(self) -> dict[int, str]:
-        """Returns the name of the vectors' model for each document."""
+        """The name of the vectors' model for each document."""
         return dict(self._connection.execute("SELECT id, model FROM documents"))
 
     def find_words(self, words: Sequence[str], limit: int) -> FoundByWords:
-        """Returns the passages that have any of the words, the best matches first."""
+        """The passages that have any of the words, the best matches first."""
         quoted = [f'"{word}"' for word in words]  # a quoted word is never a search operator
         with self.reading():
             hits = [Hit(*row) for row in self._connection.execute(_FIND_WORDS, (" OR ".join(quoted), limit))]
@@ -118,7 +118,7 @@ class IndexFile:
         return [found[key] for key in passages if key in found]
 
     def read_vectors(self, after: int) -> StoredVectors:
-        """Returns the vectors of all documents with higher ids."""
+        """The vectors of all documents with higher ids."""
         sql = "SELECT passage, document, vector FROM vectors WHERE document > ? ORDER BY passage"
         rows = self._connection.execute(sql, (after,)).fetchall()
         return StoredVectors([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])

@@ -44,7 +44,7 @@ class IndexedDocument(NamedTuple):
 
 
 class DocumentEntry(NamedTuple):
-    """An entry in the list of an index's documents; `added_at_s` is in seconds since 1970."""
+    """An indexed document; `added_at_s` is in seconds since 1970."""
 
     document: IndexedDocument
     passages: int
@@ -64,17 +64,17 @@ def split_passages(
 
 
 def text_to_embed(passage: Passage) -> str:
-    """Returns the text that an embedder reads: the passage with its title, which gives its context."""
+    """The text that an embedder reads: the passage with its title, which gives its context."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
 def split_blocks(text: str) -> tuple[str, ...]:
-    """Returns the paragraphs of a plain text."""
+    """The paragraphs of a plain text."""
     return tuple(block.strip() for block in re.split(r"\n[^\S\n]*(?:\n\s*)+", text) if block.strip())
 
 
 def join_title(title: str, heading: str) -> str:
-    """Returns the title of a passage: the document's title and the heading above it, each once."""
+    """The title of a passage: the document's title and the heading above it, each once."""
     parts = dict.fromkeys(" ".join(part.split()) for part in (title, heading) if part.strip())
     return _TITLE_MARK.join(parts)[:MAX_TITLE_CHARS].strip()
 

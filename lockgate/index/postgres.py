@@ -91,11 +91,11 @@ class PostgresIndex(DoubleSearch):
         return await self._put_together(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
-        """Returns whether the database answers; never raises."""
+        """Whether the database answers; never raises."""
         return await look(self._pool.fetch("SELECT 1"))
 
     async def knows(self, document: IndexedDocument) -> bool:
-        """Returns whether the index has this version of the document, with vectors of its model if it has one."""
+        """Whether it has this version of the document, with vectors of its model, if any."""
         state = await self._look()
         if not state.has_tables:
             return False
@@ -121,7 +121,7 @@ class PostgresIndex(DoubleSearch):
                 await connection.execute(self._sql.add, key, *columns)
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
-        """Returns all documents, sorted by source."""
+        """All documents, sorted by source."""
         if not (await self._look()).has_tables:
             return []
         rows = await self._pool.fetch(self._sql.list)

@@ -77,12 +77,12 @@ def decode_text(raw: bytes, declared: str | None = None) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Returns the text with `\\n` line ends and without control characters."""
+    """The text with `\\n` line ends and without control characters."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n"))
 
 
 class SectionCollector:
-    """Builds sections from headings and blocks, which it takes in order."""
+    """Builds sections from headings and blocks, in order."""
 
     def __init__(self) -> None:
         self._above: dict[int, str] = {}
@@ -106,7 +106,7 @@ class SectionCollector:
             self._blocks.append(block.strip("\n"))
 
     def finish(self) -> list[DocumentSection]:
-        """Returns all sections."""
+        """All sections."""
         self._close(0)
         return self._sections
 
@@ -159,7 +159,7 @@ def _read_markdown(raw: bytes) -> ReadDocument:
 
 
 def _read_blocks(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yields levels and blocks in order; a heading has a level above 0, other blocks 0."""
+    """Yields levels and blocks in order; only headings have a level above 0."""
     held: list[str] = []
     fence = ""
     for line in lines:
@@ -332,7 +332,7 @@ def _read_pages(reader: "PdfReader") -> tuple[str, Sequence[str]]:
 
 
 def _unlock(reader: "PdfReader") -> None:
-    """Decrypts a file with the empty password, which is common; raises _UnreadableFile for any other password."""
+    """Decrypts a file with the empty password, which is common; else raises _UnreadableFile."""
     try:
         is_open = bool(reader.decrypt(""))
     except Exception as error:  # also where a cipher is missing

@@ -21,7 +21,7 @@ _MIN_FOREIGN = 2  # one such word may be an English one: war, die, son
 
 
 def find_search_words(text: str) -> list[str]:
-    """Returns at most 32 words to search for, each once, in order, without stop words unless all are stop words."""
+    """At most 32 words to search for, each once, in order, without stop words unless all are stop words."""
     words = dict.fromkeys(_split(text))
     stop_words = _choose_language(words)
     kept = [word for word in words if word not in stop_words]

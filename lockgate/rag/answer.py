@@ -342,6 +342,6 @@ def _generate(question: GroundedQuestion, grounds: AnswerGrounds) -> Source:
     model, params = question.model(), question.params
     if not grounds.system_prompt and isinstance(model, GroundedModel):
         return model.answer(grounds, params)
-    asked, documents, has_sources, system_prompt = grounds
-    messages = build_prompt(asked, documents, has_sources=has_sources, system_prompt=system_prompt)
+    prompt, documents, has_sources, system_prompt = grounds
+    messages = build_prompt(prompt, documents, has_sources=has_sources, system_prompt=system_prompt)
     return model.generate(messages, params)

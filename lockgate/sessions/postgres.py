@@ -73,7 +73,7 @@ class PostgresSessions(rows.RowSessions):
         await finish_despite_cancel(self._writer.write(self._held[key], *statements))
 
     async def _set_up(self) -> None:
-        """Creates the tables, once; if they exist, the database user needs no right to create tables."""
+        """Creates the tables, once; if they exist, that needs no right to create any."""
         if self._is_set_up:
             return
         async with self._setting_up:
@@ -182,5 +182,5 @@ async def open_postgres_store(options: Mapping[str, Any]) -> AsyncIterator[Postg
 
 
 def _count(done: str) -> int:
-    """Returns how many rows a statement changed, from the server's status such as `DELETE 3`."""
+    """How many rows a statement changed, from the server's status such as `DELETE 3`."""
     return int(done.rsplit(" ", 1)[-1])

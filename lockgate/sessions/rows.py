@@ -57,7 +57,7 @@ class SessionStatements(Table, frozen=True):
 
 
 class RowsFile(Table, frozen=True):
-    """The content of `rows.toml`: the statements, and the parts that they share."""
+    """`rows.toml`: the statements, and the parts that they share."""
 
     statements: SessionStatements
     parts: dict[str, str]
@@ -87,7 +87,7 @@ def clean_key(key: SessionKey) -> SessionKey:
 
 
 def clean_name(name: str) -> str:
-    """Returns a part of a key as it is stored, with a hash if characters were replaced."""
+    """A part of a key as it is stored, with a hash if it was changed."""
     cleaned = clean(name)
     if cleaned == name:
         return name
@@ -124,7 +124,7 @@ class RowSessions(ABC):
 
     @abstractmethod
     async def _read(self, *statements: Statement) -> Sequence[Rows]:
-        """Returns the rows of each statement."""
+        """The rows of each statement."""
 
     @abstractmethod
     async def _write(self, *statements: Statement) -> int:
@@ -135,7 +135,7 @@ class RowSessions(ABC):
         """The same for a session that is held; raises RuntimeError if it is not."""
 
     async def load(self, key: SessionKey, limit: int, request_id: str = "") -> Past:
-        """Returns the latest turns and the one of this request id."""
+        """The latest turns and the one of this request id."""
         values = (*clean_key(key), self._cutoff())
         statements: list[Statement] = [(SQL.latest_turns, (*values, limit))]
         if request_id:
@@ -164,18 +164,18 @@ class RowSessions(ABC):
         await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
-        """Returns all sessions, the latest first."""
+        """All sessions, the latest first."""
         (found,) = await self._read((SQL.list_sessions, (self._cutoff(), clean_name(caller or ""))))
         return tuple(SessionEntry(SessionKey(*row[:3]), int(row[3]), row[4], row[5]) for row in found)
 
     async def read_session(self, key: SessionKey) -> Sequence[StoredTurn]:
-        """Returns all turns of a session in the order of time, the aborted ones too."""
+        """All turns of a session by time, also aborted ones."""
         values = (*clean_key(key), self._cutoff())
         turns, aborted = await self._read((SQL.all_turns, values), (SQL.all_aborted, values))
         return tuple(heapq.merge(map(_read_stored, turns), map(_read_aborted, aborted), key=lambda one: one.at))
 
     async def delete_session(self, key: SessionKey) -> bool:
-        """Removes all turns of a session; returns whether there were any."""
+        """Removes a session; returns whether there was one."""
         key = clean_key(key)
         return await self._write(*((sql, key) for sql in SQL.delete_session)) > 0
 

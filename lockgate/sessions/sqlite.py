@@ -57,7 +57,7 @@ class _StoreConnection(NamedTuple):
     database: sqlite3.Connection
 
     async def run(self, job: Job[T]) -> T:
-        """Returns the job's result."""
+        """The job's result."""
         return await _finish(self.thread.submit(job, self.database))
 
 
@@ -70,7 +70,7 @@ class SessionFile:
         self._busy_timeout_s = busy_timeout_s
 
     async def run(self, job: Job[T]) -> T:
-        """Returns the result of a job that may write. The time that it waits for other processes counts from now."""
+        """The result of a job that may write. The time that it waits for other processes counts from now."""
         until = time.monotonic() + self._busy_timeout_s
         least_s = min(_LEAST_BUSY_S, self._busy_timeout_s)
 
@@ -160,7 +160,7 @@ def _open_named(
 
 
 def _open_writer(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """Opens a connection that writes; refuses and does not change a database of another application."""
+    """Opens a connection that writes; refuses a database of another application."""
     if look_at(path, busy_timeout_s).is_foreign(_APPLICATION):
         raise _refuse_foreign(path)
     database = connect(path, busy_timeout_s)

@@ -160,7 +160,7 @@ def _cut(text: str, tokens: int) -> str:
 
 
 def recall_sent(messages: Sequence[Message], max_messages: int, max_tokens: int) -> tuple[Message, ...]:
-    """Returns the latest of a client's own messages that fit, oldest first and uncut."""
+    """The latest of a client's own messages that fit, oldest first and uncut."""
     kept: list[Message] = []
     left = max_tokens
     for message in reversed(messages[-max_messages:] if max_messages else ()):
@@ -177,12 +177,12 @@ def count_tokens(text: str) -> int:
 
 
 def list_intents(turns: Sequence[Turn]) -> tuple[Intent, ...]:
-    """Returns labels and topics of the latest turns, oldest first."""
+    """Labels and topics of the latest turns, oldest first."""
     return tuple(Intent(turn.label, turn.topic or name_topic(turn.question)) for turn in turns[-MAX_INTENTS:])
 
 
 def name_topic(question: str) -> str:
-    """Returns the topic of a question: its beginning, on one line."""
+    """The topic of a question: its beginning, on one line."""
     return " ".join(question.split())[:_MAX_TOPIC_CHARS]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`compat: fms`: what exists only to match the Rust orchestrator (fms-guardrails-orchestr8) to the letter."""
+"""`compat: fms`: rules and formats to match the Rust orchestrator (fms-guardrails-orchestr8) exactly."""
 
 from lockgate.config.endpoint_rules import EndpointRules
 from lockgate.gate.release import Strategy

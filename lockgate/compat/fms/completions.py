@@ -21,13 +21,13 @@ from lockgate.gate.verdicts import Verdict
 from lockgate.guard.request import InputBlocked
 
 _USAGE_KEYS = ("prompt_tokens", "total_tokens", "completion_tokens")
-_SPOKEN_KEYS = ("index", "delta", "text")
-_NULL_KEYS = ("logprobs", "finish_reason", "stop_reason")  # written as null where a message has none
+_FIRST_KEYS = ("index", "delta", "text")
+_NULL_KEYS = ("logprobs", "finish_reason", "stop_reason")  # written as null if a message has none
 MAX_MESSAGES = 65_536
 
 
 class MessageLog:
-    """The messages of a stream by number, until no later event is made of them."""
+    """The messages of a stream by number, until no later event needs them."""
 
     __slots__ = ("_messages",)
 
@@ -35,13 +35,13 @@ class MessageLog:
         self._messages: deque[tuple[int, dict[str, Any]]] = deque()
 
     def add(self, number: int, message: dict[str, Any]) -> None:
-        """Keep a message."""
+        """Adds a message; raises HeldTooMuch."""
         self._messages.append((number, message))
         if len(self._messages) > MAX_MESSAGES:
             raise HeldTooMuch(f"more than {MAX_MESSAGES} messages wait for a chunk")
 
     def take(self, first: int, last: int) -> list[dict[str, Any]]:
-        """The messages from `first` to `last`; earlier ones are dropped."""
+        """Returns the messages from `first` to `last`; drops earlier ones."""
         messages = self._messages
         while messages and messages[0][0] < first:
             messages.popleft()
@@ -65,7 +65,7 @@ class FmsWholeAnswer(WholeAnswer):
         return answer
 
     def _build_blocked(self, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
-        """The answer to a prompt in which something was found: that to a chat does not name its object."""
+        """Builds the answer to a blocked prompt; for a chat, `object` is empty."""
         answer = super()._build_blocked(blocked, fallback)
         if self._is_chat:
             answer["object"] = ""
@@ -73,13 +73,13 @@ class FmsWholeAnswer(WholeAnswer):
 
 
 class FmsStreamReader(StreamReader):
-    """Reads content only: reasoning is dropped, a refusal passes unread. Keeps messages for the chunker's claims."""
+    """Reads content only: drops reasoning, passes a refusal unread. Keeps messages for the chunks that name them."""
 
     def __init__(self, options: StreamOptions, order: StreamOrder, *, is_chat: bool) -> None:
         super().__init__(options, order, is_chat=is_chat)
         self._lanes = frozenset()
         self._is_simple = False
-        self._keeps_logprobs = False  # events take those of messages without text from the ledger
+        self._keeps_logprobs = False  # events take those of messages without text from the log
         self.guarded = REASONING_KEYS
         self.ledgers: dict[int, MessageLog] = {}  # by choice
         self.ends: dict[int, tuple[int, dict[str, Any]]] = {}  # the latest message of each choice
@@ -110,7 +110,7 @@ class FmsEventWriter(EventWriter):
         self._carried: dict[int, int] = {}  # by choice: the last message of its last event
 
     def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
-        """The events of a release; behind the last text of a text completion, the last messages too."""
+        """Returns the events of a release; after the last text of a text completion, the last messages too."""
         written = super()._take_held(segment, release, verdict)
         if self._is_chat or not self._order.is_empty:
             return written
@@ -126,7 +126,7 @@ class FmsEventWriter(EventWriter):
         ]
 
     def _start_event(self, index: int, messages: Messages, *, is_complete: bool) -> dict[str, Any]:
-        """The fields of the last message, its usage included, also while its text has not ended."""
+        """The fields of the last message with its usage, also while its text has not ended."""
         return super()._start_event(index, messages, is_complete=True)
 
     def _build_entry(self, segment: Segment, release: Release, found: Sequence[Detection]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class FmsEventWriter(EventWriter):
         return messages, any(frame.number == last for frame in release.frames)
 
     def _pass_on(self, index: int, message: Mapping[str, Any]) -> bytes:
-        """The event of a message without text; of text completions the last message follows at the end."""
+        """Returns the event of a message without text; none for a text completion: `_last_messages` come at its end."""
         written = super()._pass_on(index, message)
         return written if self._is_chat else b""
 
@@ -160,6 +160,6 @@ def _in_order(message: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
 def _choice_in_order(choice: object) -> object:
     if not isinstance(choice, dict):
         return choice
-    known = {key: choice[key] for key in _SPOKEN_KEYS if key in choice}
+    known = {key: choice[key] for key in _FIRST_KEYS if key in choice}
     known |= {key: choice.get(key) for key in _NULL_KEYS}
     return known | {key: value for key, value in choice.items() if key not in known}

@@ -75,7 +75,7 @@ class FmsTextEvents(TextEvents):
         self._ledger = MessageLog()
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """One frame for each message, which is kept for the events that are made of it."""
+        """Keeps the message for its events; returns it as one frame."""
         if self._is_guarded:
             self._ledger.add(self._count, message)
         return super().to_frames(message)
@@ -103,14 +103,14 @@ class FmsTextEvents(TextEvents):
 
 
 def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-    """Those of the second message, else of the first; a single message has none of its own."""
+    """The input tokens of the second message, else of the first."""
     if len(messages) < 2:
         return list(messages[0].get("input_tokens", ()))
     return messages[1].get("input_tokens") or messages[0].get("input_tokens")
 
 
 def encode_relative_line(release: Release) -> bytes:
-    """One line of a stream-content answer: spans count from the text of the line."""
+    """Encodes one line of a stream-content answer: spans count from the text of the line."""
     return encode_line(release, release.start)
 
 
