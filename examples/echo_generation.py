@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The echo for the endpoints that take a `model_id`: a generation server over gRPC (provider `tgis`).
 
-    python examples/echo_generation.py [PORT [HOST]]        127.0.0.1:8035 unless told otherwise
+    python examples/echo_generation.py [PORT [HOST]]        127.0.0.1:8035 by default
 
-It says what you said, word by word. It uses the messages that come with Lockgate.
+It repeats the prompt, word by word. It uses the protobuf messages of the package `lockgate`.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ async def stream(asked: Any, context: object) -> AsyncIterator[Any]:
 
 
 async def tokenize(asked: Any, context: object) -> Any:
-    """How many words there are."""
+    """Count the words."""
     counts = [fmaas.TokenizeResponse(token_count=len(split(one.text))) for one in asked.requests]
     return fmaas.BatchedTokenizeResponse(responses=counts)
 
 
 async def tell_model(asked: object, context: object) -> Any:
-    """That there is one; Lockgate asks this for its health."""
+    """Answer that the model exists; Lockgate uses this as a health check."""
     return fmaas.ModelInfoResponse(max_sequence_length=4096)
 
 
@@ -59,7 +59,7 @@ def _say(text: str, words: list[str]) -> Any:
 
 
 async def serve(port: int, host: str) -> None:
-    """Until it is ended."""
+    """Serve until the process is stopped."""
     answering, streaming = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Generate": answering(generate, fmaas.BatchedGenerationRequest.FromString, _encode),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model for a laptop: it speaks the OpenAI API and says what you said, word by word. No key, no weights.
+"""A model for a laptop: it has the OpenAI API and repeats your message, word by word. No key, no weights.
 
-    python examples/echo_model.py [PORT [HOST]]        127.0.0.1:8000 unless told otherwise
+    python examples/echo_model.py [PORT [HOST]]        127.0.0.1:8000 by default
 
 The model `broken` breaks off after four words. In streams the model `thinking` thinks aloud before it speaks, and with
 `tools` all of them call the first one, with what you said as `text`. Needs nothing but Python.
@@ -20,21 +20,21 @@ BASE = {"id": "echo-1", "created": 1_700_000_000, "model": "echo"}
 
 
 class EchoModel(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     protocol_version = "HTTP/1.1"
 
     def handle(self) -> None:
-        """Requests until the other side leaves."""
+        """Answer requests until the client closes the connection."""
         with contextlib.suppress(ConnectionError):
             super().handle()
 
     def do_GET(self) -> None:
-        """/health, and whatever else somebody looks at."""
+        """Answer /health and every other path."""
         self._send_json({"status": "HEALTHY"})
 
     def do_POST(self) -> None:
-        """/v1/chat/completions, /v1/completions and /tokenize."""
+        """Answer /v1/chat/completions, /v1/completions and /tokenize."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         is_chat = "messages" in asked
         text = _read_text(asked["messages"][-1].get("content")) if is_chat else asked["prompt"]
@@ -79,7 +79,7 @@ class EchoModel(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 def _say(words: list[str], asked: dict[str, Any], *, is_chat: bool) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def _say(words: list[str], asked: dict[str, Any], *, is_chat: bool) -> list[dict
 
 
 def _call(words: list[str], asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pieces of a call, cut where it hurts: in the middle of words."""
+    """The pieces of a tool call, cut in the middle of words."""
     name = asked["tools"][0]["function"]["name"]
     begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}}
     text = json.dumps({"text": "".join(words)})

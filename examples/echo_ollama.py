@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An Ollama server for a laptop, without weights: enough to see an agent at work. Needs nothing but Python.
 
-    python examples/echo_ollama.py [PORT [HOST]]        127.0.0.1:11434 unless told otherwise
+    python examples/echo_ollama.py [PORT [HOST]]        127.0.0.1:11434 by default
 
-Whatever model is named, it labels questions by a few words, turns them into keywords by leaving out short words, and
-answers with the sentence of the passages that has most words of the question. Without passages it says what it was told
-before. As a judge of answers it says yes to everything.
+It accepts any model name. It labels questions by a few words, leaves out short words to get keywords, and answers with
+the sentence of the passages that has most words of the question. Without passages it repeats its last answer. As a
+judge of answers it says yes to everything.
 """
 
 import contextlib
@@ -24,25 +24,25 @@ CODE = re.compile(r"\b(?:write|code|script|snippet|function|example of)\b", re.I
 
 
 class EchoOllama(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # each word leaves at once
 
     def handle(self) -> None:
-        """Requests until the other side leaves."""
+        """Answer requests until the client closes the connection."""
         with contextlib.suppress(ConnectionError):
             super().handle()
 
     def do_GET(self) -> None:
-        """/api/version. There is no list of models: any name will do."""
+        """Answer /api/version. There is no list of models: any name works."""
         if self.path == "/api/version":
             self._send({"version": "0.0.0"})
         else:
             self.send_error(404)
 
     def do_POST(self) -> None:
-        """/api/chat."""
+        """Answer /api/chat."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         text = reply(asked["messages"])
         words = re.findall(r"\s*\S+", text)
@@ -73,7 +73,7 @@ class EchoOllama(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Write no log."""
 
 
 def line(model: str, text: str) -> dict[str, object]:
@@ -82,7 +82,7 @@ def line(model: str, text: str) -> dict[str, object]:
 
 
 def reply(messages: list[dict[str, str]]) -> str:
-    """What the model says."""
+    """Return the model's answer."""
     task, last = messages[0]["content"], messages[-1]["content"]
     if task.startswith("You sort questions"):
         return label(last_fenced(last))
@@ -99,20 +99,20 @@ def reply(messages: list[dict[str, str]]) -> str:
 
 
 def label(question: str) -> str:
-    """The label, as it is asked for."""
+    """The label of a question, in the format that the prompt asks for."""
     name = "CONVERSATIONAL" if TALK.search(question) else "CODE_GENERATION" if CODE.search(question) else "RETRIEVAL"
     return json.dumps({"label": name, "topic": " ".join(words_of(question)), "use_editor": False})
 
 
 def approve(task: str) -> str:
-    """A verdict for each passage, or one where it is about statements."""
+    """A verdict for each passage, or one if the judge is asked about statements."""
     count = task.count('"passage":') if "For each passage" in task else 1
     verdicts = [{"passage": number, "verdict": "yes"} for number in range(1, count + 1)]
     return json.dumps({"verdicts": verdicts})
 
 
 def quote(question: str, passages: list[str]) -> str:
-    """The sentence that has most words of the question, the first of equals."""
+    """The sentence with most words of the question; of several the first."""
     wanted = set(words_of(question))
     sentences = [one for text in passages for one in re.split(r"(?<=[.!?])\s+|\n\n+", text)]
     best = max(sentences, key=lambda one: len(wanted & set(words_of(one))))
@@ -120,23 +120,23 @@ def quote(question: str, passages: list[str]) -> str:
 
 
 def remember(messages: list[dict[str, str]]) -> str:
-    """What was said last."""
+    """The last answer of the conversation."""
     said = [one["content"] for one in messages[:-1] if one["role"] == "assistant"]
     return f"I said: {said[-1].removeprefix('I said: ')}" if said else "We have not spoken before."
 
 
 def last_fenced(text: str) -> str:
-    """What stands between the last two fences."""
+    """The text between the last two fences."""
     return next((found["text"] for found in reversed([*FENCED.finditer(text)])), text)
 
 
 def words_of(text: str) -> list[str]:
-    """The longer words, in small letters, without an s at their end."""
+    """The longer words, in lower case, without a final s."""
     return [word.lower().removesuffix("s") for word in re.findall(r"\w{4,}", text)]
 
 
 def count_words(messages: list[dict[str, str]]) -> int:
-    """As if each word were a token."""
+    """Count words as tokens."""
     return sum(len(one["content"].split()) for one in messages)
 
 

@@ -171,10 +171,10 @@ def test_the_model_of_the_library_says_the_same_whole_and_streamed(space: str) -
     assert end == "[DONE]"
     dream = json.loads(query(space, "dreamer", {"messages": messages}))["summary"]["message"]["content"]
     assert dream.startswith("One < two [ana/a&b]. ")
-    assert "[nobody/nights]" in dream
+    assert "[absent/nights]" in dream
 
 
-@pytest.mark.parametrize(("slug", "status"), [("attic", 404), ("staff", 403), ("echo", 404)])
+@pytest.mark.parametrize(("slug", "status"), [("attic", 404), ("shift", 403), ("echo", 404)])
 def test_the_library_refuses_what_it_does_not_have(space: str, slug: str, status: int) -> None:
     body = {"messages": "Who opens?", "limit": 5, "similarity_threshold": 0.5}
     with pytest.raises(HTTPError, match=str(status)) as refused:
