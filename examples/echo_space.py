@@ -24,7 +24,7 @@ PACE_S = float(os.environ.get("PACE_S", "0.05"))  # between two words
 SOURCES = {
     "hours": {
         "Opening hours": "The library is open from nine to six on weekdays. On Saturday it closes at one.",
-        "Holidays": "The library stays closed in the first week of January. Returns go into the box at the gate.",
+        "Holidays": "The building stays closed in the first week of January. Returns go into the box at the gate.",
     },
     "rules": {
         "Lending": "A book may be kept for four weeks. After that the fine is ten cents a day.",
