@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a caikit-NLP generation server over gRPC; a call that fails with 502 to 506 is retried with a growing pause."""
+"""Calls a caikit-NLP generation server over gRPC; retries calls that fail with 502 to 506."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -104,7 +104,7 @@ class CaikitNlpClient:
 
 
 def build_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the request's parameters for caikit-NLP, which names them alike; absent and null ones stay unset."""
+    """Returns the request's parameters, which caikit-NLP names alike; null ones stay unset."""
     given = _pick(body.get("params") or {}, _NAMES)
     if _PENALTY in given:
         given[_PENALTY] = _pick(given[_PENALTY], _PENALTY_NAMES)

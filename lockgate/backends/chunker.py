@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a chunker over gRPC with a whole text or a stream of frames. The gate checks the chunks that come back."""
+"""Calls a chunker over gRPC with a whole text or a stream of frames. The gate checks the chunks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
@@ -179,7 +179,7 @@ def _run_at_once(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _take_until_text(frames: AsyncIterator[Frame]) -> list[Frame]:
-    """Returns the frames up to the first with text, or none at all: some chunkers fail on a stream without text."""
+    """Returns the frames up to the first with text; none without text, since some chunkers fail there."""
     kept = []
     async for frame in frames:
         kept.append(frame)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by HTTP and gRPC clients: client TLS from the settings' files, and the headers that are never passed on."""
+"""Shared by HTTP and gRPC clients: client TLS, and the headers that are never passed on."""
 
 import ssl
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NEVER_PASSED = frozenset({
 
 
 def set_up_client(context: ssl.SSLContext, tls: TlsSettings) -> None:
-    """Loads the client certificate into the context, if there is one, and turns verification off for `insecure`."""
+    """Loads the client certificate, if there is one; `insecure` turns verification off."""
     if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -135,7 +135,7 @@ class _BatchQueue:
             self._close_one()
 
     def close(self) -> None:
-        """Fails waiting calls and empties the queue, so that no timer and no ending request sends anything more."""
+        """Fails waiting calls and empties the queue, so that nothing more is sent."""
         for call in self._callers:
             self._queue.cancel(call)
             self._end(call, closed(self._shared.service))
@@ -191,7 +191,7 @@ class _BatchQueue:
             self._timer = None
 
     def _launch(self, shares: list[_Share]) -> None:
-        """Sends in a separate task that outlives a cancelled caller; it runs in the first caller's context."""
+        """Sends in a task that outlives a cancelled caller, in the first caller's context."""
         self._open += 1
         context = self._callers[shares[0].call].context
         task = asyncio.get_running_loop().create_task(self._ask(shares), context=context)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests of the detector API and decodes its answers and errors; accepts the variants that servers send.
+"""Encodes requests of the detector API and decodes the variants of its answers and errors.
 
 Bodies that do not fit raise ValueError or RecursionError, whose messages quote nothing of the text.
 """
@@ -147,7 +147,7 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
 
 
 def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
-    """Returns the findings of each text; a missing list becomes UNANSWERED, and lists beyond the texts are ignored."""
+    """Returns the findings of each text; a missing list becomes UNANSWERED, surplus lists are ignored."""
     lists = _decode_contents(body)
     found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
     while len(found) < len(texts):
@@ -176,7 +176,7 @@ def read_results(body: bytes) -> list[Detection]:
 
 
 def read_refusal(status: int, body: bytes) -> tuple[int, str]:
-    """Returns the status and the message of an error: the body's code replaces the status if it is an HTTP status."""
+    """Returns an error's message and its status: the body's code if it is an HTTP status."""
     try:
         error = _decode_error(body)
     except (ValueError, RecursionError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For calls of services by URL and of endpoints that a request names: connections, paths, headers, hidden tokens."""
+"""Connections, paths, headers and hidden tokens for services by URL and endpoints that a request names."""
 
 import json
 import socket

@@ -53,7 +53,7 @@ def load_credentials(tls: TlsSettings) -> grpc.ChannelCredentials:
 
 
 def build_context(tls: TlsSettings) -> ssl.SSLContext:
-    """Builds a context of Python's TLS from the same settings; it reports at start what is wrong with a file."""
+    """Builds a context of Python's TLS, which reports at start what is wrong with a file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if tls.client_ca_cert_path is not None:
@@ -73,7 +73,7 @@ def _read_system_roots() -> bytes:
 
 @asynccontextmanager
 async def open_unverified_relay(hostname: str, port: int, tls: TlsSettings, timeout_s: float) -> AsyncIterator[str]:
-    """Opens a relay to the server over unverified TLS; yields its local address, which only this user can reach."""
+    """Opens a relay to the server over unverified TLS; its local address is for this user only."""
     connect = partial(asyncio.open_connection, hostname, port, ssl=build_context(tls))
     with tempfile.TemporaryDirectory(prefix="lockgate-") as folder, socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)
@@ -305,7 +305,7 @@ class Peer:
             return method.answer.FromString(raw)
 
     async def stream(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> AsyncGenerator[Answer, None]:
-        """Sends one message and yields the answers; closing cancels the call. The time limit ends when they begin."""
+        """Sends one message and yields the answers, whose first must come in time; closing cancels the call."""
         with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
             metadata = build_metadata(outgoing.headers, outgoing.own)
@@ -362,7 +362,7 @@ class Peer:
             raise Unavailable(self._name, f"{failing}: the channel was closed") from None
 
     def _describe(self, error: grpc.aio.AioRpcError) -> str:
-        """Returns the message of the service or of gRPC; gRPC's addresses are removed, so callers do not see them."""
+        """Returns the service's or gRPC's message without addresses, which callers must not see."""
         details = error.details() or ""
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             details = _ADDRESS.sub("", details).replace(self._place, "the host")

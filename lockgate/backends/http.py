@@ -153,7 +153,7 @@ class HttpCaller:
         return Health("HEALTHY") if status < well_below else _judge_status(status)
 
     def translate(self, error: Exception, failure: str) -> UpstreamError:
-        """Returns the UpstreamError for a library's error; its message is for the log and holds no header."""
+        """Returns the UpstreamError for a library's error; its message is for the log."""
         ours, reason = next((ours, reason) for kinds, ours, reason in _TRANSLATIONS if isinstance(error, kinds))
         if ours is BrokeProtocol:  # the library's message quotes the answer, hence user text
             return ours(self.name, failure + reason)
@@ -321,13 +321,13 @@ def count_values(body: bytes | str) -> int:
 
 
 def refuse_dense(body: bytes) -> None:
-    """Raises ValueError for a large body of tiny values, which would take up to thirty times its memory decoded."""
+    """Raises ValueError for a large body of tiny values, which decoded takes up to thirty times the memory."""
     if len(body) > LARGE_BYTES and count_values(body) * BYTES_PER_VALUE > len(body):
         raise ValueError("it has too many values")
 
 
 async def let_end(response: aiohttp.ClientResponse) -> None:
-    """Waits a moment for the end of the body after the last event, so that the connection can be reused."""
+    """Waits a moment for the end of the body, so that the connection can be reused."""
     with contextlib.suppress(aiohttp.ClientError, OSError):
         async with asyncio.timeout(END_WAIT_S):
             while await response.content.readany():
@@ -351,7 +351,7 @@ _decode_health = msgspec.json.Decoder(_HealthBody).decode
 
 
 def _pass_on(passed: Headers) -> CIMultiDict[str]:
-    """Returns the headers that may be passed on, with all their values; lower case, else the library loses some."""
+    """Returns the headers to pass on, with all values; in lower case, else the library loses some."""
     headers = CIMultiDict({"user-agent": f"lockgate/{__version__}"})
     kept = [(lower, _restore(value)) for name, value in passed if (lower := name.lower()) not in NEVER_PASSED]
     for name, _ in kept:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HttpModel: calls a model over HTTP, whole or streamed and without retries, and the readers of streamed answers.
+"""HttpModel calls a model over HTTP without retries; PieceReader reads a streamed answer.
 
 Decides the error message for a model's failure and when a stream has ended. Subclasses encode and decode the
 model's bodies.
@@ -51,7 +51,7 @@ class ModelAnswer(NamedTuple):
 
 
 class PieceReader(ABC):
-    """Takes the bytes of a streamed answer and returns its pieces of text; any cut of the bytes gives the same pieces.
+    """Returns the pieces of text in the bytes of a streamed answer; any cut of the bytes gives the same.
 
     `failure` is the model's error message after the pieces last returned, or "" if the model broke the format.
     """

@@ -58,7 +58,7 @@ class OllamaModel(HttpModel):
         self.known_as = settings.model
 
     async def probe(self, headers: Headers) -> Health:
-        """Returns whether the server answers and, if its list of models can be read, has the model; never raises."""
+        """Returns whether the server answers and has the model, if it lists its models; never raises."""
         try:
             answer = await self._caller.fetch(self._tags_url, self._headers)
             if answer.status == 200 and not has_model(answer.body, self._model):

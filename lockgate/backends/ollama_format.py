@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes requests to an Ollama server and decodes its replies: chats, whole and streamed by line, and embeddings.
+"""Encodes requests to an Ollama server and decodes its replies: chats, streamed chats and embeddings.
 
 The answer is the text of a reply's message, without the model's reasoning.
 """
@@ -67,16 +67,16 @@ def encode_chat(model: str, messages: Sequence[Message], params: Mapping[str, An
     body: dict[str, Any] = {"model": model, "messages": chat, "stream": bool(params.get("stream"))}
     if options := {theirs: params[ours] for ours, theirs in _OPTIONS.items() if params.get(ours) is not None}:
         body["options"] = options
-    if wanted := _find_format(params.get("response_format") or {}):
-        body["format"] = wanted
+    if form := _find_format(params.get("response_format") or {}):
+        body["format"] = form
     return _encode(body)
 
 
-def _find_format(wanted: Mapping[str, Any]) -> Any:
+def _find_format(given: Mapping[str, Any]) -> Any:
     """Returns the format for the answer: JSON or its schema; None for plain text."""
-    if wanted.get("type") == "json_object":
+    if given.get("type") == "json_object":
         return "json"
-    schema = wanted.get("json_schema")
+    schema = given.get("json_schema")
     return schema.get("schema") or "json" if isinstance(schema, dict) else None
 
 
@@ -143,7 +143,7 @@ class OllamaChatReader(PieceReader):
 
 
 def has_model(body: bytes, name: str) -> bool:
-    """Returns whether a list of models names this one; raises ValueError or RecursionError if it is no such list."""
+    """Returns whether a list of models names this one; raises ValueError or RecursionError."""
     names = {one.name for one in _decode_names(body).models}
     return name in names or f"{name}:latest" in names
 

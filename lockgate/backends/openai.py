@@ -88,7 +88,7 @@ def _note_usage(usage: Any) -> None:
 
 
 class CompletionClient(ABC):
-    """Requests completions. Errors before a stream begins name the model; those inside it have the server's message.
+    """Requests completions. Errors before a stream name the model; later ones have the server's message.
 
     With `needs_end` a stream that breaks off before its answer is complete has failed.
     """
@@ -250,7 +250,7 @@ class OpenAIChat(CompletionClient):
 
 
 class ChunkReader:
-    """Takes the bytes of an event stream and returns its messages; `failure` is an error after the last ones returned.
+    """Returns the messages in the bytes of an event stream; `failure` is an error after the last ones.
 
     `usage` is that of the latest message.
     """
@@ -331,7 +331,7 @@ def _read_models(body: bytes) -> _Models:
 
 
 def _read_message(text: bytes | str) -> dict[str, Any] | None:
-    """Decodes a completion or a chunk of one: an object with a list of choices; returns None for anything else."""
+    """Decodes a completion or a chunk of one, an object with `choices`; returns None for anything else."""
     try:
         message = _decode(text)
     except (ValueError, RecursionError):

@@ -75,7 +75,7 @@ class PostgresPool:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """Gives a connection in a transaction, which is rolled back if the body raises, and translates its errors."""
+        """Gives a connection in a transaction, rolled back if the body raises; translates its errors."""
         async with self.borrow() as connection:
             with self.closing_on_failure(connection):
                 async with connection.transaction():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes replies of upstream models and sources: lenient JSON within bounds, and the message of an error response."""
+"""Decodes replies of upstream models and sources: lenient JSON and error messages."""
 
 import json
 import math

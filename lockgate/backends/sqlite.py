@@ -56,7 +56,7 @@ def read_kind(database: sqlite3.Connection) -> FileKind:
 
 
 def connect(file: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    """Opens a connection in WAL mode, where readers and writers do not wait for each other; any thread may use it."""
+    """Opens a connection in WAL mode, for readers beside a writer; any thread may use it."""
     database = sqlite3.connect(file, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _try_until_free(lambda: _set_log_mode(database), time.monotonic() + busy_timeout_s)
@@ -75,7 +75,7 @@ def _set_log_mode(database: sqlite3.Connection) -> None:
 
 
 def _try_until_free(action: Callable[[], T], until: float) -> T:
-    """Returns the action's result, retried while the file is busy: SQLite does not always wait for a change of mode."""
+    """Retries an action while the file is busy: SQLite does not always wait for a change of mode."""
     while True:
         try:
             return action()

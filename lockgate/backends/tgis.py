@@ -101,10 +101,10 @@ def _build_decoding(given: Mapping[str, Any]) -> fmaas.DecodingParameters:
     decoding = fmaas.DecodingParameters(**_pick(given, ("repetition_penalty",)))
     penalty = given.get("exponential_decay_length_penalty")
     if penalty is not None:
-        wanted = {name: value for name, value in penalty.items() if value is not None}
+        fields = {name: value for name, value in penalty.items() if value is not None}
         decoding.length_penalty.SetInParent()
-        decoding.length_penalty.start_index = wanted.get("start_index", 0)
-        decoding.length_penalty.decay_factor = wanted.get("decay_factor", 0.0)
+        decoding.length_penalty.start_index = fields.get("start_index", 0)
+        decoding.length_penalty.decay_factor = fields.get("decay_factor", 0.0)
     return decoding
 
 

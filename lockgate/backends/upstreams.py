@@ -254,7 +254,7 @@ class _Unreachable:
 
 
 def _read_url(text: str) -> URL:
-    """Parses an absolute address without credentials, query and fragment; refuses faults the library would repair."""
+    """Parses an absolute address without credentials, query and fragment; repairs no faults."""
     if (fault := check_form(text)) is not None:
         raise _Unusable(f"the url {fault}")
     try:

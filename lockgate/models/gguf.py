@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the head of a GGUF file, and which of its tokens control the model: a prompt's texts must not hold those."""
+"""Finds in a GGUF file the model's control tokens, which a prompt's texts must not contain."""
 
 import re
 import struct
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import IO, Any
 
 MAGIC = b"GGUF"
-MAX_COUNT = 1 << 24  # of entries or bytes that one value of the head may have; more is no model's
+MAX_COUNT = 1 << 24  # entries or bytes of one value of the header; no model has more
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL, _USER_DEFINED = 3, 4
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", _BOOL: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_BRACKETED = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")  # of tokens that users added, those that look like marks
+_BRACKETED = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")  # tokens added by users that look like control tokens
 _ROUNDS = 4
 
 Clean = Callable[[str], str]
 
 
 def check_gguf(path: Path) -> str:
-    """What is wrong with a model's file as far as its first bytes tell, in words; nothing if all is well."""
+    """Checks the first bytes of a model's file; returns what is wrong, or an empty text."""
     try:
         with path.open("rb") as file:
             return "" if file.read(len(MAGIC)) == MAGIC else "it is no GGUF file"
@@ -31,7 +31,7 @@ def check_gguf(path: Path) -> str:
 
 
 def read_marks(path: Path) -> list[str]:
-    """The tokens of a model that are marks; raises ValueError for what is no GGUF file, and OSError."""
+    """Returns a model's control tokens; raises ValueError if the file is no GGUF file, and OSError."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("it is no GGUF file")
@@ -44,14 +44,14 @@ def read_marks(path: Path) -> list[str]:
 
 
 def build_cleaner(marks: Iterable[str]) -> Clean:
-    """A function that breaks every mark in a text with a space, so that it reads as the characters that it is."""
+    """Returns a function that breaks every control token of a text with a space."""
     longest_first = sorted(filter(None, marks), key=len, reverse=True)
     if not longest_first:
         return str
     pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def clean(text: str) -> str:
-        for _ in range(_ROUNDS):  # what is broken could, in theory, make another one
+        for _ in range(_ROUNDS):  # a broken one could, in theory, form another
             if not pattern.search(text):
                 return text
             text = pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}" if len(found[0]) > 1 else " ", text)

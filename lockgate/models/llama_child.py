@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The child process in which llama.cpp runs: takes and answers lines of JSON, and ends when its input does."""
+"""The child process that runs llama.cpp: reads and writes lines of JSON, and ends when its input ends."""
 
 import ctypes
 import json
@@ -18,77 +18,77 @@ from typing import IO, Any
 
 from lockgate.models.gguf import Clean, build_cleaner, read_marks
 
-BATCH_TOKENS = 8  # of a prompt that are read at once: between two batches it can be stopped
+BATCH_TOKENS = 8  # of a prompt, read at once; the model can be stopped between two batches
 SEED = 1
 BEAT_S = 1.0
-_BATCHES_AFTER_STOP = 2  # the one under way, and one that may begin before llama.cpp hears of the stop
+_BATCHES_AFTER_STOP = 2  # the running one, and one that may begin before llama.cpp receives the stop
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
-Said = Mapping[str, Any]
+Reply = Mapping[str, Any]
 Messages = Sequence[Mapping[str, str]]
 
 
 class Stopped(Exception):
-    """The parent wants no more."""
+    """The parent has stopped the answer."""
 
 
 class EngineRefusal(Exception):
-    """llama.cpp cannot answer this, and says why."""
+    """llama.cpp cannot answer the request; the message is its reason."""
 
 
 class EngineCommands:
-    """What the parent says, read in a thread of its own: a stop is heard while text is made."""
+    """The parent's commands, read in a separate thread, so that a stop arrives while text is generated."""
 
     def __init__(self, lines: IO[bytes]) -> None:
         self._lines = lines
         self.asks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.stopped = 0  # the last question whose answer is not wanted any more
+        self.stopped = 0  # the number of the last request that was stopped
 
     def listen(self) -> None:
-        """Reads to the end of the input, which is the end of this process."""
+        """Reads commands to the end of the input, then ends this process."""
         with suppress(ValueError, OSError):
             for line in self._lines:
-                order = json.loads(line)
-                if "stop" in order:
-                    self.stopped = order["stop"]
+                command = json.loads(line)
+                if "stop" in command:
+                    self.stopped = command["stop"]
                 else:
-                    self.asks.put(order)
+                    self.asks.put(command)
         os._exit(0)
 
 
 class Heartbeat:
-    """Tells now and then that work goes on, though nothing is said yet: a long prompt takes its time."""
+    """Sends a sign of life every second while a long prompt is read and no text comes."""
 
-    def __init__(self, tell: Callable[[Said], None], number: int) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[Reply], None], number: int) -> None:
+        self._send = send
         self._number = number
-        self._given_at = time.monotonic()
+        self._sent_at = time.monotonic()
 
     def give(self) -> None:
         """Called for each batch and each token."""
         now = time.monotonic()
-        if now - self._given_at > BEAT_S:
-            self._given_at = now
-            self._tell({"id": self._number, "beat": True})
+        if now - self._sent_at > BEAT_S:
+            self._sent_at = now
+            self._send({"id": self._number, "beat": True})
 
 
 class Engine:
-    """A loaded model. What all questions of a kind begin with is kept read, and never anything else."""
+    """A loaded model. Its cache keeps the shared beginning of prompts, and nothing else."""
 
     def __init__(self, server: Any, clean: Clean) -> None:
         self._server = server
         self._clean = clean
-        self._opening: Messages | None = None  # what the model has read and remembers
+        self._opening: Messages | None = None  # the messages in the model's cache
 
-    def answer(self, ask: Mapping[str, Any], take: Callable[[str], None], is_stopped: Callable[[], bool]) -> Said:
-        """Says the answer piece by piece; how it ended. Raises Stopped or Refused."""
+    def answer(self, ask: Mapping[str, Any], take: Callable[[str], None], is_stopped: Callable[[], bool]) -> Reply:
+        """Passes the answer's pieces to `take` and returns how it ended. Raises Stopped or EngineRefusal."""
         messages = [{"role": one["role"], "content": self._clean(one["content"])} for one in ask["messages"]]
         opening = messages[: ask.get("opening", 0)]
         self.open(opening, is_stopped)
         end: dict[str, Any] = {"end": "stop"}
 
-        def hear(event: Mapping[str, Any]) -> None:
+        def receive(event: Mapping[str, Any]) -> None:
             for choice in event.get("choices", ()):
                 if text := choice["delta"].get("content"):
                     take(text)
@@ -96,11 +96,11 @@ class Engine:
             if usage := event.get("usage"):
                 end["usage"] = {name: usage[name] for name in _COUNTERS}
 
-        self._run({"messages": messages, "cache_prompt": bool(opening), **ask["options"]}, hear, is_stopped)
+        self._run({"messages": messages, "cache_prompt": bool(opening), **ask["options"]}, receive, is_stopped)
         return end
 
     def open(self, opening: Messages, is_stopped: Callable[[], bool]) -> None:
-        """Makes the model read the beginning, always in the same steps: other batches may round to another word."""
+        """Makes the model read the beginning, always in the same steps: other batches may round to another token."""
         known, self._opening = self._opening, None
         if not opening:
             return
@@ -111,20 +111,20 @@ class Engine:
         self._opening = opening
 
     def _run(
-        self, body: Mapping[str, Any], hear: Callable[[Mapping[str, Any]], None], is_stopped: Callable[[], bool]
+        self, body: Mapping[str, Any], receive: Callable[[Mapping[str, Any]], None], is_stopped: Callable[[], bool]
     ) -> None:
-        """One request. llama.cpp calls back for each batch of the prompt and for each token."""
+        """Runs one request. llama.cpp calls back for each batch of the prompt and for each token."""
         refusal = ""
 
-        def watch(said: str) -> bool:
+        def watch(line: str) -> bool:
             nonlocal refusal
             if is_stopped():
                 return True
-            event = json.loads(said)
+            event = json.loads(line)
             if "error" in event:
                 refusal = str(event["error"].get("message") or "no reason given")
             else:
-                hear(event)
+                receive(event)
             return False
 
         whole = {"temperature": 0.0, "top_k": 1, "seed": SEED, **body}
@@ -132,7 +132,7 @@ class Engine:
         self._server.handle_chat_completions(json.dumps(whole), watch)
         if is_stopped():
             for _ in range(_BATCHES_AFTER_STOP):
-                self._server.handle_metrics()  # is answered between two batches
+                self._server.handle_metrics()  # llama.cpp answers this between two batches
             raise Stopped
         if refusal:
             raise EngineRefusal(refusal)
@@ -154,40 +154,40 @@ def load_engine(plan: Mapping[str, Any]) -> Engine:
     params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.n_parallel = 1
     params.cpuparams_batch.n_threads = plan["threads"]
-    params.cpuparams.n_threads = max(1, plan["threads"] - 1)  # one is left for those who read while text is made
+    params.cpuparams.n_threads = max(1, plan["threads"] - 1)  # one core is left for the readers of the text
     params.cpuparams.poll = params.cpuparams_batch.poll = 0
-    params.cache_ram_mib = params.n_ctx_checkpoints = 0  # nothing of a question is kept
+    params.cache_ram_mib = params.n_ctx_checkpoints = 0  # keep nothing of a request
     params.fit_params = params.warmup = params.ui = params.endpoint_slots = False
-    params.endpoint_metrics = True  # that is how one knows that it is idle
+    params.endpoint_metrics = True  # an answer shows that the model is idle
     params.verbosity = -1
     params.n_threads_http = 1
     with tempfile.TemporaryDirectory(prefix="lockgate-") as folder:
-        # It insists on listening: at a hidden place, with a key that no one gets.
+        # llama.cpp always listens: so give it a private socket and a random key.
         params.hostnames = [f"{folder}/llama.sock"]
         params.api_keys = [secrets.token_hex()]
         try:
             server = xllamacpp.Server(params)
-        except RuntimeError:  # its words are about parameters for any cause
+        except RuntimeError:  # its message blames parameters for any cause
             raise ValueError("llama.cpp cannot use it") from None
     engine = Engine(server, clean)
     engine.open([{"role": one["role"], "content": clean(one["content"])} for one in plan["opening"]], lambda: False)
     return engine
 
 
-def serve(engine: Engine, orders: EngineCommands, tell: Callable[[Said], None]) -> None:
-    """Answers question after question; ends with the process."""
+def serve(engine: Engine, commands: EngineCommands, send: Callable[[Reply], None]) -> None:
+    """Answers one request after the other until the process ends."""
     while True:
-        ask = orders.asks.get()
+        ask = commands.asks.get()
         number = ask["ask"]
 
         def take(text: str, number: int = number) -> None:
-            tell({"id": number, "text": text})
+            send({"id": number, "text": text})
 
-        beat = Heartbeat(tell, number)
+        beat = Heartbeat(send, number)
 
         def is_stopped(number: int = number, beat: Heartbeat = beat) -> bool:
             beat.give()
-            return orders.stopped >= number
+            return commands.stopped >= number
 
         try:
             end = engine.answer(ask, take, is_stopped)
@@ -195,7 +195,7 @@ def serve(engine: Engine, orders: EngineCommands, tell: Callable[[Said], None]) 
             end = {"end": "stopped"}
         except EngineRefusal as refusal:
             end = {"refused": str(refusal)}
-        tell({"id": number, **end})
+        send({"id": number, **end})
 
 
 def main() -> int:
@@ -204,28 +204,28 @@ def main() -> int:
     _die_with_parent()
     out = _take_output()
 
-    def tell(said: Said) -> None:
-        out.write(json.dumps(said).encode() + b"\n")
+    def send(reply: Reply) -> None:
+        out.write(json.dumps(reply).encode() + b"\n")
         out.flush()
 
     lines = sys.stdin.buffer
     first = lines.readline()
     if not first:
         return 0
-    orders = EngineCommands(lines)
-    threading.Thread(target=orders.listen, daemon=True).start()
+    commands = EngineCommands(lines)
+    threading.Thread(target=commands.listen, daemon=True).start()
     try:
         engine = load_engine(json.loads(first))
     except Exception as error:  # the parent reports it
-        tell({"failed": f"{error}" or type(error).__name__})
+        send({"failed": f"{error}" or type(error).__name__})
         raise SystemExit(1) from error
-    tell({"ready": True})
-    serve(engine, orders, tell)
+    send({"ready": True})
+    serve(engine, commands, send)
     return 0
 
 
 def _take_output() -> IO[bytes]:
-    """The standard output for lines of ours alone: what libraries print goes nowhere."""
+    """Returns standard output for replies only; what libraries print is dropped."""
     out = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
@@ -233,7 +233,7 @@ def _take_output() -> IO[bytes]:
 
 
 def _die_with_parent() -> None:
-    """Only Linux can do this; elsewhere the end of the input has to do."""
+    """Lets Linux kill this process with its parent; elsewhere it ends with its input."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

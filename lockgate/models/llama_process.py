@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the child process of a local model, restarts it when it dies, and answers jobs in their order."""
+"""Runs the child process of a local model, restarts it when it dies, and runs jobs in order."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ from lockgate.telemetry import LogEvent, log_event
 NAME = "llamacpp"
 PROGRAM = "lockgate.models.llama_child"
 LOAD_LIMIT_S = 120.0
-SILENCE_S = 15.0  # a child that is silent for so long has stopped working, and is replaced
-STOP_GRACE_S = 0.13  # a child that is not idle by then is killed: in sum it works on for less than 0.2 s
+SILENCE_S = 15.0  # a child that sends nothing for so long is killed and replaced
+STOP_GRACE_S = 0.13  # a child that is not idle by then is killed: it works on for less than 0.2 s
 MAX_PAUSE_S = 30.0
 FIRST_PAUSE_S = 0.5
 
@@ -29,34 +29,34 @@ NOT_RUNNING = "the model is not running, try again later"
 
 _READ_BYTES = 65_536
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
-_PASSIVE = {"OMP_WAIT_POLICY": "passive"}  # threads that wait for each other sleep: others need the processors too
+_PASSIVE = {"OMP_WAIT_POLICY": "passive"}  # waiting threads sleep instead of using the processors
 
 
 class GenerationEnd(NamedTuple):
-    """How an answer ended. `is_cut`: it was not allowed to go on."""
+    """How an answer ended. `is_cut`: it reached its limit of tokens."""
 
     usage: Mapping[str, int] | None
     is_cut: bool
 
 
 class LoadFailed(Exception):
-    """The first child did not come up; the words are for the operator."""
+    """The first child did not load the model; the message is for the operator."""
 
 
 class _Job:
-    """One question, from its coming to the end of its answer."""
+    """One request, until its answer has ended."""
 
     def __init__(self, ask: Mapping[str, Any]) -> None:
         self.ask = ask
-        self.number = 0  # until it is under way
-        self.is_left = False  # the caller has left
+        self.number = 0  # until it is sent
+        self.is_left = False  # the caller has gone
         self.moved = asyncio.Event()
         self.end: GenerationEnd | None = None
         self.error: UpstreamError | None = None
-        self._said: list[str] = []
+        self._pieces: list[str] = []
 
-    def hear(self, text: str) -> None:
-        self._said.append(text)
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
         self.moved.set()
 
     def finish(self, end: GenerationEnd) -> None:
@@ -68,13 +68,13 @@ class _Job:
         self.moved.set()
 
     def take(self) -> list[str]:
-        """What was said since the last time."""
-        said, self._said = self._said, []
-        return said
+        """Returns the pieces since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
 
 class _Child:
-    """A process; its lines come as events."""
+    """A child process; `events` yields the lines that it writes."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -87,13 +87,13 @@ class _Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, order: Mapping[str, Any]) -> None:
+    def send(self, command: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError, RuntimeError):  # that it is gone is heard from its output
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        with suppress(OSError, RuntimeError):  # if the process is gone, its output ends
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """What the child says, until it is gone."""
+        """Yields the child's messages until it ends."""
         assert self._process.stdout is not None
         rest = b""
         while packet := await self._process.stdout.read(_READ_BYTES):
@@ -103,7 +103,7 @@ class _Child:
         await self._process.wait()
 
     def limit(self, seconds: float) -> None:
-        """Kills the child then, unless it is released before."""
+        """Kills the child after these seconds, unless it is released before."""
         self.release()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._time_out)
 
@@ -113,7 +113,7 @@ class _Child:
             self._timer = None
 
     def kill(self) -> None:
-        """Ends it at once: it has nothing to bring to an end."""
+        """Ends the child at once: it has nothing to clean up."""
         self.release()
         with suppress(ProcessLookupError):
             self._process.kill()
@@ -131,12 +131,12 @@ class _Child:
         self.is_timed_out = self.is_ready
         if not self.is_ready:
             self.fault = f"it was not loaded within {LOAD_LIMIT_S:g} seconds"
-        self.is_ready = False  # gets no more jobs, though its last words may still come
+        self.is_ready = False  # no more jobs, though its last lines may still come
         self.kill()
 
 
 class LlamaProcess:
-    """Answers questions with the help of a child, one at a time; made by `open_keeper`."""
+    """Runs jobs in a child process, one at a time; made by `open_keeper`."""
 
     def __init__(self, plan: Mapping[str, Any], max_waiting: int) -> None:
         self._plan = plan
@@ -151,21 +151,21 @@ class LlamaProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's number, while there is one."""
+        """The child's process id, or None while there is no child."""
         return self._child.pid if self._child is not None else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether a question would be answered at once, or after others."""
+        """Whether the child has loaded the model and takes jobs."""
         return self._child is not None and self._child.is_ready
 
     async def ask(self, ask: Mapping[str, Any]) -> AsyncGenerator[list[str] | GenerationEnd, None]:
-        """The pieces of the answer, those that came at once together, and its end. Raises UpstreamError."""
+        """Yields the pieces of the answer, those that came together in one list, and its end. Raises UpstreamError."""
         job = self._admit(ask)
         try:
             while True:
-                if said := job.take():  # first of all: more may have come, and the end too, while the reader was busy
-                    yield said
+                if pieces := job.take():  # first: while the reader was busy, pieces and the end may have come
+                    yield pieces
                 elif job.error is not None:
                     raise job.error
                 elif job.end is not None:
@@ -188,19 +188,19 @@ class LlamaProcess:
             self._refuse(CLOSED)
 
     async def _live_once(self) -> float:
-        """One child from its start to its end; how long to pause before the next one."""
+        """Runs one child to its end; returns the seconds to pause before the next one."""
         fault, is_ready = "", False
         try:
             async with _open_child() as child:
                 self._child = child
-                await self._hear_child(child)
+                await self._read_events(child)
             if child.is_timed_out:
                 if self._job is not None and not self._job.is_left:
                     log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part=NAME, reason=f"silent for {SILENCE_S:g} s")
                 self._drop_child()
                 return 0.0
             fault, is_ready = child.describe_end(), child.is_ready
-        except Exception as error:  # noqa: BLE001 - the next one may do better
+        except Exception as error:  # noqa: BLE001 - the next child may work
             fault = f"the process of the model cannot be run: {type(error).__name__}: {error}"
         return self._report_exit(fault, is_ready=is_ready)
 
@@ -216,7 +216,7 @@ class LlamaProcess:
         return job
 
     def _leave(self, job: _Job) -> None:
-        """Removes a job that waits, stops one that is under way."""
+        """Removes a waiting job or stops the running one."""
         if job in self._waiting:
             self._waiting.remove(job)
         elif job is self._job and self._child is not None:
@@ -234,7 +234,7 @@ class LlamaProcess:
         child.send({"ask": job.number, **job.ask})
         child.limit(SILENCE_S)
 
-    async def _hear_child(self, child: _Child) -> None:
+    async def _read_events(self, child: _Child) -> None:
         child.limit(LOAD_LIMIT_S)
         child.send(self._plan)
         async for event in child.events():
@@ -247,14 +247,14 @@ class LlamaProcess:
             elif "failed" in event:
                 child.fault = event["failed"]
             elif self._job is not None and event["id"] == self._job.number:
-                self._hear(self._job, event)
+                self._handle(self._job, event)
 
-    def _hear(self, job: _Job, event: Mapping[str, Any]) -> None:
+    def _handle(self, job: _Job, event: Mapping[str, Any]) -> None:
         if "text" in event or "beat" in event:
             if not job.is_left and self._child is not None:
                 self._child.limit(SILENCE_S)
             if "text" in event:
-                job.hear(event["text"])
+                job.add(event["text"])
             return
         if "refused" in event:
             job.fail(Rejected(NAME, _explain(event["refused"], self._plan["context_tokens"])))
@@ -267,13 +267,13 @@ class LlamaProcess:
         self._send_next()
 
     def _drop_child(self) -> None:
-        """The child is gone, and with it the answer that was under way."""
+        """Forgets a child that has ended and fails its job."""
         self._child, job, self._job = None, self._job, None
         if job is not None:
             job.fail(Unavailable(NAME, DIED))
 
     def _report_exit(self, fault: str, *, is_ready: bool) -> float:
-        """Tells whom it concerns that a child died by itself; how long to pause before the next one."""
+        """Reports that a child has died; returns the seconds to pause before the next one."""
         self._drop_child()
         self._failures += 1
         if not self.loaded.done():
@@ -285,20 +285,20 @@ class LlamaProcess:
         self._refuse(NOT_RUNNING)
         return float(min(FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), MAX_PAUSE_S))
 
-    def _refuse(self, words: str) -> None:
-        """Fails all jobs, and refuses new ones until a child is ready."""
-        self._refusal = words
+    def _refuse(self, reason: str) -> None:
+        """Fails all jobs, and refuses new ones until a child is started again."""
+        self._refusal = reason
         jobs, self._waiting = self._waiting, deque()
         if self._job is not None:
             jobs.append(self._job)
             self._job = None
         for job in jobs:
-            job.fail(Unavailable(NAME, words))
+            job.fail(Unavailable(NAME, reason))
 
 
 @asynccontextmanager
 async def open_keeper(plan: Mapping[str, Any], max_waiting: int) -> AsyncIterator[LlamaProcess]:
-    """A keeper whose child has loaded the model, and which leaves no process behind. Raises LoadFailed."""
+    """Starts a child and waits until it has loaded the model; leaving ends the child. Raises LoadFailed."""
     keeper = LlamaProcess(plan, max_waiting)
     task = asyncio.create_task(keeper.work())
     try:

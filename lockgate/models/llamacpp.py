@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model that runs here: llama.cpp in a child process, by default always with the likeliest word."""
+"""A local language model: llama.cpp in a child process, which by default always chooses the likeliest token."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -21,7 +21,7 @@ OPTIONS = ("path", "threads", "context_tokens", "max_tokens", "max_waiting", "ci
 LIBRARY = "xllamacpp"
 THREADS, MAX_THREADS = 2, 256
 CONTEXT_TOKENS, MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS = 4096, 512, 1 << 20
-SHORT_TOKENS, LONG_TOKENS = 96, 1024  # of an answer, with the short prompt and without
+SHORT_TOKENS, LONG_TOKENS = 96, 1024  # per answer, with the short prompt and without
 MAX_WAITING = 8
 _READ_HERE = ("max_tokens", "temperature")
 _TAKES = frozenset({"max_tokens", "stop", "presence_penalty", "frequency_penalty", "response_format"})
@@ -29,7 +29,7 @@ _SAMPLING = frozenset({"temperature", "top_p", "seed"})
 
 
 class LlamaSettings(NamedTuple):
-    """What the settings say about a model."""
+    """The settings of a model."""
 
     path: Path
     threads: int
@@ -42,7 +42,7 @@ class LlamaSettings(NamedTuple):
 
 
 class LlamaModel:
-    """A model that answers prompts as they are. `known_as` is its name for people and telemetry."""
+    """A model that gets prompts unchanged. `known_as` is its name on pages and in telemetry."""
 
     note = "runs here, in llama.cpp"
 
@@ -53,52 +53,52 @@ class LlamaModel:
 
     @property
     def takes(self) -> frozenset[str]:
-        """The parameters that count: where the likeliest word is chosen always, none of sampling."""
+        """The parameters that have an effect: none of sampling if the likeliest token is always chosen."""
         return _TAKES if self._settings.greedy else _TAKES | _SAMPLING
 
     @property
     def pid(self) -> int | None:
-        """The number of the process that the model runs in, while there is one."""
+        """The id of the model's process, or None while there is none."""
         return self._keeper.pid
 
     async def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """The answer's frames, those that came at once together; closing the iterator stops the model."""
+        """Yields the answer's frames, those that came together in one list; closing the iterator stops the model."""
         options = {name: params[name] for name in self.takes & params.keys() if name not in _READ_HERE}
-        if not self._settings.greedy and (warmth := params.get("temperature")):
-            options |= {"temperature": warmth, "top_k": 40}
-        async with aclosing(self._speak({"messages": _write(messages)}, options, params)) as frames:
+        if not self._settings.greedy and (temperature := params.get("temperature")):
+            options |= {"temperature": temperature, "top_k": 40}
+        async with aclosing(self._answer({"messages": _write(messages)}, options, params)) as frames:
             async for burst in frames:
                 yield burst
 
     async def probe(self, headers: Headers) -> Health:
-        """Whether the model is loaded; never raises."""
+        """Returns whether the model is loaded; never raises."""
         return Health("HEALTHY") if self._keeper.is_ready else Health("UNHEALTHY", 503, NOT_RUNNING)
 
-    async def _speak(
+    async def _answer(
         self, ask: Mapping[str, Any], options: Mapping[str, Any], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        wanted = params.get("max_tokens") or self._settings.max_tokens
-        chosen = {"max_tokens": max(1, min(wanted, self._settings.max_tokens)), **options}
-        is_stream, said, number = bool(params.get("stream")), "", 0
+        max_tokens = params.get("max_tokens") or self._settings.max_tokens
+        chosen = {"max_tokens": max(1, min(max_tokens, self._settings.max_tokens)), **options}
+        is_stream, text, number = bool(params.get("stream")), "", 0
         async with aclosing(self._keeper.ask({**ask, "options": chosen})) as events:
             async for event in events:
                 if isinstance(event, GenerationEnd):
                     fields: dict[str, Any] = {"usage": dict(event.usage)} if event.usage is not None else {}
                     if event.is_cut:
                         fields["is_cut"] = True
-                    told = fields or None
-                    yield [Frame(number, "", fields=told)] if is_stream else Frame(0, said, fields=told)
+                    end = fields or None
+                    yield [Frame(number, "", fields=end)] if is_stream else Frame(0, text, fields=end)
                 elif is_stream:
                     yield [Frame(at, piece) for at, piece in enumerate(event, number)]
                     number += len(event)
                 else:
-                    said += "".join(event)
+                    text += "".join(event)
 
 
 class ShortLlamaModel(LlamaModel):
-    """A small model, which answers from documents with a prompt of its own: short, with two worked turns."""
+    """A small model, which answers from documents with a special prompt: short, with two example turns."""
 
     note = "runs here, in llama.cpp; small, and mistaken at times"
 
@@ -112,11 +112,11 @@ class ShortLlamaModel(LlamaModel):
     async def answer(
         self, grounds: AnswerGrounds, params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """The answer to a question that is to rest on documents; else as `generate`."""
+        """Answers a question from documents; yields frames like `generate`."""
         prompt = build_short_prompt(grounds)
         ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}
         options = {"grammar": build_citing_grammar(prompt.lines)} if self._settings.cites else {}
-        async with aclosing(self._speak(ask, options, params)) as frames:
+        async with aclosing(self._answer(ask, options, params)) as frames:
             async for burst in frames:
                 yield burst
 
@@ -124,7 +124,7 @@ class ShortLlamaModel(LlamaModel):
 @with_context
 @asynccontextmanager
 async def open_llamacpp_model(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlamaModel]:
-    """A model in a process of its own, loaded; the process ends with this."""
+    """Loads a model in a separate process; leaving ends the process."""
     settings = read_settings(options, context)
     if find_spec(LIBRARY) is None:
         raise ConfigError(
@@ -144,7 +144,7 @@ async def open_llamacpp_model(options: Mapping[str, Any], context: PartContext) 
 
 
 def read_settings(options: Mapping[str, Any], context: PartContext) -> LlamaSettings:
-    """What the options mean; raises ConfigError."""
+    """Reads and checks the options; raises ConfigError."""
     given = Params.of_options(options, OPTIONS)
     path = _find_file(given, context)
     answers_short = given.flag("answers_short", given.value("path") is None)

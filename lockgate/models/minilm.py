@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedder that runs here: all-MiniLM-L6-v2 on onnxruntime, in its own thread; calls take turns batch by batch."""
+"""The local embedder: all-MiniLM-L6-v2 on onnxruntime in one thread; calls take turns batch by batch."""
 
 import asyncio
 import hashlib
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 DIMENSIONS = 384
 MAX_TOKENS = 256
-MAX_TEXT_CHARS = 16_384  # far more than the tokens that count; the rest is not read
-WINDOW_TEXTS = 256  # cut into pieces and sorted by length at once
+MAX_TEXT_CHARS = 16_384  # far more than MAX_TOKENS; the rest is not read
+WINDOW_TEXTS = 256  # tokenized and sorted by length at once
 BATCH_TEXTS, BATCH_TOKENS = 32, 256  # about 0.1 s on one core; larger batches are not faster per text
-MAX_CALLS = 256  # that wait or run
-RECENT, RECENT_CHARS = 64, 4096  # questions whose vectors are kept: one is often asked for twice within a turn
+MAX_CALLS = 256  # waiting or running
+RECENT, RECENT_CHARS = 64, 4096  # cached vectors of questions: a turn often embeds its question twice
 
 SERVICE = "embedder"
 WEIGHTS_NAME, VOCABULARY_NAME = "model.safetensors", "vocab.txt"
 HEADER_BYTES, HEADER_SHA256 = 11_416, "2291ac9b8d5083595cd6a1787e01d694a893af92bc706faf1511231affe822e8"
-"""Of the weight file: where each tensor lies. The graph has these places in it."""
+"""The weight file's header has each tensor's place. The graph contains these places."""
 
 Numbers = list[int]
 Vector = list[float]
@@ -46,7 +46,7 @@ class Minilm:
         self._recent: dict[str, Vector] = {}
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """One vector per text, each of length 1; raises Unavailable while too many calls wait."""
+        """Returns one vector of length 1 per text; raises Unavailable while too many calls wait."""
         known = self._recent.get(texts[0]) if len(texts) == 1 else None
         if known is not None:
             return [known]
@@ -66,7 +66,7 @@ class Minilm:
         return vectors
 
     async def _embed_window(self, texts: Sequence[str]) -> list[Vector]:
-        """One turn per batch; the first is the turn that cuts the texts into pieces, so a question takes only one."""
+        """Takes a turn per batch; the first turn also tokenizes the texts, so one question takes one turn."""
         loop = asyncio.get_running_loop()
         rows, (batch, *batches), several = await loop.run_in_executor(self._thread, self._begin, texts)
         found = dict(zip(batch, several, strict=True))
@@ -90,14 +90,14 @@ class Minilm:
             mask[at, : len(row)] = 1.0
         try:
             (vectors,) = self._session.run(["vectors"], {"ids": ids, "mask": mask})
-        except Exception as error:  # its errors have no common parent but this
+        except Exception as error:  # onnxruntime's errors have no other common parent
             raise Unavailable(SERVICE, "the embedder failed") from error
         found: list[Vector] = vectors.tolist()
         return found
 
 
 def cut_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The places of texts that run together: of like length, longest first, few enough to be quick."""
+    """Yields the places of texts for each batch: of similar length, longest first, few enough to be quick."""
     batch: list[int] = []
     for at in sorted(range(len(lengths)), key=lambda at: -lengths[at]):
         is_full = batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * lengths[batch[0]] > BATCH_TOKENS)
@@ -111,7 +111,7 @@ def cut_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 @asynccontextmanager
 async def open_minilm(weights: Path, threads: int = 1) -> AsyncIterator[Minilm]:
-    """Loads the weight files of a folder; raises ConfigError if that cannot be done here."""
+    """Loads the weight files of a folder; raises ConfigError if they or a package are unusable."""
     thread = ThreadPoolExecutor(1, "lockgate-embedder")
     try:
         pieces, session = await asyncio.get_running_loop().run_in_executor(thread, _load, weights, threads)
@@ -128,6 +128,6 @@ def _load(weights: Path, threads: int) -> "tuple[WordPieces, InferenceSession]":
             if hashlib.sha256(file.read(HEADER_BYTES)).hexdigest() != HEADER_SHA256:
                 raise ValueError(f"{WEIGHTS_NAME} is not the weight file that the graph belongs to")
         return load_vocabulary(weights / VOCABULARY_NAME), open_session(read_graph("minilm.onnx"), weights, threads)
-    except Exception as error:  # onnxruntime's have no common parent but this
+    except Exception as error:  # onnxruntime's errors have no other common parent
         message = f"the weights of the embedder cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(weights)) from error

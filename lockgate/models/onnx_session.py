@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens models on onnxruntime, with one thread that does not spin while it waits."""
+"""Opens models on onnxruntime, with threads that do not spin while they wait."""
 
 import os
 from collections.abc import Callable
@@ -21,12 +21,12 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def find_missing_package() -> str | None:
-    """The first package that a model needs and that is not installed."""
+    """Returns the first package that models need and that is not installed."""
     return next((name for name in ("numpy", "onnxruntime") if find_spec(name) is None), None)
 
 
 def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Model:
-    """What `load` makes of a package's weights; raises ConfigError with words for the operator."""
+    """Applies `load` to the folder of a package's weights; raises ConfigError with a message for the operator."""
     folder = find_weights(data_dir, name)
     if folder is None:
         raise ConfigError(f"no weights of `{name}` in {data_dir}: run `lockgate setup`", source=str(data_dir))
@@ -37,23 +37,23 @@ def load_model(data_dir: Path, name: str, load: Callable[[Path], Model]) -> Mode
         return load(folder)
     except ConfigError:
         raise
-    except Exception as error:  # onnxruntime's have no common parent but this
+    except Exception as error:  # onnxruntime's errors have no other common parent
         message = f"the weights of `{name}` cannot be used ({error}): run `lockgate setup`"
         raise ConfigError(message, source=str(folder)) from error
 
 
 def read_graph(name: str) -> bytes:
-    """A graph that the package ships; it has no weights, only their places in a weight file."""
+    """Reads a graph that the package ships; it has only the places of the weights in a weight file."""
     return (GRAPHS / name).read_bytes()
 
 
 def open_session(model: bytes | Path, weights: Path, threads: int = 1) -> "InferenceSession":
-    """A model, given as a file or as a graph whose weights lie in files of the folder `weights`."""
+    """Opens a model from a file, or from a graph whose weights are in files of the folder `weights`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4  # what goes wrong is raised; standard error is not its to write
+    options.log_severity_level = 4  # errors are raised: nothing goes to standard error
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     source = str(model) if isinstance(model, Path) else model

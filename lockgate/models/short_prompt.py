@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_short_prompt: a question and a few sentences become a prompt that a very small model can follow."""
+"""build_short_prompt: makes a prompt that a very small model can follow from a question and a few sentences."""
 
 import math
 import re
@@ -19,9 +19,9 @@ MAX_DOCUMENT_CHARS: Final = 4_000
 MAX_LINES: Final = 3
 MAX_LINE_WORDS: Final = 48
 MAX_LINE_CHARS: Final = 320
-MIN_SHARE: Final = 0.3  # of what the question says; below, the score must tell that a document belongs here
+MIN_SHARE: Final = 0.3  # of the question's words in a document; below, a document needs SURE_SCORE
 SURE_SCORE: Final = 0.5
-MARGIN: Final = 0.5  # a line that is worse than the best one by more than this is not shown
+MARGIN: Final = 0.5  # a line whose worth is lower than the best one's by more than this is left out
 
 _TITLE_WORTH, _SCORE_WORTH, _PLACE_WORTH, _KIND_WORTH = 0.5, 10.0, 0.2, 1.0
 _SENTENCES = re.compile(r"[\r\n]+|(?<=[.!?])\s+(?=[^a-z\s])")
@@ -50,13 +50,13 @@ def _compile(pattern: str) -> re.Pattern[str]:
 FIGURES: Final = _compile(_FILE.figures)
 _TURNS = _compile(_FILE.turns)
 _LIMITS = _compile(_FILE.limits)
-_KINDS: Final = tuple((_compile(asked), _compile(told)) for asked, told in _FILE.kinds)
+_KINDS: Final = tuple((_compile(question), _compile(answer)) for question, answer in _FILE.kinds)
 _WHO = re.compile(r"^who\b", re.IGNORECASE)
 _PERSON = re.compile(r"[A-Z][\w'’-]+ [A-Z][\w'’-]+")
 
 
 class SourceSentence(NamedTuple):
-    """A sentence without its full stop, and the path of the source that it is from."""
+    """A sentence without its full stop, and the path of its source."""
 
     path: str
     text: str
@@ -70,13 +70,13 @@ class _SentenceCandidate(NamedTuple):
 
 
 def choose_lines(question: str, documents: Sequence[Document]) -> list[SourceSentence]:
-    """The sentences that are most likely to hold the answer, the best first; none if nothing fits."""
+    """Returns the sentences that most likely contain the answer, the best first; none if nothing fits."""
     known = [one for one in documents[:MAX_DOCUMENTS] if one.text]
     candidates = [one for document in known for one in _cut(document)]
-    asked = _stems(question)
-    if not candidates or not asked:
+    stems = _stems(question)
+    if not candidates or not stems:
         return []
-    weights = _weigh(asked, candidates)
+    weights = _weigh(stems, candidates)
     best = max(one.score for one in known)
     if best < SURE_SCORE and _share(weights, known) < MIN_SHARE:
         return []
@@ -90,7 +90,7 @@ def choose_lines(question: str, documents: Sequence[Document]) -> list[SourceSen
 
 
 def flatten(text: str) -> str:
-    """The text on one line, with nothing in it that looks like the mark of a source."""
+    """Returns the text on one line, without square brackets, which would look like a citation."""
     return " ".join(make_sendable(text).translate(_BRACKETS).split())
 
 
@@ -105,14 +105,14 @@ def _cut(document: Document) -> Iterator[_SentenceCandidate]:
             yield _SentenceCandidate(document, place, text, _stems(text))
 
 
-def _weigh(asked: frozenset[str], candidates: Sequence[_SentenceCandidate]) -> dict[str, float]:
-    """What each word of the question is worth: the more, the fewer sentences have it."""
-    counts = {word: sum(word in one.words for one in candidates) for word in asked}
+def _weigh(stems: frozenset[str], candidates: Sequence[_SentenceCandidate]) -> dict[str, float]:
+    """Weighs each word of the question: the fewer sentences have it, the more."""
+    counts = {word: sum(word in one.words for one in candidates) for word in stems}
     return {word: math.log(1 + len(candidates) / max(count, 0.5)) for word, count in counts.items()}
 
 
 def _share(weights: Mapping[str, float], documents: Sequence[Document]) -> float:
-    """How much of the question the document says that says most of it."""
+    """Returns the highest share of the question's weight that one document contains."""
     whole = sum(weights.values())
     texts = [_stems(f"{one.title} {one.text[:MAX_DOCUMENT_CHARS]}", is_question=False) for one in documents]
     return max(sum(weight for word, weight in weights.items() if word in text) for text in texts) / whole
@@ -125,7 +125,7 @@ def _worth(one: _SentenceCandidate, question: str, weights: Mapping[str, float])
         worth += weight if word in one.words else weight * _TITLE_WORTH if word in title else 0.0
     if _WHO.search(question) and _PERSON.search(one.text):
         worth += _KIND_WORTH
-    return worth + _KIND_WORTH * sum(bool(asked.search(question) and told.search(one.text)) for asked, told in _KINDS)
+    return worth + _KIND_WORTH * sum(bool(kind.search(question) and form.search(one.text)) for kind, form in _KINDS)
 
 
 def _stems(text: str, *, is_question: bool = True) -> frozenset[str]:
@@ -134,7 +134,7 @@ def _stems(text: str, *, is_question: bool = True) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """The word without its ending: `fees` and `fee`, `closes` and `closing` are the same."""
+    """Removes the word's ending: `fees` and `fee`, `closes` and `closing` are the same."""
     for endings in _ENDINGS:
         ending = next((one for one in endings if word.endswith(one) and len(word) - len(one) >= 3), "")
         word = word.removesuffix(ending)
@@ -152,29 +152,29 @@ _ENDS = ".,;:!?\"'()“”"
 
 
 class ShortPrompt(NamedTuple):
-    """The messages, and the sentences that they show, the best last."""
+    """The messages, and the sentences in them, the best last."""
 
     messages: tuple[Message, ...]
     lines: tuple[SourceSentence, ...]
 
 
 def cite(line: SourceSentence) -> str:
-    """A sentence as the prompt shows it, and as the model is to say it."""
+    """Returns a sentence with its citation, as in the prompt and in the expected answer."""
     return f"{line.text}{_mark(line.path)}"
 
 
 def build_short_prompt(grounds: AnswerGrounds) -> ShortPrompt:
-    """The opening and one more turn: the best sentences and the question."""
-    lines = tuple(reversed(choose_lines(grounds.question, grounds.documents)))  # what stands last is copied best
+    """Builds a prompt of OPENING and one more turn with the best sentences and the question."""
+    lines = tuple(reversed(choose_lines(grounds.question, grounds.documents)))  # models copy the last one best
     return ShortPrompt((*OPENING, _ask(lines, flatten(grounds.question)[:MAX_QUESTION_CHARS])), lines)
 
 
 def build_citing_grammar(lines: Sequence[SourceSentence]) -> str:
-    """A grammar (GBNF): what one of the lines says, with its path at the end; without lines, the refusal.
+    """Builds a grammar (GBNF) that allows one of the lines with its path at the end; without lines, the refusal.
 
-    A sentence begins as its line does, keeps the order of its words, may leave some out, though no name, figure,
-    denial or limit, and ends where a clause of the line does. Where there are lines the refusal is not offered: very
-    small models take it far too often.
+    A sentence begins with its line's first word, keeps the order of the words, may leave out words except names,
+    figures, denials and limits, and ends at the end of a clause. With lines the refusal is not allowed: very small
+    models choose it far too often.
     """
     if not lines:
         return f"root ::= {_quote(REFUSAL)}"
@@ -185,7 +185,7 @@ def build_citing_grammar(lines: Sequence[SourceSentence]) -> str:
 
 
 def _build_line(name: str, line: SourceSentence) -> Iterator[str]:
-    """Rule x0 is the first word; each other says the word with its number, or leaves it to the next rule."""
+    """Yields a rule per word, x0 for the first; each allows its word or, if it may be left out, the next."""
     words = line.text.split()
     mark = _quote(_mark(line.path))
     last_turn = max((place for place, word in enumerate(words) if _TURNS.fullmatch(word.strip(_ENDS))), default=0)
@@ -195,16 +195,16 @@ def _build_line(name: str, line: SourceSentence) -> Iterator[str]:
         follow = [] if is_last else [f"{_quote_any(word, bare)} {name}{place + 1}"]
         if is_last or (word[-1] in _CLAUSE_ENDS and place >= last_turn):
             follow.append(f"{_quote(bare)} {mark}")
-        said = " | ".join(follow)
+        choices = " | ".join(follow)
         if place == 0:
-            yield f"{name}0 ::= {said}"
+            yield f"{name}0 ::= {choices}"
             continue
         can_skip = not is_last and not _is_fact(bare)
-        yield f'{name}{place} ::= " " ({said})' + (f" | {name}{place + 1}" if can_skip else "")
+        yield f'{name}{place} ::= " " ({choices})' + (f" | {name}{place + 1}" if can_skip else "")
 
 
 def _is_fact(word: str) -> bool:
-    """Whether a sentence says something else without the word: a name, a figure, a no, a limit."""
+    """Returns whether leaving the word out changes the meaning: a name, a figure, a denial or a limit."""
     return word[0].isupper() or bool(FIGURES.search(word) or _TURNS.fullmatch(word) or _LIMITS.fullmatch(word))
 
 
@@ -223,7 +223,7 @@ def _mark(path: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """The text as a literal of the grammar: every character that is not plain is written as its number."""
+    """Returns the text as a literal of the grammar; unusual characters are written as their code points."""
     return '"' + "".join(one if one in _PLAIN else f"\\U{ord(one):08X}" for one in text) + '"'
 
 
@@ -242,4 +242,4 @@ OPENING: Final = (
     ),
     Message("assistant", cite(_EXAMPLE)),
 )
-"""What every prompt begins with, always the same, so that a model may keep it read."""
+"""The beginning of every prompt, always the same, so that a model can cache it."""

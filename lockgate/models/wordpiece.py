@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts text into the word pieces of an uncased BERT vocabulary; words such as [SEP] inside a text are plain text."""
+"""Splits text into the word pieces of an uncased BERT vocabulary; words such as [SEP] in a text are plain text."""
 
 import re
 import unicodedata
@@ -37,7 +37,7 @@ def _is_punctuation(letter: str) -> bool:
 
 
 class WordPieces:
-    """A vocabulary, and the cutting of text by it."""
+    """A tokenizer with its vocabulary."""
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
         self._letters = Letters(_spell)
@@ -50,11 +50,11 @@ class WordPieces:
 
     @property
     def ids(self) -> Mapping[str, int]:
-        """The number of each piece."""
+        """The id of each piece."""
         return MappingProxyType(self._ids)
 
     def encode(self, text: str, max_tokens: int) -> list[int]:
-        """The numbers of a text between the marks of start and end; what does not fit is cut off."""
+        """Returns the ids of a text between those of [CLS] and [SEP], at most `max_tokens`."""
         found = [self._start]
         for word in text.translate(self._letters).split():
             found.extend(self._cut(word))
@@ -63,7 +63,7 @@ class WordPieces:
         return [*found[: max_tokens - 1], self._end]
 
     def list_pieces(self, text: str) -> list[int]:
-        """The numbers of a text, all of them and without marks."""
+        """Returns all ids of a text, without [CLS] and [SEP]."""
         return [piece for word in text.translate(self._letters).split() for piece in self._cut(word)]
 
     def _cut(self, word: str) -> list[int]:
@@ -74,7 +74,7 @@ class WordPieces:
         return [self._unknown] if pieces[-1] < 0 else pieces
 
     def _pieces(self, word: str) -> Iterator[int]:
-        """The longest pieces from left to right; -1 where no piece fits, and then no more."""
+        """Yields the longest pieces from left to right; -1 where no piece fits, and then no more."""
         start, prefix = 0, ""
         while start < len(word):
             ends = range(min(len(word), start + self._longest), start, -1)
@@ -87,6 +87,6 @@ class WordPieces:
 
 
 def load_vocabulary(path: Path) -> WordPieces:
-    """The pieces of a vocabulary file, one per line; raises OSError or ValueError."""
+    """Reads a vocabulary file with one piece per line; raises OSError or ValueError."""
     with path.open(encoding="utf-8", newline="\n") as lines:
         return WordPieces([line.rstrip("\n") for line in lines])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of foreign gRPC services: .proto files, and the code that `make protos` makes of them.
+"""The messages of foreign gRPC services: .proto files, and the code that `make protos` generates from them.
 
-They live in a pool of their own: a plugin may bring its own copy of the same messages, and in one pool two copies of a
-name cannot be. Who calls whom, and when, is not known here.
+They have a separate pool: a plugin may have its own copy of the same messages, and a pool accepts a name only once.
 """
 
 from google.protobuf.descriptor_pool import DescriptorPool

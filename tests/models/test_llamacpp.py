@@ -300,10 +300,10 @@ async def test_what_was_said_before_it_died_is_heard_before_the_failure(model: S
     job, pid = model._keeper._job, model.pid
     assert job is not None
     assert pid is not None
-    await until(lambda: len(job._said) >= 5)  # the reader is slow
+    await until(lambda: len(job._pieces) >= 5)  # the reader is slow
     os.kill(pid, signal.SIGKILL)
     await until(lambda: job.error)  # and learns of nothing
-    said = len(job._said)
+    said = len(job._pieces)
     with pytest.raises(Unavailable, match=DIED):
         async for burst in frames:
             heard.append(burst)  # noqa: PERF401 - what came before the failure counts
