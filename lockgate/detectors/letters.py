@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain letters in place of wide and ornamental ones, and tables for `str.translate` that are bounded."""
+"""Replaces wide and ornamental letters by plain ones, and has a bounded table for `str.translate`."""
 
 import unicodedata
 from collections.abc import Callable
 
 MAX_KEPT_LETTERS = 20_000
 
-# Each stands for whole sentences of Arabic: a short text of them would be a very long one.
+# Each would become a whole sentence of Arabic, so that a short text could become a very long one.
 _FORMULAS = str.maketrans(dict.fromkeys("\ufdfa\ufdfb", " \ufdfd "))
 
 
 def make_plain(text: str) -> str:
-    """The text with plain letters for wide, small and ornamental ones; a letter becomes six at most."""
+    """Replaces wide, small and ornamental letters by plain ones; a letter becomes at most six."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text.translate(_FORMULAS))
 
 
 class Letters(dict[int, str]):
-    """What each code point becomes, found out when it is first met; a text cannot make the table grow for ever."""
+    """Maps code points to their replacements, computed at first use; the table's size is bounded."""
 
     def __init__(self, spell: Callable[[str], str]) -> None:
         super().__init__()

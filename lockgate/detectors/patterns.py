@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports matches of patterns and keywords, in an engine whose time is linear in the text."""
+"""Reports matches of patterns and keywords, with an engine whose time is linear in the text."""
 
 import re
 import unicodedata
@@ -17,7 +17,7 @@ MAX_COUNT = 64
 MAX_CHARS = 1_000
 MAX_CONFIGURED = 10_000
 MAX_PATTERN_MEM = 2 << 20  # bytes per pattern for its program and states; those of a request stay below 128 MiB
-MAX_ASKED_STEPS = 200_000  # what one character may cost, all patterns of a request together
+MAX_ASKED_STEPS = 200_000  # the cost per character of all patterns of a request together
 
 # --- Patterns -------------------------------------------------------------------------------------------------
 
@@ -28,12 +28,12 @@ _UNSUPPORTED = (
     (re.compile(r"\\[1-9]|\\[kg]|\(\?P[=>]"), "back references are not supported"),
     (re.compile(r"\(\?>"), "atomic groups are not supported"),
 )
-# Escapes, quoted stretches and classes, in which a parenthesis is only a character.
+# Escapes, quoted parts and classes, in which a parenthesis is only a character.
 _PARENTHESES = re.compile(r"(?s)\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|([()])")
 
 
 class PatternRule(NamedTuple):
-    """One pattern before it is compiled; `number` counts from 1 as the caller wrote them."""
+    """One pattern before it is compiled; `number` is its place in the caller's list, from 1."""
 
     number: int
     name: str
@@ -42,14 +42,14 @@ class PatternRule(NamedTuple):
 
 
 class CompiledRule(NamedTuple):
-    """A rule, and the engine's form of its pattern."""
+    """A rule with its compiled pattern."""
 
     rule: PatternRule
     regex: Any
 
 
 def read_patterns(params: Params, max_count: int) -> list[PatternRule]:
-    """The rules in `patterns`: strings, or objects with a name and a score."""
+    """Reads the rules in `patterns`: strings, or objects with a name and a score."""
     entries = params.items("patterns", max_count)
     return [_read_pattern(params, number, entry) for number, entry in enumerate(entries, 1)]
 
@@ -74,7 +74,7 @@ def _read_pattern(params: Params, number: int, entry: object) -> PatternRule:
 def compile_patterns(
     params: Params, rules: Iterable[PatternRule], ignore_case: bool, max_steps: int | None = None
 ) -> list[CompiledRule]:
-    """The patterns, which together may need no more than `max_steps` per character in the worst case."""
+    """Compiles the patterns, which together may need at most `max_steps` per character."""
     options = _engine_options(ignore_case)
     compiled, steps = [], 0
     for rule in rules:
@@ -97,27 +97,27 @@ def _engine_options(ignore_case: bool) -> re2.Options:
 
 
 def _describe(rule: PatternRule, error: Exception) -> str:
-    """The words for a pattern that the engine refuses: its number, the place of the fault, the reason."""
+    """Returns the message for a refused pattern: its number, the place of the error, the reason."""
     if isinstance(error, UnicodeEncodeError):
         return f"bad pattern {rule.number} at position {error.start}: a lone surrogate is no character"
     message = _message(error)
     if message.startswith("pattern too large"):
         return f"bad pattern {rule.number} at position 0: it needs more memory than is allowed"
     position = _fault_position(rule.pattern, message)
-    for form, words in _UNSUPPORTED:
+    for form, reason in _UNSUPPORTED:
         if form.match(rule.pattern, position):
-            message = f"{words}: {form.match(rule.pattern, position)[0]}"  # type: ignore[index]
+            message = f"{reason}: {form.match(rule.pattern, position)[0]}"  # type: ignore[index]
     return f"bad pattern {rule.number} at position {position}: {message}"
 
 
 def _message(error: Exception) -> str:
-    """The engine's words, which come as bytes."""
-    words = error.args[0] if error.args else ""
-    return words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
+    """Returns the engine's message, which comes as bytes."""
+    message = error.args[0] if error.args else ""
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
 
 
 def _fault_position(pattern: str, message: str) -> int:
-    """Where the engine stopped. It names a fragment only: the right one ends the shortest prefix with this fault."""
+    """Returns where the engine stopped. It names only a fragment: the right one ends the shortest prefix that fails."""
     reason, _, fragment = message.partition(": ")
     if reason in ("missing )", "unexpected )"):
         return _odd_parenthesis(pattern)
@@ -125,7 +125,7 @@ def _fault_position(pattern: str, message: str) -> int:
         return max(0, len(pattern) - 1)
     position = pattern.find(fragment)
     while position >= 0:
-        # Two characters more tell the `(?P` of `(?P=name)` from that of `(?P<name>`.
+        # Two more characters distinguish the `(?P` of `(?P=name)` from that of `(?P<name>`.
         if _refusal(pattern[: position + len(fragment) + 2]) == message:
             return position
         position = pattern.find(fragment, position + 1)
@@ -141,7 +141,7 @@ def _refusal(pattern: str) -> str:
 
 
 def _odd_parenthesis(pattern: str) -> int:
-    """The first `)` without its `(`, else the last `(` without its `)`."""
+    """Returns the place of the first `)` without its `(`, else of the last `(` without its `)`."""
     unclosed: list[int] = []
     for match in _PARENTHESES.finditer(pattern):
         if match[1] == "(":
@@ -153,15 +153,15 @@ def _odd_parenthesis(pattern: str) -> int:
     return unclosed[-1] if unclosed else 0
 
 
-# After this many findings of one pattern in one text, a match is first sought near by and then in a window that
-# doubles. A pattern such as `a.*b|a` looks ahead to the end of the text for each of its matches, which would be
-# quadratic; this way the whole is linear, at the price that of two possible matches the shorter may win there.
+# After this many findings of one pattern in one text, a match is first searched in a small window, which then doubles.
+# A pattern such as `a.*b|a` reads to the end of the text for each match, which would take quadratic time; this way the
+# time is linear, but of two possible matches the shorter may be reported.
 _FAR_SEARCHES = 256
 _NEAR_BYTES = 1_024
 
 
 def _matches(regex: Any, data: bytes) -> Iterator[tuple[int, int]]:
-    """The matches that are not empty, in bytes."""
+    """Yields the matches that are not empty, in bytes."""
     pos, count, size = 0, 0, len(data)
     while pos <= size:
         match = regex.search(data, pos) if count < _FAR_SEARCHES else _search_near(regex, data, pos)
@@ -171,7 +171,7 @@ def _matches(regex: Any, data: bytes) -> Iterator[tuple[int, int]]:
         if end > start:
             yield start, end
         pos = end if end > start else end + 1
-        while pos < size and data[pos] & 0xC0 == 0x80:  # a search must not begin inside of a character
+        while pos < size and data[pos] & 0xC0 == 0x80:  # a search must not begin inside a character
             pos += 1
         count += 1
 
@@ -186,7 +186,7 @@ def _search_near(regex: Any, data: bytes, pos: int) -> Any:
 
 
 def _char_spans(spans: Iterable[tuple[int, int]], data: bytes, is_ascii: bool) -> Iterator[tuple[int, int]]:
-    """Spans in bytes, ascending and apart, as spans in code points: each byte is decoded once."""
+    """Converts ascending, separate spans from bytes to code points; decodes each byte once."""
     if is_ascii:
         yield from spans
         return
@@ -231,10 +231,10 @@ async def open_regex_detector(options: Mapping[str, Any]) -> AsyncIterator[Scann
 
     def prepare(params: Params) -> Scan:
         ignore_case = params.flag("ignore_case", default_ignore_case)
-        asked = compile_patterns(params, read_patterns(params, MAX_COUNT), ignore_case, MAX_ASKED_STEPS)
-        if not rules and not asked:
+        added = compile_patterns(params, read_patterns(params, MAX_COUNT), ignore_case, MAX_ASKED_STEPS)
+        if not rules and not added:
             raise params.fault("patterns", "`patterns` is required")
-        return PatternScan(configured[ignore_case] + asked)
+        return PatternScan(configured[ignore_case] + added)
 
     yield ScanningDetector(prepare, PATTERN_PARAMS, LOOKBEHIND_CHARS)
 
@@ -250,13 +250,13 @@ _UNSPACED = (
 _IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(rf"[^\W{_UNSPACED}]+")
 _ASCII_WORD = re.compile(r"\w+", re.ASCII)
-# So many keywords are sought one by one; more are first narrowed to those whose first word, or first
-# two characters where words do not count, occur.
+# So many keywords are searched one by one; of more, only those whose first word occurs in the text, or whose first
+# two characters do if parts of words match.
 _FEW_KEYWORDS = 48
 
 
 def fold(text: str) -> str:
-    """Lower case with as many code points as before, and the forms of one letter made equal."""
+    """Returns the text in lower case with as many code points, and the forms of one letter made equal."""
     if text.isascii():
         return text.lower()
     lowered = text.replace("\u0130", "i").lower()
@@ -264,7 +264,7 @@ def fold(text: str) -> str:
 
 
 def _is_joined(left: str, right: str) -> bool:
-    """Whether two neighbours belong to one word. Marks belong to the letter before them."""
+    """Returns whether two neighbours belong to one word. Marks belong to the letter before them."""
     return _is_word_char(left) and _is_word_char(right)
 
 
@@ -277,7 +277,7 @@ def _is_word_char(char: str) -> bool:
 
 
 class Keyword(NamedTuple):
-    """A keyword as written, and as it is sought."""
+    """A keyword as written, and as it is searched."""
 
     text: str
     needle: str
@@ -314,7 +314,7 @@ class KeywordScan(Scan):
                 self._by_start.setdefault(keyword.needle[:2], []).append(keyword)
 
     def _occurring(self, folded: str) -> Iterable[Keyword]:
-        """The keywords worth a search."""
+        """Returns the keywords to search for."""
         if len(self._keywords) <= _FEW_KEYWORDS:
             return self._keywords
         words = set((_ASCII_WORD if folded.isascii() else _WORD).findall(folded))
@@ -328,13 +328,13 @@ class KeywordScan(Scan):
         start = folded.find(needle)
         while start >= 0:
             end = start + len(needle)
-            is_place = not self._whole_words or self._stands_alone(folded, start, end)
+            is_place = not self._whole_words or self._is_whole(folded, start, end)
             if is_place:
                 yield start
             start = folded.find(needle, end if is_place else start + 1)
 
     @staticmethod
-    def _stands_alone(folded: str, start: int, end: int) -> bool:
+    def _is_whole(folded: str, start: int, end: int) -> bool:
         is_open_left = start == 0 or not _is_joined(folded[start - 1], folded[start])
         return is_open_left and (end == len(folded) or not _is_joined(folded[end - 1], folded[end]))
 
@@ -345,7 +345,7 @@ def _keyword_hit(keyword: Keyword, text: str, start: int) -> Detection:
 
 
 class JoinedScan(Scan):
-    """What each of several scans finds; a finding of two counts once."""
+    """Joins the findings of several scans; a finding of two counts once."""
 
     def __init__(self, *scans: Scan) -> None:
         self._scans = scans
@@ -369,14 +369,14 @@ async def open_keywords_detector(options: Mapping[str, Any]) -> AsyncIterator[Sc
     }
 
     def prepare(params: Params) -> Scan:
-        asked = params.texts("keywords", MAX_COUNT, MAX_CHARS)
-        if not configured and not asked:
+        added = params.texts("keywords", MAX_COUNT, MAX_CHARS)
+        if not configured and not added:
             raise params.fault("keywords", "`keywords` is required")
         ignore_case = params.flag("ignore_case", default_case)
         whole_words = params.flag("whole_words", default_whole)
         scan = scans[ignore_case, whole_words]
-        if not asked:
+        if not added:
             return scan
-        return JoinedScan(scan, KeywordScan(asked, ignore_case=ignore_case, whole_words=whole_words))
+        return JoinedScan(scan, KeywordScan(added, ignore_case=ignore_case, whole_words=whole_words))
 
     yield ScanningDetector(prepare, KEYWORD_PARAMS, LOOKBEHIND_CHARS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over plain text: small ASCII letters without accents, look-alikes and characters that cannot be seen."""
+"""Matches rules with plain text: lower-case ASCII without accents, look-alikes and invisible characters."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +24,18 @@ def _spell(letter: str) -> str:
 
 
 class TextNormaliser:
-    """Turns text into its plain form; keeps what it has learned of letters."""
+    """Turns text into its plain form; caches the form of each letter."""
 
     def __init__(self) -> None:
         self._letters = Letters(_spell)
 
     def fold(self, text: str) -> bytes:
-        """The plain form; letters of other scripts are question marks."""
+        """Returns the plain form; letters of other scripts become question marks."""
         return text.translate(self._letters).encode("ascii")
 
 
 class Rule(Table, frozen=True):
-    """A pattern over plain text, or alternatives that begin at a word; its label, and how sure it is."""
+    """A pattern for plain text, or alternatives that begin at a word, with its label and score."""
 
     name: str
     label: str
@@ -51,7 +51,7 @@ class RuleFile(Table, frozen=True):
     rules: tuple[Rule, ...]
 
     def build(self) -> tuple[Rule, ...]:
-        """The rules with their whole patterns, in the order of the file."""
+        """Returns the rules with complete patterns, in the order of the file."""
         parts = fill_parts(self.parts.items())
         return tuple(_build_rule(entry, parts) for entry in self.rules)
 
@@ -63,7 +63,7 @@ def _build_rule(entry: Rule, parts: Mapping[str, str]) -> Rule:
 
 
 class RuleTable:
-    """Tells which rules a text meets, in one pass."""
+    """Finds which rules match a text, in one pass."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
@@ -71,6 +71,6 @@ class RuleTable:
         self._plain = TextNormaliser()
 
     def meet(self, text: str) -> Sequence[Rule]:
-        """The rules that the text meets, the surest first."""
+        """Returns the rules that match the text, the highest score first."""
         met = [self._rules[number] for number in self._table.occurring(self._plain.fold(text))]
         return sorted(met, key=lambda rule: (-rule.score, rule.name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a detector from a scan of one text, and has the pattern tables that scans use."""
+"""Makes detectors of functions that scan one text, and has the pattern tables that scans use."""
 
 import asyncio
 import re
@@ -17,34 +17,34 @@ from lockgate.params import Params
 
 LOOKBEHIND_CHARS = 64
 INLINE_CHARS = 16_000
-"""More text than this is scanned in a thread: about a millisecond of work for the slower detectors."""
+"""Longer text is scanned in a thread: this much takes slower detectors about a millisecond."""
 
 MAX_FINDINGS = 10_000
-"""More findings than this in one request are refused: a short request could ask for millions, which are of no use."""
+"""More findings in one request are refused: a short request could cause millions of useless ones."""
 
 
 class Scan(ABC):
     """Finds something in a text."""
 
     weight = 1
-    """How much slower than usual it is; a slow scan leaves the event loop earlier."""
+    """How much slower than usual it is; a slow scan moves to a thread for shorter texts."""
 
     @abstractmethod
     def __call__(self, text: str) -> list[Detection]:
-        """The findings, in order of their start."""
+        """Returns the findings, in order of their start."""
 
     def may_find(self, text: str) -> bool:
-        """False only if no part of the text has a finding; must be cheap. Asked about many excerpts at once."""
+        """Returns False only if no part of the text has a finding; must be cheap. Gets many excerpts at once."""
         return True
 
 
 def too_many() -> InvalidRequest:
-    """The refusal of a text in which too much was found."""
+    """Returns the error for a text with too many findings."""
     return InvalidRequest(f"more than {MAX_FINDINGS} findings in one text, ask for less")
 
 
 def at_most(found: Iterable[Detection]) -> list[Detection]:
-    """The findings, unless they are too many; the search stops there."""
+    """Returns the findings; stops the search and raises if they are too many."""
     taken = list(islice(found, MAX_FINDINGS + 1))
     if len(taken) > MAX_FINDINGS:
         raise too_many()
@@ -52,7 +52,7 @@ def at_most(found: Iterable[Detection]) -> list[Detection]:
 
 
 def find_gap(text: str, low: int, high: int) -> int:
-    """The last place behind white space, above `low` and up to `high`; `high` if there is none."""
+    """Returns the last place after white space, above `low` and up to `high`; `high` if there is none."""
     for end in range(high, low, -1):
         if text[end - 1].isspace():
             return end
@@ -60,7 +60,7 @@ def find_gap(text: str, low: int, high: int) -> int:
 
 
 class ScanReading:
-    """One request's scan, applied to excerpts; a long scan runs in a thread."""
+    """Applies one request's scan to excerpts; a long scan runs in a thread."""
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
@@ -73,9 +73,9 @@ class ScanReading:
 
     def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
         if len(excerpts) > 1:
-            # A line feed is no part of a word, so that a word begins and ends where it does in the excerpt alone.
-            together = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
-            if not self.scan.may_find(together):
+            # A line feed keeps the words of neighbouring excerpts apart.
+            joined = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
+            if not self.scan.may_find(joined):
                 return [[] for _ in excerpts]
         findings, count = [], 0
         for excerpt in excerpts:
@@ -87,14 +87,14 @@ class ScanReading:
         return findings
 
     def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
-        """The findings of an excerpt with text before it."""
+        """Returns the findings of an excerpt with text before it."""
         shift = len(excerpt.before)
         found = self.scan(excerpt.before + excerpt.text)
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
 
 
 class ScanningDetector:
-    """A detector that is one function: `prepare` turns a request's parameters into the scan."""
+    """A detector made of one function: `prepare` turns a request's parameters into the scan."""
 
     shares_readings = True
 
@@ -102,7 +102,7 @@ class ScanningDetector:
         self.lookbehind_chars = lookbehind_chars
         self._prepare = prepare
         self._known = known
-        self._default: ScanReading | None = None  # what requests without parameters get
+        self._default: ScanReading | None = None  # for requests without parameters
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> ScanReading:
         if not params and self._default is not None:
@@ -113,12 +113,12 @@ class ScanningDetector:
         return reading
 
 
-# Spaces and dashes that people and typesetters put into numbers, each with the ASCII character read in its place.
+# Special spaces and dashes in numbers, each with the ASCII character that replaces it.
 _PLAIN_FORMS = dict.fromkeys("\u00a0\u2007\u2009\u202f", " ") | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
 
 
 def flatten(text: str) -> bytes:
-    """One Latin-1 byte per code point, so that offsets stay; all other characters and lone surrogates become `?`."""
+    """Encodes one Latin-1 byte per code point, so that offsets stay; other characters become `?`."""
     if not text.isascii():
         for odd, plain in _PLAIN_FORMS.items():
             text = text.replace(odd, plain)
@@ -126,7 +126,7 @@ def flatten(text: str) -> bytes:
 
 
 def latin1_options() -> re2.Options:
-    """How the fixed tables are compiled: bytes in, bytes out, and memory enough for every state of the set."""
+    """Returns the options for the fixed tables: bytes in and out, and memory for every state."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
@@ -135,7 +135,7 @@ def latin1_options() -> re2.Options:
 
 
 class PatternTable:
-    """Compiled patterns behind one set, which tells in one pass which of them occur at all."""
+    """Compiled patterns and a set of them, which finds in one pass those that match anywhere."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         options = latin1_options()
@@ -148,13 +148,13 @@ class PatternTable:
         self._set.Compile()
 
     def occurring(self, page: bytes) -> Sequence[int]:
-        """The numbers of the patterns that match somewhere."""
+        """Returns the numbers of the patterns that match anywhere."""
         return self._set.Match(page) or ()
 
     def spans(
         self, number: int, page: bytes, accept: Callable[[int, int], bool], *, is_bounded: bool = True
     ) -> Iterator[tuple[int, int]]:
-        """The accepted matches of one pattern, each the span of its group where it has one; linear in the page."""
+        """Yields the accepted matches of one pattern, as the span of its group if it has one; linear in the page."""
         regex = self._regexes[number]
         group = self._groups[number]
         pos = 0
@@ -167,7 +167,7 @@ class PatternTable:
 
 
 class ScanMatch(NamedTuple):
-    """A finding before it has its text."""
+    """A finding without its text."""
 
     start: int
     end: int
@@ -177,7 +177,7 @@ class ScanMatch(NamedTuple):
 
 
 def report(found: list[ScanMatch], text: str, detection_type: str) -> list[Detection]:
-    """The findings with their text, by start; one that lies inside a longer or surer one is left out."""
+    """Returns the findings with their text, by start; leaves out one inside a longer or surer one."""
     kept = found
     if len(found) > 1:
         kept = []
@@ -194,7 +194,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode_utf8(text: str) -> bytes:
-    """The text in UTF-8 with a lone surrogate as U+FFFD, which keeps the number of code points."""
+    """Encodes the text in UTF-8 with U+FFFD for each lone surrogate, which keeps the number of code points."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -202,6 +202,6 @@ def encode_utf8(text: str) -> bytes:
 
 
 def first_surrogate(text: str) -> int:
-    """The place of the first lone surrogate; -1 where there is none."""
+    """Returns the place of the first lone surrogate; -1 if there is none."""
     match = None if text.isascii() else _SURROGATE.search(text)
     return match.start() if match else -1

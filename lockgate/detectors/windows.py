@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors whose model runs here and reads a text in overlapping windows, which begin and end at words.
+"""Detectors with a local model that reads a text in overlapping windows, which begin and end at words.
 
-One thread serves all streams. Calls that come while the model runs share the next run, fair between streams
+One thread runs the model for all streams. Calls that come meanwhile share the next run, fairly between streams
 (lockgate.gate.fair_queue). A run that fails is repeated for each caller alone.
 """
 
@@ -28,40 +28,40 @@ from lockgate.params import Params
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[list[Item]], Sequence[Result]]
-_NICENESS = 5  # more, and the loop waits for a lock of a thread that gets no time
+_NICENESS = 5  # with more, the event loop may wait for a lock of a thread that gets no processor time
 
 
 class ModelPool(Generic[Item, Result]):
-    """Asks a model about items of many streams, a batch at a time; made by `open_pool`."""
+    """Runs a model on items of many streams, a batch at a time; made by `open_pool`."""
 
     def __init__(self, run: Run[Item, Result], name: str, max_items: int, max_wait_s: float, max_waiting: int) -> None:
         self._run = run
         self._name = name
         self._max_items = max_items
         self._max_wait_s = max_wait_s
-        # No call has more than a part of the room at once: a thousand chunks of one must not shut others out.
+        # A call queues only a part of its items at once: a thousand chunks of one must not block others.
         self._window = max(1, min(max_waiting, max(max_items, max_waiting // 16)))
         self._queue: FairQueue[Item, Result] = FairQueue(max_waiting)
-        self._asked = asyncio.Event()
+        self._has_calls = asyncio.Event()
         self._callers: dict[QueuedCall[Item, Result], asyncio.Future[LockgateError | None]] = {}
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, f"lockgate-{name}", _step_back)
 
-    async def ask(self, items: Sequence[Item], whose: Hashable) -> list[Result]:
-        """One result per item; `whose` stands for the stream. Raises Unavailable, or what the model raised."""
+    async def ask(self, items: Sequence[Item], stream: Hashable) -> list[Result]:
+        """Returns one result per item of a stream. Raises Unavailable or the model's LockgateError."""
         results: list[Result] = []
         for start in range(0, len(items), self._window):
-            results += await self._ask(items[start : start + self._window], whose)
+            results += await self._ask(items[start : start + self._window], stream)
         return results
 
-    async def _ask(self, items: Sequence[Item], whose: Hashable) -> list[Result]:
+    async def _ask(self, items: Sequence[Item], stream: Hashable) -> list[Result]:
         if self._is_closed:
             raise Unavailable(self._name, f"{self._name} is closed")
-        call = self._queue.add(whose, items)
+        call = self._queue.add(stream, items)
         if call is None:
             raise Unavailable(self._name, f"{self._name} is busy: too many texts wait for it")
         end = self._callers[call] = asyncio.get_running_loop().create_future()
-        self._asked.set()
+        self._has_calls.set()
         try:
             error = await end
         finally:
@@ -72,21 +72,21 @@ class ModelPool(Generic[Item, Result]):
         return call.results
 
     async def work(self) -> None:
-        """Runs the model for batch after batch until it is cancelled; then fails the calls that wait."""
+        """Runs the model on batch after batch until cancelled; then fails the waiting calls."""
         try:
             while True:
-                await self._asked.wait()
+                await self._has_calls.wait()
                 await self._gather()
                 await self._share(self._queue.take(self._max_items))
                 if not self._queue.waiting:
-                    self._asked.clear()
+                    self._has_calls.clear()
         finally:
             self._is_closed = True
             for call in self._callers:
                 self._end(call, Unavailable(self._name, f"{self._name} is closed"))
 
     async def _gather(self) -> None:
-        """Lets those who ask in this very moment share the run: not a wait, but a turn of the loop for each of them."""
+        """Lets calls made at this moment share the run, by turns of the event loop instead of a fixed wait."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._max_wait_s
         before = 0
@@ -102,7 +102,7 @@ class ModelPool(Generic[Item, Result]):
                 self._end(batch[0].call, error)
                 return
             for share in batch:
-                if share.call in self._callers:  # not the ones that left meanwhile, or failed with another share
+                if share.call in self._callers:  # else its caller has gone, or another share of it failed
                     await self._share([share])
             return
         start = 0
@@ -112,7 +112,7 @@ class ModelPool(Generic[Item, Result]):
             start += len(share.items)
 
     async def _run_in_thread(self, items: list[Item]) -> Sequence[Result]:
-        if not items:  # all of them left
+        if not items:  # all callers have gone
             return ()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_safely, items)
 
@@ -122,7 +122,7 @@ class ModelPool(Generic[Item, Result]):
             count = len(results)
         except LockgateError:
             raise
-        except Exception as error:  # a model's library may raise anything
+        except Exception as error:  # a model's library may raise any error
             raise Unavailable(self._name, f"{self._name} failed") from error
         if count != len(items):
             raise Unavailable(self._name, f"{self._name} failed: {len(items)} texts, {count} results")
@@ -136,12 +136,12 @@ class ModelPool(Generic[Item, Result]):
             end.set_result(error)
 
     async def close(self) -> None:
-        """Waits for the run that is going on; a thread cannot be stopped."""
+        """Waits for the current run; a thread cannot be stopped."""
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
 
 def _step_back() -> None:
-    """Where processors are scarce the event loop comes before this thread. Only Linux knows threads one by one."""
+    """Lowers this thread's priority below the event loop's. Only Linux has priorities per thread."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
@@ -151,7 +151,7 @@ def _step_back() -> None:
 async def open_pool(
     run: Run[Item, Result], *, name: str, max_items: int = 32, max_wait_s: float = 0.005, max_waiting: int = 4096
 ) -> AsyncIterator[ModelPool[Item, Result]]:
-    """A model for all streams: `run` gets at most `max_items`, in a thread, and returns a result for each."""
+    """Opens a pool for all streams: `run` gets at most `max_items`, in a thread, and returns a result for each."""
     pool: ModelPool[Item, Result] = ModelPool(run, name, max_items, max_wait_s, max_waiting)
     task = asyncio.create_task(pool.work())
     try:
@@ -167,15 +167,15 @@ async def open_pool(
 # --- Windows --------------------------------------------------------------------------------------------------
 
 INLINE_CHARS = 2_000
-"""More text than this is cut in a thread: about a millisecond of work."""
+"""Longer text is cut in a thread: this much takes about a millisecond."""
 LONGER_LETTERS = 8
-"""So many times dearer is text with letters that stand for several: one may be four words."""
+"""Text with letters that expand takes up to so many times as long: one may become four words."""
 
 LOOKBEHIND_CHARS = 128
 MAX_WORD_CHARS = 40
-MAX_WINDOW_WORDS = 512  # of those without a token any number would fit
+MAX_WINDOW_WORDS = 512  # any number of words without a token would fit
 MAX_OVERLAP_WORDS = MAX_WINDOW_WORDS // 4
-# What stands between white space. Longer stretches, addresses or scripts without spaces, are cut anywhere.
+# The text between white space. Longer parts, as in addresses or scripts without spaces, are cut anywhere.
 _WORD = re.compile(rf"\S{{1,{MAX_WORD_CHARS}}}")
 
 
@@ -188,11 +188,11 @@ class Window(NamedTuple):
     tokens: tuple[int, ...]
 
 
-Tell: TypeAlias = Callable[[Window, Result], Detection | None]
+BuildFinding: TypeAlias = Callable[[Window, Result], Detection | None]
 
 
 class _Word(NamedTuple):
-    """A word with its tokens, or with some of them if it has more than a window takes."""
+    """A word with its tokens, or with some of them if they exceed a window."""
 
     start: int
     end: int
@@ -200,14 +200,14 @@ class _Word(NamedTuple):
 
 
 class TokenCutter(NamedTuple):
-    """How a model's texts are cut: `tokenize` turns a word into its tokens, however many."""
+    """Cuts a model's texts into windows: `tokenize` turns a word into its tokens."""
 
     tokenize: Callable[[str], Sequence[int]]
     max_tokens: int
     overlap_tokens: int
 
     def cut(self, text: str) -> Iterator[Window]:
-        """The windows of a text, in order; none if it is all white space."""
+        """Yields the windows of a text, in order; none if it is all white space."""
         words = list(self._list_words(text))
         begin = 0
         while begin < len(words):
@@ -226,7 +226,7 @@ class TokenCutter(NamedTuple):
                 yield _Word(match.start(), match.end(), tokens[at : at + self.max_tokens])
 
     def _fill(self, words: Sequence[_Word], begin: int) -> int:
-        """Where a window ends that begins there: behind one word at least, for each fits alone."""
+        """Returns the end of the window that begins at `begin`: at least one word fits."""
         room, last = self.max_tokens, min(len(words), begin + MAX_WINDOW_WORDS)
         end = begin
         while end < last and len(words[end].tokens) <= room:
@@ -235,7 +235,7 @@ class TokenCutter(NamedTuple):
         return end
 
     def _step_back(self, words: Sequence[_Word], begin: int, end: int) -> int:
-        """Where the window after begins: so far back only that the next word finds room in it."""
+        """Returns the next window's start: it overlaps this one only as far as the next word still fits."""
         room = min(self.overlap_tokens, self.max_tokens - len(words[end].tokens))
         first = max(begin + 1, end - MAX_OVERLAP_WORDS)
         while end > first and len(words[end - 1].tokens) <= room:
@@ -253,22 +253,22 @@ def _is_quick(excerpts: Sequence[Excerpt]) -> bool:
 
 
 class WindowReading(Generic[Result]):
-    """One request's reading: a shared model reads windows, and `tell` makes a finding of each result."""
+    """Reads one request's texts: a shared model reads windows, and `build` makes a finding of each result."""
 
-    def __init__(self, cutter: TokenCutter, pool: ModelPool[Window, Result], tell: Tell[Result]) -> None:
+    def __init__(self, cutter: TokenCutter, pool: ModelPool[Window, Result], build: BuildFinding[Result]) -> None:
         self._cutter = cutter
         self._pool = pool
-        self._tell = tell
+        self._build_finding = build
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        """The findings of each excerpt."""
+        """Returns the findings of each excerpt."""
         if _is_quick(excerpts):
             windows = self._cut_all(excerpts)
         else:
             windows = await asyncio.to_thread(self._cut_all, excerpts)
         results = iter(await self._pool.ask([one for several in windows for one in several], self))
         return [
-            at_most(self._tell_all(excerpt, several, results))
+            at_most(self._build_findings(excerpt, several, results))
             for excerpt, several in zip(excerpts, windows, strict=True)
         ]
 
@@ -276,14 +276,16 @@ class WindowReading(Generic[Result]):
         return [list(self._cut(excerpt)) for excerpt in excerpts]
 
     def _cut(self, excerpt: Excerpt) -> Iterator[Window]:
-        """Without windows of what only stands before: those were read with the chunk before."""
-        ours = len(excerpt.before)
-        return (one for one in self._cutter.cut(excerpt.before + excerpt.text) if one.end > ours)
+        """Yields the excerpt's windows; those of only the text before it were read already."""
+        start = len(excerpt.before)
+        return (one for one in self._cutter.cut(excerpt.before + excerpt.text) if one.end > start)
 
-    def _tell_all(self, excerpt: Excerpt, windows: Sequence[Window], results: Iterator[Result]) -> Iterator[Detection]:
+    def _build_findings(
+        self, excerpt: Excerpt, windows: Sequence[Window], results: Iterator[Result]
+    ) -> Iterator[Detection]:
         shift = len(excerpt.before)
         for window in windows:
-            hit = self._tell(window, next(results))
+            hit = self._build_finding(window, next(results))
             if hit is not None:
                 yield hit._replace(start=window.start - shift, end=window.end - shift, text=window.text)
 
@@ -298,7 +300,7 @@ class WindowDetector(Generic[Result]):
         cutter: TokenCutter,
         pool: ModelPool[Window, Result],
         known: Sequence[str],
-        prepare: Callable[[Params], Tell[Result]],
+        prepare: Callable[[Params], BuildFinding[Result]],
     ) -> None:
         self._cutter = cutter
         self._pool = pool
@@ -306,5 +308,4 @@ class WindowDetector(Generic[Result]):
         self._prepare = prepare
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> WindowReading[Result]:
-        tell = self._prepare(Params.of_request(params, self._known))
-        return WindowReading(self._cutter, self._pool, tell)
+        return WindowReading(self._cutter, self._pool, self._prepare(Params.of_request(params, self._known)))

@@ -27,19 +27,19 @@ def interpreter() -> Interpreter:
     ],
 )
 def test_known_words_become_english(interpreter: Interpreter, text: str, gloss: str) -> None:
-    assert interpreter.tell(text) == (gloss, True, True)
+    assert interpreter.translate(text) == (gloss, True, True)
 
 
 @pytest.mark.parametrize("text", ["The meeting starts at ten.", "Die!", "You idiot!", "ls -la /tmp", "", "1234"])
 def test_english_and_what_is_no_language_stays_as_it_is(interpreter: Interpreter, text: str) -> None:
-    assert interpreter.tell(text) == (text, True, False)
+    assert interpreter.translate(text) == (text, True, False)
 
 
 @pytest.mark.parametrize(
     "text", ["Le train pour Lyon part à huit heures du matin.", "Pociąg do Krakowa odjeżdża o ósmej rano."]
 )
 def test_other_languages_stay_as_they_are_and_are_not_english(interpreter: Interpreter, text: str) -> None:
-    assert interpreter.tell(text) == (text, False, False)
+    assert interpreter.translate(text) == (text, False, False)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -31,9 +31,9 @@ from lockgate.detectors.groundedness.words import (
     find_stem,
     find_words,
     fold,
+    guess_language,
     read_denials,
     stem,
-    tell_language,
 )
 
 LIBRARY = (
@@ -66,7 +66,7 @@ def judge(claim: str, *documents: tuple[str, ...], nearness: float | None = None
     for one in read_claim(claim, grounds.language):
         near = {
             place: _compare(one.text, grounds.sentences[place].traits.text) if nearness is None else nearness
-            for place in run_through(grounds.seek_candidates(one))
+            for place in run_through(grounds.find_candidates(one))
         }
         judged += [run_through(grounds.weigh(one, near))]
     return max(judged, key=lambda one: one.score)
@@ -215,9 +215,9 @@ def test_relatives_share_a_stem() -> None:
 
 
 def test_languages_are_told_by_their_small_words() -> None:
-    assert tell_language("der Hund und die Katze".split()) == "de"  # noqa: SIM905
-    assert tell_language(["el", "perro", "y", "la"]) == "es"
-    assert tell_language(["Kiel"], "de") == "de"
+    assert guess_language("der Hund und die Katze".split()) == "de"  # noqa: SIM905
+    assert guess_language(["el", "perro", "y", "la"]) == "es"
+    assert guess_language(["Kiel"], "de") == "de"
 
 
 def test_denials_are_counted_with_what_they_deny() -> None:
@@ -259,7 +259,7 @@ def test_a_sentence_of_the_documents_is_always_supported(sentences: list[str], c
     claim = sentences[chosen % len(sentences)]
     grounds = run_through(SourceFacts.read([tuple(sentences)]))
     for one in read_claim(claim, grounds.language):
-        places = run_through(grounds.seek_candidates(one))
+        places = run_through(grounds.find_candidates(one))
         nearness = {place: 1.0 if grounds.sentences[place].traits.text == claim else 0.3 for place in places}
         assert run_through(grounds.weigh(one, nearness)).score < 0.5
 
@@ -298,5 +298,5 @@ def test_what_is_nearer_in_meaning_is_never_less_supported(claim: str, one: floa
 def test_the_work_for_one_claim_is_bounded() -> None:
     grounds = run_through(SourceFacts.read([tuple(f"Sentence number {at} speaks of tea." for at in range(100))]))
     (one,) = read_claim("Every sentence speaks of tea.", "en")
-    assert len(run_through(grounds.seek_candidates(one))) == MAX_CANDIDATES
+    assert len(run_through(grounds.find_candidates(one))) == MAX_CANDIDATES
     assert len(read_claim(", ".join(["tea and bread and milk"] * 200), "en")) == MAX_ASSERTIONS

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.detectors.groundedness.numerals import WORDS, AmountSet, find_amounts, reckon
+from lockgate.detectors.groundedness.numerals import WORDS, AmountSet, find_amounts, list_sums
 from tests.waits import assert_linear
 
 
@@ -97,7 +97,7 @@ def test_dates_give_their_month() -> None:
 
 
 def test_sums_and_differences_of_like_amounts_are_reckoned() -> None:
-    ledger = AmountSet(reckon(find_amounts("raised from $3.50 to $4 after 3 days")[0]))
+    ledger = AmountSet(list_sums(find_amounts("raised from $3.50 to $4 after 3 days")[0]))
     (half,) = find_amounts("by 50 cents")[0]
     (other,) = find_amounts("by 1 dollar")[0]
     assert ledger.has(half)
@@ -131,7 +131,7 @@ def test_any_text_can_be_read_and_amounts_lie_in_it(text: str) -> None:
     assert all(0 <= one.start <= one.end <= len(text) for one in amounts)
     assert months <= set(range(1, 13))
     assert all(AmountSet(amounts).has(one) for one in amounts if one.values or one.minutes)
-    reckon(amounts)
+    list_sums(amounts)
 
 
 @pytest.mark.parametrize("piece", ["1 ", "hundert", "one ", "1/", "9"])

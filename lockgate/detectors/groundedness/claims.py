@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a sentence of an answer into assertions that are checked one by one, and reads days, months and periods."""
+"""Splits a sentence of an answer into assertions, and reads days, months and periods."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ from lockgate.detectors.groundedness.words import (
     find_words,
     fold,
     fold_word,
+    guess_language,
     is_small,
     join_phrases,
     read_denials,
     stem,
-    tell_language,
 )
 
 
@@ -52,13 +52,13 @@ class ClaimFile(Table, frozen=True):
 _FILE = read_table(Path(__file__).with_name("claims.toml"), ClaimFile)
 
 FIGURE: Final = 2.0
-"""What a number, a day or a month weighs beside a word."""
+"""The weight of a number, a day or a month; a word weighs 1."""
 
 MAX_ASSERTIONS: Final = 8
 _MIN_WEIGHT = 2.0
 _CUT_WORDS = 3
 _MAX_CAPITALS = 0.6
-_SPOKEN = tuple(WORDS)  # whose number words are known
+_LANGUAGES = tuple(WORDS)  # those with known number words
 
 _MARK = re.compile(r"\[([^\[\]\r\n]{1,512}+)\]")
 _CITATION = re.compile(r"\d{1,3}(?:\s?[,;–-]\s?\d{1,3})*|[^\s/]+/\S.*|(?:cite|source|doc)\b.*", re.IGNORECASE)
@@ -77,7 +77,7 @@ _TITLES = split_words(_FILE.titles)
 
 
 def _number(rows: Iterable[str]) -> dict[str, int]:
-    """Each word of the rows with its place in its row."""
+    """Maps each word of the rows to its place in its row."""
     return {fold(form): place for row in rows for place, forms in enumerate(row.split()) for form in forms.split("|")}
 
 
@@ -100,7 +100,7 @@ _HINT = re.compile(_CALENDAR.hint)
 
 
 class Calendar(NamedTuple):
-    """Days 0 to 6 that a text names and takes out, months 1 to 12, and periods from day to year, 0 to 4."""
+    """The days (0 to 6) that a text names and excludes, months (1 to 12), and periods from day (0) to year (4)."""
 
     days: frozenset[int]
     barred: frozenset[int]
@@ -109,7 +109,7 @@ class Calendar(NamedTuple):
 
 
 def read_calendar(text: str, *, is_generous: bool) -> Calendar:
-    """The days, months and periods of a text."""
+    """Finds the days, months and periods of a text; `is_generous` also counts short names, ranges and groups."""
     folded = fold(text)
     words = find_words(text)
     days = frozenset(WEEKDAYS[one] for one in map(fold_word, words) if one in WEEKDAYS)
@@ -127,7 +127,7 @@ def read_calendar(text: str, *, is_generous: bool) -> Calendar:
 
 
 def is_calendar(word: str) -> bool:
-    """Whether a word is the name of a day or a month."""
+    """Returns whether a word is the name of a day or a month."""
     folded = fold_word(word)
     return folded in WEEKDAYS or (folded in MONTHS and (word[:1].isupper() or folded not in _CAPITAL_MONTHS))
 
@@ -162,15 +162,15 @@ def _find_months(text: str, words: list[str], *, is_generous: bool) -> frozenset
 
 
 class Traits:
-    """What can be seen of a text without understanding it; what a document says is read generously."""
+    """The numbers, dates, codes, denials and words of a text; documents are read with `is_generous`."""
 
     __slots__ = ("amounts", "calendar", "codes", "denials", "language", "months", "plain", "stems", "text", "words")
 
     def __init__(self, text: str, language: str, *, is_generous: bool) -> None:
-        is_sure = language in _SPOKEN and not is_generous  # `once` is eleven in Spanish
+        is_sure = language in _LANGUAGES and not is_generous  # `once` is eleven in Spanish
         self.text = text
         self.language = language
-        self.amounts, months = find_amounts(text, (language,) if is_sure else _SPOKEN)
+        self.amounts, months = find_amounts(text, (language,) if is_sure else _LANGUAGES)
         self.calendar = read_calendar(text, is_generous=is_generous)
         self.months = self.calendar.months | months
         self.codes = frozenset(fold(code).replace("-", "") for code in _CODE.findall(text))
@@ -183,7 +183,7 @@ class Traits:
 
 
 class Assertion:
-    """A part of a claim that is checked on its own. `is_lack`: it says that the documents lack something."""
+    """A part of a claim that is checked separately. `is_lack`: it says that the documents lack something."""
 
     __slots__ = ("figures", "is_lack", "names", "text", "traits", "weight")
 
@@ -198,11 +198,11 @@ class Assertion:
 
 
 def read_claim(text: str, language: str) -> list[Assertion]:
-    """The assertions of one sentence; none if it claims nothing. The language is that of the documents."""
+    """Returns the assertions of one sentence; none if it claims nothing. `language` is that of the documents."""
     plain = _LIST_MARK.sub("", _MARK.sub(_drop_citation, text)).strip()
     if not plain or _QUESTION.search(plain) or _PLEASANTRY.fullmatch(plain):
         return []
-    language = tell_language(find_words(plain), language)
+    language = guess_language(find_words(plain), language)
     if _LACK.search(plain):
         parts = _CONTRAST.split(plain, MAX_ASSERTIONS - 1)
         found = [Assertion(part, language, is_lack=bool(_LACK.search(part))) for part in parts]
@@ -218,7 +218,7 @@ def _drop_citation(mark: re.Match[str]) -> str:
 
 
 def _without(text: str, amounts: Iterable[Amount]) -> str:
-    """The text without its figures; a unit goes with its number."""
+    """Returns the text without its figures and their units."""
     parts: list[str] = []
     at = 0
     for one in amounts:
@@ -229,28 +229,28 @@ def _without(text: str, amounts: Iterable[Amount]) -> str:
 
 
 def _cut(text: str, language: str) -> Iterator[str]:
-    """The parts of a sentence, each with enough words to be found by."""
+    """Yields the parts of a sentence, each with enough words to be compared."""
     cuts = [(match.start(), match.end()) for match in _CUT.finditer(text)]
     begins, ends = [0, *(end for _, end in cuts)], [*(start for start, _ in cuts), len(text)]
-    telling = [_count_telling(text[begin:end], language) for begin, end in zip(begins, ends, strict=True)]
-    start, count, given = 0, 0, 0
-    for at, (end, words) in enumerate(zip(ends, telling, strict=True)):
-        count += words
-        is_enough = count >= _CUT_WORDS and sum(telling[at + 1 :]) >= _CUT_WORDS
-        if is_enough and given < MAX_ASSERTIONS - 1:
+    weights = [_estimate_weight(text[begin:end], language) for begin, end in zip(begins, ends, strict=True)]
+    start, weight, count = 0, 0, 0
+    for at, (end, added) in enumerate(zip(ends, weights, strict=True)):
+        weight += added
+        is_enough = weight >= _CUT_WORDS and sum(weights[at + 1 :]) >= _CUT_WORDS
+        if is_enough and count < MAX_ASSERTIONS - 1:
             yield text[start:end]
-            start, count, given = begins[at + 1], 0, given + 1
+            start, weight, count = begins[at + 1], 0, count + 1
     yield text[start:]
 
 
-def _count_telling(text: str, language: str) -> int:
-    """About how much an assertion of this text would weigh; a figure counts twice."""
+def _estimate_weight(text: str, language: str) -> int:
+    """Estimates the weight of an assertion of this text; a figure counts twice."""
     words = [word for word in find_words(text) if not is_small(word, language)]
     return len(words) + sum(word[0].isdigit() or is_calendar(word) for word in words)
 
 
 def _find_names(text: str, language: str) -> Iterator[str]:
-    """Words that are written like names; in German, where all nouns are, only after another such or a title."""
+    """Yields capitalised words as names; in German only after another such word or a title."""
     tokens = list(_TOKEN.finditer(text))
     capital = [token[0][0].isupper() for token in tokens]
     is_german = language == "de"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports texts that the documents beside them do not support; words are compared in short slices on the event loop."""
+"""Reports texts that their documents do not support; words are compared in short slices on the event loop."""
 
 import asyncio
 import time
@@ -27,8 +27,8 @@ MAX_SENTENCES: Final = 512
 MAX_SENTENCE_CHARS: Final = 1_000
 BEST_CHARS: Final = 200
 _MAX_REASONS = 8
-_FED_CHARS = 1_000  # to the machine that finds sentences, in one step
-_MAX_KEPT = 2  # of one request; mostly all claims are compared with the same documents
+_FED_CHARS = 1_000  # given to the sentence splitter in one step
+_MAX_KEPT = 2  # sets of documents per request; mostly all claims are compared with the same
 
 SLICE_S: Final = 0.002
 
@@ -37,7 +37,7 @@ Vector = Sequence[float]
 
 
 async def run_in_slices(steps: Steps[T], turn: asyncio.Lock) -> T:
-    """Runs the steps in turn with all callers that share `turn`; the event loop runs once between two slices."""
+    """Runs the steps in slices, alternating with callers that share `turn`; the event loop runs between."""
     with closing(steps):
         while True:
             async with turn:
@@ -51,24 +51,24 @@ async def run_in_slices(steps: Steps[T], turn: asyncio.Lock) -> T:
 
 
 def _run_slice(steps: Steps[object]) -> None:
-    """Raises StopIteration at the end of the work."""
+    """Runs steps for SLICE_S; raises StopIteration at the end of the work."""
     until = time.perf_counter() + SLICE_S
     while time.perf_counter() < until:
         next(steps)
 
 
 class Book:
-    """The documents of a request, read; the vectors of their sentences come when they are needed."""
+    """The facts in a request's documents; the vectors of their sentences are added when needed."""
 
     def __init__(self, documents: Sequence[str], grounds: SourceFacts, *, is_whole: bool) -> None:
-        self.documents = documents  # kept, so that it stays the same object
+        self.documents = documents  # kept, since it is found by identity
         self.grounds = grounds
         self.is_whole = is_whole
         self.vectors: dict[int, Vector] = {}
 
     @classmethod
     def read(cls, documents: Sequence[str]) -> "Steps[Book]":
-        """Reads as much of the documents as there is room for."""
+        """Reads the documents up to the limits of characters and sentences."""
         texts, is_whole = _share_out(documents)
         sentences: list[list[str]] = []
         for text in texts:
@@ -80,19 +80,19 @@ class Book:
         return cls(documents, grounds, is_whole=is_whole and sum(map(len, chosen)) == sum(map(len, sentences)))
 
     def plan(self, text: str) -> "Steps[list[Plan]]":
-        """What a text asserts, and the sentences that each assertion is compared with."""
+        """Finds the assertions of a text and the sentences to compare each with."""
         sentences = yield from _split(text)
         plans: list[Plan] = []
         for sentence in sentences:
             for one in read_claim(sentence, self.grounds.language):
                 yield
-                places = yield from self.grounds.seek_candidates(one)
+                places = yield from self.grounds.find_candidates(one)
                 plans.append(Plan(one, tuple(places)))
             yield
         return plans
 
     def judge(self, plans: "Sequence[Plan]", vectors: Sequence[Vector]) -> Steps[list[Judgement]]:
-        """How surely each assertion, with its vector, is not supported."""
+        """Judges how surely each assertion, given with its vector, is not supported."""
         judged: list[Judgement] = []
         for plan, vector in zip(plans, vectors, strict=True):
             nearness = {at: sum(map(mul, vector, self.vectors[at])) for at in plan.places}
@@ -102,14 +102,14 @@ class Book:
 
 
 class Plan(NamedTuple):
-    """An assertion, and the places of the sentences that may support it."""
+    """An assertion and the places of the sentences that may support it."""
 
     assertion: Assertion
     places: tuple[int, ...]
 
 
 class GroundednessReview:
-    """The comparisons of one request."""
+    """Compares the claims of one request."""
 
     def __init__(self, embedder: Embedder, turn: asyncio.Lock) -> None:
         self._embedder = embedder
@@ -118,7 +118,7 @@ class GroundednessReview:
         self._lock = asyncio.Lock()
 
     async def review(self, subject: Subject) -> Sequence[Detection]:
-        """One finding if any part of the text is not supported: the weakest part counts."""
+        """Returns one finding, about the weakest part, if any part of the text is not supported."""
         claim = _check(subject)
         if not claim.content.strip():
             return ()
@@ -129,10 +129,10 @@ class GroundednessReview:
         vectors = await self._embed(book, plans)
         judged = await run_in_slices(book.judge(plans, vectors), self._turn)
         worst = max(judged, key=lambda one: one.score)
-        return [_tell(worst, judged, book)] if worst.score >= MIN_SCORE else ()
+        return [_build_finding(worst, judged, book)] if worst.score >= MIN_SCORE else ()
 
     async def _open_book(self, documents: Sequence[str]) -> Book:
-        """The documents, read once; several claims may come at the same time."""
+        """Reads the documents once, also for claims that come at the same time."""
         async with self._lock:
             for known in self._books:
                 if known.documents is documents:
@@ -142,23 +142,23 @@ class GroundednessReview:
             return book
 
     async def _embed(self, book: Book, plans: Sequence[Plan]) -> Sequence[Vector]:
-        """The vectors of the assertions; those of the sentences are kept in the book."""
+        """Returns the vectors of the assertions; those of the sentences are kept in the book."""
         async with self._lock:
-            wanted = dict.fromkeys(at for plan in plans for at in plan.places if at not in book.vectors)
-            sentences = [book.grounds.sentences[at].traits.text for at in wanted]
+            missing = dict.fromkeys(at for plan in plans for at in plan.places if at not in book.vectors)
+            sentences = [book.grounds.sentences[at].traits.text for at in missing]
             vectors = await self._embedder.embed([*(plan.assertion.text for plan in plans), *sentences])
-            book.vectors.update(zip(wanted, vectors[len(plans) :], strict=True))
+            book.vectors.update(zip(missing, vectors[len(plans) :], strict=True))
         return vectors[: len(plans)]
 
 
 class GroundednessDetector:
-    """Reports texts that the documents beside them do not support."""
+    """Reports texts that their documents do not support."""
 
     types = (TEXT_CONTEXT_DOC,)
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._turn = asyncio.Lock()  # of all requests
+        self._turn = asyncio.Lock()  # shared by all requests
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> GroundednessReview:
         Params.of_request(params, KNOWN)
@@ -178,7 +178,7 @@ def _check(subject: Subject) -> Claim:
 
 
 def _share_out(documents: Sequence[str]) -> tuple[list[str], bool]:
-    """As much of each document as there is room for, the same for all; and whether that is all of them."""
+    """Shortens all documents to one length if they exceed the limit; returns whether they are complete."""
     taken = documents[:MAX_DOCUMENTS]
     if len(taken) == len(documents) and sum(map(len, taken)) <= MAX_DOCUMENTS_CHARS:
         return list(taken), True
@@ -197,21 +197,21 @@ def _split(text: str) -> Steps[list[str]]:
 
 
 def _choose_sentences(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The first sentences of each document, in turns until there are enough."""
+    """Takes the first sentences of each document, in turns up to the limit."""
     counts = [0] * len(sentences)
     room = MAX_SENTENCES
-    open_ones = list(range(len(sentences)))
-    while room and (open_ones := [at for at in open_ones if counts[at] < len(sentences[at])]):
-        for at in open_ones[:room]:
+    longer = list(range(len(sentences)))
+    while room and (longer := [at for at in longer if counts[at] < len(sentences[at])]):
+        for at in longer[:room]:
             counts[at] += 1
-        room -= min(room, len(open_ones))
+        room -= min(room, len(longer))
     return [list(several[:count]) for several, count in zip(sentences, counts, strict=True)]
 
 
-def _tell(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detection:
-    """The finding. `reasons` and `best` quote text and documents; where the text is hidden, they are taken away."""
-    told = [one for one in sorted(judged, key=lambda one: -one.score) if one.score >= MIN_SCORE]
-    reasons = dict.fromkeys(str(reason) for one in told for reason in one.reasons)
+def _build_finding(worst: Judgement, judged: Sequence[Judgement], book: Book) -> Detection:
+    """Builds the finding. `reasons` and `best` quote texts; they are removed where the text is hidden."""
+    reported = [one for one in sorted(judged, key=lambda one: -one.score) if one.score >= MIN_SCORE]
+    reasons = dict.fromkeys(str(reason) for one in reported for reason in one.reasons)
     metadata: dict[str, Any] = {"reasons": list(reasons)[:_MAX_REASONS]}
     if worst.nearest:
         metadata["best"] = worst.nearest[:BEST_CHARS]

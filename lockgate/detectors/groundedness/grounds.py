@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares a claim with documents, by its words, its figures and its nearness in meaning.
+"""Compares a claim with documents by words, figures and similarity of meaning.
 
-An assertion is supported by one sentence of the documents that has its words, means nearly the same, and contradicts it
-in nothing that can be seen without understanding: another weekday or month, a denial, an opposite, `all` where the
-sentence says `some`. Each number and each name must occur in some document; the sum and the difference of two amounts
-in one sentence count as said. That the documents lack something is supported, unless one sentence has all of its words
-of meaning, and at least three. An assertion in another language than the documents is judged by its figures alone.
+An assertion is supported by one sentence of the documents that has its words, has a similar meaning, and does not
+contradict it in a way that these rules can see: another weekday or month, a denial, an opposite, `all` instead of
+`some`. Each number and name must occur in some document; the sum and the difference of two amounts in one sentence
+count as occurring. The claim that the documents lack something is supported unless one sentence has all of its content
+words, at least three. An assertion in another language than the documents is judged by its figures alone.
 
-Long work is done in steps of a few milliseconds at most.
+Long work is done in steps of at most a few milliseconds.
 """
 
 import re
@@ -18,42 +18,42 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from lockgate.data_files import fill_pattern, read_table
 from lockgate.detectors.groundedness.claims import FIGURE, Assertion, Traits
-from lockgate.detectors.groundedness.numerals import UNITS, Amount, AmountSet, reckon
+from lockgate.detectors.groundedness.numerals import UNITS, Amount, AmountSet, list_sums
 from lockgate.detectors.groundedness.words import (
     ACCEPTING,
     REJECTING,
+    find_all_word,
     find_every_noun,
     find_opposite,
+    find_some_words,
     find_stem,
     find_words,
     fold_word,
+    guess_language,
     has_compound,
-    speaks_of_all,
-    speaks_of_some,
     stem,
-    tell_language,
 )
 
 MAX_CANDIDATES: Final = 16
-"""So many sentences are looked at closely for one assertion: those that share most with it."""
+"""The number of sentences that one assertion is compared with: those that share most with it."""
 
 THRESHOLD: Final = 0.75
-"""How unsupported an assertion must be to count as that; such a one scores 0.5. Chosen on the labelled set."""
+"""From this value an assertion counts as unsupported and scores 0.5. Chosen on the labelled set."""
 
 _COVERED, _NEAR = 0.5, 0.5  # the shares of words and of meaning in the support of an assertion
-_FAR_COSINE, _NEAR_COSINE = 0.2, 0.75  # from where to where nearness counts
-_ELSEWHERE = 0.6  # what a word is worth that stands in the document but not in the sentence
+_FAR_COSINE, _NEAR_COSINE = 0.2, 0.75  # cosines that count as no and as full similarity
+_ELSEWHERE = 0.6  # the worth of a word that is in the document but not in the sentence
 _COMPOUND = 0.7
-_CERTAIN = 0.9  # how unsupported an assertion is whose number or name occurs nowhere
+_CERTAIN = 0.9  # how unsupported an assertion is if its number or name occurs nowhere
 _CONTRADICTED = 0.8
-_SLACK = 0.1  # how much less support a sentence may give that contradicts nothing
-_ROUNDING = 1e-9  # sums of floats that should be equal differ by less
+_SLACK = 0.1  # a sentence without conflicts is preferred if it supports at most this much less
+_ROUNDING = 1e-9  # equal sums of floats differ by less
 _MIN_OVERLAP = 0.5  # of two clauses whose denials are compared
-_CLAUSE_FIGURE, _CLAUSE_DAY = 3.0, 2.0  # what they weigh when the clause is sought that an assertion speaks of
+_CLAUSE_FIGURE, _CLAUSE_DAY = 3.0, 2.0  # their weights when a clause is matched to an assertion
 _LACK_WORDS, _LACK_SCORE = 3, 0.6
 _MIN_NOUN_CHARS = 4
 _HEAD_CHARS = 5
-_LANGUAGE_SENTENCES = 8  # of each document: enough to tell in which language it is
+_LANGUAGE_SENTENCES = 8  # of each document: enough to guess its language
 
 OTHER_UNIT: Final = "a number has another unit in the documents"
 NO_NUMBER: Final = "a number occurs in no document"
@@ -76,11 +76,11 @@ _PERIOD_LENGTHS: Final = ((1.0, "day"), (1.0, "week"), (1.0, "month"), (3.0, "mo
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
-"""Work that may rest at every `yield`, and its result."""
+"""Work that may pause at every `yield`, and its result."""
 
 
 def run_through(steps: Steps[T]) -> T:
-    """The result of all steps, without a rest."""
+    """Runs all steps without a pause and returns their result."""
     while True:
         try:
             next(steps)
@@ -90,7 +90,7 @@ def run_through(steps: Steps[T]) -> T:
 
 
 class Reason(NamedTuple):
-    """Why an assertion is not supported: a kind in general words, and what exactly where that is known."""
+    """Why an assertion is not supported: a general message, and a detail if it is known."""
 
     kind: str
     detail: str = ""
@@ -100,7 +100,7 @@ class Reason(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """How surely an assertion is not supported, from 0 to 1, why, and the sentence that comes nearest to it."""
+    """How surely an assertion is not supported (0 to 1), why, and the most similar sentence."""
 
     score: float
     reasons: tuple[Reason, ...] = ()
@@ -108,7 +108,7 @@ class Judgement(NamedTuple):
 
 
 class Clauses(NamedTuple):
-    """The clauses of a sentence, and the words that it takes out of a denial: `not allowed, except guide dogs`."""
+    """The clauses of a sentence, and the words that it excepts from a denial: `not allowed, except guide dogs`."""
 
     each: tuple[Traits, ...]
     excepted: frozenset[str] = frozenset()
@@ -121,19 +121,19 @@ class Sentence:
         self.document = document
         self.traits = Traits(text, language, is_generous=True)
         periods = [_PERIOD_LENGTHS[period] for period in self.traits.calendar.periods]
-        said = [Amount(0, 0, (count,), UNITS[unit]) for count, unit in periods]  # `quarterly` has three months in it
-        self.amounts = [*self.traits.amounts, *reckon(self.traits.amounts), *said]
-        self.ledger = AmountSet(self.amounts)
+        implied = [Amount(0, 0, (count,), UNITS[unit]) for count, unit in periods]  # `quarterly` means three months
+        self.amounts = [*self.traits.amounts, *list_sums(self.traits.amounts), *implied]
+        self.amount_set = AmountSet(self.amounts)
         self.known = frozenset(self.traits.stems)
         self._clauses: Clauses | None = None
 
     @property
     def clauses(self) -> Clauses:
-        """Its clauses; itself, if it has but one."""
+        """Its clauses, or the sentence itself if it has only one."""
         return run_through(self.read_clauses())
 
     def read_clauses(self) -> Steps[Clauses]:
-        """Its clauses, read when first asked for: few sentences are."""
+        """Reads its clauses at the first use: few sentences need them."""
         if self._clauses is None:
             parts = [part for part in _CLAUSE.split(self.traits.text) if part and part.strip()]
             self._clauses = Clauses((self.traits,)) if len(parts) < 2 else (yield from self._read_parts(parts))
@@ -141,20 +141,20 @@ class Sentence:
 
     def _read_parts(self, parts: Sequence[str]) -> Steps[Clauses]:
         found: list[Traits] = []
-        said: set[str] = set()
+        seen: set[str] = set()
         excepted: set[str] = set()
         for part in parts:
-            is_taken_out = bool(found) and found[-1].denials.is_odd and _EXCEPT.match(part) is not None
-            plain = _EXCEPT.sub("", part) if is_taken_out else part
+            is_exception = bool(found) and found[-1].denials.is_odd and _EXCEPT.match(part) is not None
+            plain = _EXCEPT.sub("", part) if is_exception else part
             found.append(Traits(plain, self.traits.language, is_generous=True))
-            excepted.update(set(found[-1].stems) - said if is_taken_out else ())
-            said.update(found[-1].stems)
+            excepted.update(set(found[-1].stems) - seen if is_exception else ())
+            seen.update(found[-1].stems)
             yield
         return Clauses(tuple(found), frozenset(excepted))
 
 
 class _Match(NamedTuple):
-    """An assertion beside a sentence; `missing` are the words that are not even in the sentence's document."""
+    """An assertion compared with a sentence; `missing` are its words that the sentence's document lacks."""
 
     place: int
     support: float
@@ -163,12 +163,12 @@ class _Match(NamedTuple):
 
 
 class SourceFacts:
-    """What documents say: their sentences, and everything that occurs in them."""
+    """The facts in documents: their sentences, words, amounts, days, months and codes."""
 
     def __init__(self, documents: int) -> None:
         self.language = ""
         self.sentences: list[Sentence] = []
-        self._ledger = AmountSet(())
+        self._amount_set = AmountSet(())
         self._words: set[str] = set()
         self._days: set[int] = set()
         self._months: set[int] = set()
@@ -180,27 +180,27 @@ class SourceFacts:
 
     @classmethod
     def read(cls, documents: Sequence[Sequence[str]]) -> "Steps[SourceFacts]":
-        """What documents say, each a list of its sentences."""
+        """Reads documents, each a list of its sentences."""
         grounds = cls(len(documents))
         words: set[str] = set()
         for sentences in documents:
             words.update(word for text in sentences[:_LANGUAGE_SENTENCES] for word in find_words(text[:400]))
             yield
-        grounds.language = tell_language(words)
+        grounds.language = guess_language(words)
         initials: list[str] = []
         for at, sentences in enumerate(documents):
             for text in sentences:
                 sentence = Sentence(text, grounds.language, at)
                 yield
-                grounds._enter(sentence)
+                grounds._add(sentence)
                 initials.append("".join([word[0] for word in find_words(text)]))
                 yield
         grounds._initials = " ".join(initials).upper()
         return grounds
 
-    def _enter(self, one: Sentence) -> None:
+    def _add(self, one: Sentence) -> None:
         traits = one.traits
-        self._ledger.enter(one.amounts)
+        self._amount_set.add(one.amounts)
         self._words.update(traits.words)
         self._days.update(traits.calendar.days, traits.calendar.barred)
         self._months.update(traits.months)
@@ -211,8 +211,8 @@ class SourceFacts:
             self._heads.add(known[:_HEAD_CHARS])
         self.sentences.append(one)
 
-    def seek_candidates(self, one: Assertion) -> Steps[list[int]]:
-        """The places of the sentences that are worth a close look, the most promising first."""
+    def find_candidates(self, one: Assertion) -> Steps[list[int]]:
+        """Returns the places of the sentences to compare with an assertion, those that share most first."""
         shared: Counter[int] = Counter()
         for known in one.traits.stems:
             shared.update(self._places.get(known, ()))
@@ -223,7 +223,7 @@ class SourceFacts:
         return sorted(shared, key=lambda place: (-shared[place], place))[:MAX_CANDIDATES]
 
     def weigh(self, one: Assertion, nearness: Mapping[int, float]) -> Steps[Judgement]:
-        """How surely the documents do not support an assertion; `nearness` has its cosine to each candidate."""
+        """Judges an assertion against the documents; `nearness` has its cosine to each candidate."""
         if one.is_lack:
             return (yield from self._weigh_lack(one, nearness))
         if not nearness:
@@ -268,11 +268,11 @@ class SourceFacts:
         return _Match(place, _COVERED * covered + _NEAR * near, tuple(conflicts), missing)
 
     def _find_absent(self, one: Assertion) -> Steps[list[Reason]]:
-        """Figures and names that occur nowhere."""
+        """Finds figures and names of an assertion that occur in no document."""
         found: list[Reason] = []
         for figure in one.figures:
-            if not self._ledger.has(figure):
-                kind = OTHER_UNIT if self._ledger.has_value(figure) else NO_NUMBER
+            if not self._amount_set.has(figure):
+                kind = OTHER_UNIT if self._amount_set.has_value(figure) else NO_NUMBER
                 found.append(Reason(kind, one.traits.text[figure.start : figure.end].strip()))
             yield
         unknown = [code for code in sorted(one.traits.codes) if code not in self._codes and code not in self._words]
@@ -288,17 +288,17 @@ class SourceFacts:
         return found
 
     def _knows_name(self, name: str) -> bool:
-        if name.isupper() and name in self._initials:  # `WHO`, where the document writes it out
+        if name.isupper() and name in self._initials:  # `WHO`, if the document writes it in full
             return True
         halves = [half for half in find_words(name) if len(half) > 1]
         return all(fold_word(half) in self._words or stem(half)[:_HEAD_CHARS] in self._heads for half in halves)
 
 
 def _choose(matches: Sequence[_Match]) -> _Match:
-    """The sentence that supports most; one that contradicts nothing is preferred if it is nearly as good."""
+    """Chooses the sentence that supports most; one without conflicts is preferred if it is nearly as good."""
     best = max(matches, key=lambda match: match.support)
-    at_peace = [match for match in matches if not match.conflicts and match.support > best.support - _SLACK - _ROUNDING]
-    return max(at_peace, key=lambda match: match.support, default=best)
+    agreeing = [match for match in matches if not match.conflicts and match.support > best.support - _SLACK - _ROUNDING]
+    return max(agreeing, key=lambda match: match.support, default=best)
 
 
 def _describe(best: _Match) -> Reason:
@@ -308,7 +308,7 @@ def _describe(best: _Match) -> Reason:
 
 
 def _scale(unsupported: float) -> float:
-    """The threshold at 0.5, both sides stretched."""
+    """Scales a value so that the threshold becomes 0.5."""
     bounded = min(max(unsupported, 0.0), 1.0)
     if bounded < THRESHOLD:
         return round(0.5 * bounded / THRESHOLD, 4)
@@ -316,23 +316,23 @@ def _scale(unsupported: float) -> float:
 
 
 def _worth(known: str, others: Collection[str]) -> float:
-    """How well a word is found among others."""
+    """Returns how well a word is found among others, from 0 to 1."""
     return 1.0 if find_stem(known, others) else _COMPOUND if has_compound(known, others) else 0.0
 
 
 def _count_figures(one: Assertion, sentence: Sentence) -> int:
-    """How many numbers, days and months of an assertion a sentence has."""
+    """Counts the numbers, days and months of an assertion that a sentence has."""
     named = len(one.traits.calendar.days & sentence.traits.calendar.days) + len(
         one.traits.months & sentence.traits.months
     )
-    return named + sum(sentence.ledger.has(figure) for figure in one.figures)
+    return named + sum(sentence.amount_set.has(figure) for figure in one.figures)
 
 
-# --- What contradicts -----------------------------------------------------------------------------------------
+# --- Contradictions -------------------------------------------------------------------------------------------
 
 
 def _find_conflicts(one: Assertion, sentence: Sentence) -> Steps[list[Reason]]:
-    """In what a sentence contradicts an assertion, if they speak of the same thing."""
+    """Finds how a sentence contradicts an assertion, if both are about the same thing."""
     mine, theirs = one.traits, sentence.traits
     days, other = mine.calendar, theirs.calendar
     found: list[Reason] = []
@@ -352,14 +352,14 @@ def _find_conflicts(one: Assertion, sentence: Sentence) -> Steps[list[Reason]]:
 
 
 def _has_other_day(mine: Traits, sentence: Sentence) -> bool:
-    asked, named = mine.calendar.days, sentence.traits.calendar
-    if not asked or not (named.days or named.barred):
+    days, named = mine.calendar.days, sentence.traits.calendar
+    if not days or not (named.days or named.barred):
         return False
-    return not asked <= named.days or _is_of_other_clause(mine, sentence)
+    return not days <= named.days or _is_of_other_clause(mine, sentence)
 
 
 def _is_of_other_clause(mine: Traits, sentence: Sentence) -> bool:
-    """Whether the day stands in one clause, which says something else, and the words in one with another day."""
+    """Returns whether the day is in an unrelated clause, and the words are in a clause with another day."""
     clauses = sentence.clauses.each
     named = [clause for clause in clauses if clause.calendar.days & mine.calendar.days]
     if not named or any(not clause.stems or _share(mine, clause) > 0 for clause in named):
@@ -372,21 +372,21 @@ def _share(mine: Traits, clause: Traits) -> float:
 
 
 def _find_generalised(mine: Traits, theirs: Traits) -> Iterator[Reason]:
-    """`All` where the sentence says `some`, or says it of others."""
-    every = speaks_of_all(mine.plain)
-    if not every or speaks_of_all(theirs.plain) or speaks_of_some(mine.text):
+    """Finds `all` where the sentence says `some`, or says `all` of something else."""
+    every = find_all_word(mine.plain)
+    if not every or find_all_word(theirs.plain) or find_some_words(mine.text):
         return
-    some, noun = speaks_of_some(theirs.text), find_every_noun(mine.plain)
+    some, noun = find_some_words(theirs.text), find_every_noun(mine.plain)
     is_other = len(noun) >= _MIN_NOUN_CHARS and not _worth(stem(noun), theirs.stems)
     if some or is_other:
         yield Reason(TOO_GENERAL, f"{every} instead of {some}" if some else every)
 
 
 def _find_contradiction(mine: Traits, sentence: Sentence) -> Steps[list[Reason]]:
-    """Denials and opposites, in the clause that is most like the assertion; all such clauses must disagree."""
+    """Finds denials and opposites in the clauses most like the assertion; all must disagree with it."""
     clauses = sentence.clauses
     if clauses.excepted.intersection(mine.stems):
-        return []  # what holds for the others need not hold for these
+        return []  # an exception need not follow the rule
     denying = _find_denying_clause(mine, sentence)
     yield
     if denying is not None and (mine.denials.is_odd or not mine.denials.times):
@@ -403,12 +403,12 @@ def _find_contradiction(mine: Traits, sentence: Sentence) -> Steps[list[Reason]]
         if overlap == best:
             reasons.append(_contradict(mine, clause, sentence))
             yield
-    told = [reason for reason in reasons if reason is not None]
-    return told[:1] if len(told) == len(reasons) else []
+    found = [reason for reason in reasons if reason is not None]
+    return found[:1] if len(found) == len(reasons) else []
 
 
 def _find_denying_clause(mine: Traits, sentence: Sentence) -> Traits | None:
-    """The clause that denies something and alone has a word of the assertion: `Linux needs it, Windows does not`."""
+    """Finds the denying clause that alone has a word of the assertion: `Linux needs it, Windows does not`."""
     clauses = sentence.clauses.each
     if len({clause.denials.is_odd for clause in clauses}) < 2:
         return None
@@ -423,7 +423,7 @@ def _find_denying_clause(mine: Traits, sentence: Sentence) -> Traits | None:
 
 
 def _contradict(mine: Traits, clause: Traits, sentence: Sentence) -> Reason | None:
-    """A denial and an opposite together agree again."""
+    """Returns how a clause contradicts the assertion; a denial of the opposite agrees."""
     opposite = find_opposite(mine.words, clause.words) or find_opposite(mine.words, sentence.traits.words)
     is_rejected = bool(REJECTING & sentence.traits.words) and not (ACCEPTING | REJECTING) & mine.words
     is_denied = (mine.denials.times + clause.denials.times + is_rejected) % 2 == 1
@@ -435,7 +435,7 @@ def _contradict(mine: Traits, clause: Traits, sentence: Sentence) -> Reason | No
 
 
 def _deny_the_same(mine: Traits, clause: Traits) -> bool:
-    """Whether what one denies is spoken of by the other."""
+    """Returns whether one text contains a word that the other denies."""
     ours, theirs = mine.denials.denied, clause.denials.denied
     return any(_worth(one, clause.stems) for one in ours - theirs) or any(
         _worth(one, mine.stems) for one in theirs - ours
@@ -443,12 +443,12 @@ def _deny_the_same(mine: Traits, clause: Traits) -> bool:
 
 
 def _overlap(mine: Traits, clause: Traits) -> float:
-    """How much of an assertion a clause speaks of; a word and its opposite speak of the same."""
+    """Returns the share of an assertion that a clause is about; a word and its opposite count as the same."""
     opposite = find_opposite(mine.words, clause.words)
     known = [one for one in mine.stems if opposite is None or stem(opposite[0]) != one]
     figures = [one for one in mine.amounts if one.is_firm]
-    ledger = AmountSet(clause.amounts)
+    amounts = AmountSet(clause.amounts)
     weight = len(known) + _CLAUSE_FIGURE * len(figures) + _CLAUSE_DAY * (len(mine.calendar.days) + len(mine.months))
-    found = sum(_worth(one, clause.stems) for one in known) + _CLAUSE_FIGURE * sum(ledger.has(one) for one in figures)
+    found = sum(_worth(one, clause.stems) for one in known) + _CLAUSE_FIGURE * sum(amounts.has(one) for one in figures)
     found += _CLAUSE_DAY * (len(mine.calendar.days & clause.calendar.days) + len(mine.months & clause.months))
     return found / weight if weight else 0.0

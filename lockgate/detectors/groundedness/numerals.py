@@ -11,7 +11,7 @@ from lockgate.data_files import Table, join_lines, read_table, split_words
 
 
 class Unit(NamedTuple):
-    """A unit: what kind of thing it measures, and how many of the kind's smallest unit it is."""
+    """A unit: the kind of quantity, and its size in the kind's smallest unit."""
 
     kind: str
     factor: float = 1.0
@@ -32,7 +32,7 @@ class NumeralFile(Table, frozen=True):
 
 
 def _count_words(rows: Iterable[tuple[float, float, str]]) -> dict[str, float]:
-    """The words of the rows, each with its number."""
+    """Maps each word of the rows to its number."""
     return {
         form: first + place * step
         for first, step, words in rows
@@ -53,9 +53,9 @@ LOOSE: Final = tuple(
     (re.compile(rf"\b(?:{words})\s(?:de\s|of\s)?[$€£¥]?\s?\Z"), (low, high)) for words, low, high in _FILE.loose
 )
 
-MAX_DIGITS: Final = 15  # a longer row of digits is an identifier, compared as it is
+MAX_DIGITS: Final = 15  # a longer row of digits is an identifier, compared unchanged
 _MAX_DAY, _MAX_MONTH = 31, 12
-_MAX_RECKONED = 8
+_MAX_SUMMED = 8
 _DAY_MINUTES, _NOON = 1440, 12
 
 _SPACES = "\u00a0\u202f\u2009 "
@@ -85,8 +85,8 @@ _GAP = re.compile(rf"[{_SPACES}-]")
 class Amount(NamedTuple):
     """A number in a text: all its readings, its unit if it has one, the minutes of the day if it is a time.
 
-    `loose` tells by which factors the true number may differ, where the text says `about` or `more than`. One that is
-    not `is_firm` may just be an article, or a part of another notation; one that `is_clock` may be an hour: `at 9`.
+    `loose` has the factors by which the true number may differ after `about` or `more than`. One that is not `is_firm`
+    may be an article or a part of another notation; one that `is_clock` may be an hour: `at 9`.
     """
 
     start: int
@@ -100,7 +100,7 @@ class Amount(NamedTuple):
 
 
 class AmountSet:
-    """All amounts of a text, to be asked whether another text's amounts are among them."""
+    """All amounts of a text, to check whether they include those of another text."""
 
     __slots__ = ("_bare", "_hours", "_minutes", "_quantities", "_values")
 
@@ -110,9 +110,9 @@ class AmountSet:
         self._quantities: dict[str, set[float]] = {}
         self._minutes: set[int] = set()
         self._hours: set[float] = set()
-        self.enter(amounts)
+        self.add(amounts)
 
-    def enter(self, amounts: Iterable[Amount]) -> None:
+    def add(self, amounts: Iterable[Amount]) -> None:
         """Adds the amounts of more text."""
         for one in amounts:
             if one.minutes:
@@ -127,7 +127,7 @@ class AmountSet:
                 self._quantities.setdefault(kind, set()).add(size)
 
     def has(self, one: Amount) -> bool:
-        """Whether the amount is among these, by any reading of both."""
+        """Returns whether the amount is among these, by any reading of both."""
         if one.minutes:
             return not self._minutes.isdisjoint(one.minutes) or any(value in self._bare for value in one.values)
         if one.unit is None:
@@ -140,12 +140,12 @@ class AmountSet:
         )
 
     def has_value(self, one: Amount) -> bool:
-        """Whether the bare number is among these, with any unit."""
+        """Returns whether the number is among these, with any unit."""
         return any(value in self._values or value in self._hours for value in one.values)
 
 
 def _list_quantities(unit: Unit, values: Iterable[float]) -> Iterator[tuple[str, float]]:
-    """What an amount comes to in its kind; a price also in cents, and cents in every currency."""
+    """Yields an amount in its kind's smallest unit; a price also in cents, and cents in every currency."""
     for value in values:
         yield unit.kind, _round(value * unit.factor)
         if unit.kind in CURRENCIES:
@@ -161,9 +161,9 @@ def _is_near(one: Amount, known: set[float], value: float) -> bool:
     return value in known or any(value * low <= other <= value * high for other in known)
 
 
-def reckon(amounts: Iterable[Amount]) -> list[Amount]:
-    """The sums and differences of any two amounts of one unit: what a reader reckons without a thought."""
-    plain = [one for one in amounts if one.is_firm and len(one.values) == 1 and not one.minutes][:_MAX_RECKONED]
+def list_sums(amounts: Iterable[Amount]) -> list[Amount]:
+    """Returns the sums and differences of any two amounts of one unit, since answers often state them."""
+    plain = [one for one in amounts if one.is_firm and len(one.values) == 1 and not one.minutes][:_MAX_SUMMED]
     found = []
     for at, one in enumerate(plain):
         for other in plain[at + 1 :]:
@@ -174,7 +174,7 @@ def reckon(amounts: Iterable[Amount]) -> list[Amount]:
 
 
 def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[list[Amount], set[int]]:
-    """All amounts in order, and the months that dates name by number. Words count in the languages given."""
+    """Returns all amounts in order, number words in the given languages, and the months of numeric dates."""
     amounts, months, rest = _find_written(text) if _DIGIT.search(text) else ([], set(), text)
     amounts += _find_words(rest, languages)
     amounts = [_read_before(text, one) if one.is_firm else one for one in amounts]
@@ -182,7 +182,7 @@ def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[
 
 
 def _find_written(text: str) -> tuple[list[Amount], set[int], str]:
-    """What is written in digits, the months of dates, and the text without all that."""
+    """Returns the amounts in digits, the months of dates, and the text without them."""
     amounts: list[Amount] = []
     months: set[int] = set()
     for match in _DATE.finditer(text):
@@ -198,7 +198,7 @@ def _find_written(text: str) -> tuple[list[Amount], set[int], str]:
 
 
 def _blank(text: str, amounts: Iterable[Amount]) -> str:
-    """The text with a sign of no meaning in place of what was read already."""
+    """Returns the text with a placeholder for each character of an amount."""
     parts: list[str] = []
     at = 0
     for one in amounts:
@@ -209,7 +209,7 @@ def _blank(text: str, amounts: Iterable[Amount]) -> str:
 
 
 def _read_date(match: re.Match[str]) -> tuple[list[Amount], set[int]] | None:
-    """Day and year as numbers, and the month. With `3/4` either may be the month: then the day is not firm."""
+    """Returns day and year as numbers, and the month. In `3/4` either may be the month: then the day is not firm."""
     start, end = match.span()
     if match["year"]:
         year, month, day = int(match["year"]), int(match["mon"]), int(match["day"])
@@ -262,7 +262,7 @@ def _find_digits(text: str) -> Iterator[Amount]:
 
 
 def _read_digits(number: str, gap: str | None) -> tuple[float, ...]:
-    """The readings of digits with points and commas between them."""
+    """Returns the readings of digits with points and commas between them."""
     if len(number) > MAX_DIGITS:
         return (float(int(re.sub(r"\D", "", number)[: 2 * MAX_DIGITS])),)
     if gap and gap not in ".,":
@@ -287,7 +287,7 @@ def _read_scale(text: str, end: int) -> tuple[float, int]:
 
 
 def _read_unit(text: str, start: int, end: int) -> tuple[Unit | None, int]:
-    """The unit right behind a number, or the currency before it."""
+    """Returns the unit right after a number, or the currency before it, and the end of both."""
     match = _UNIT.match(text, end)
     unit = UNITS.get(match[1].casefold().replace(" ", "")) if match else None
     if match and unit:
@@ -321,7 +321,7 @@ def _value_of(word: str, languages: tuple[str, ...]) -> float | None:
 
 
 def read_german(word: str) -> float | None:
-    """A number written in one word: `fünfundzwanzig`, `zweihundert`, `dreitausend`."""
+    """Reads a German number in one word, `fünfundzwanzig` or `dreitausend`; None for another word."""
     known = WORDS["de"]
     if len(word) > _MAX_WORD_CHARS:
         return None
@@ -338,7 +338,7 @@ def read_german(word: str) -> float | None:
 
 
 def _count_run(text: str, words: list[tuple[int, int, str]], at: int, languages: tuple[str, ...]) -> int:
-    """How many words from here on write one number."""
+    """Counts the words from here on that write one number."""
     count, last = 0, None
     while at + count < len(words):
         start, _, word = words[at + count]
@@ -358,7 +358,7 @@ def _count_run(text: str, words: list[tuple[int, int, str]], at: int, languages:
 
 
 def _continues(last: float, value: float) -> bool:
-    """Whether a number word goes on with another: `twenty five`, `two hundred`, `thousand six`."""
+    """Returns whether a number word continues with another: `twenty five`, `two hundred`, `thousand six`."""
     return (value >= 100 and value > last) or (20 <= last < 100 and value < 10) or (last >= 100 and value < last)
 
 
@@ -381,7 +381,7 @@ def _read_run(text: str, run: list[tuple[int, int, str]], languages: tuple[str, 
 
 
 def _read_before(text: str, one: Amount) -> Amount:
-    """The amount with what the words before it say about it."""
+    """Returns the amount with the meaning of words before it: `about`, `more than`, `at`."""
     before = text[max(0, one.start - 24) : one.start].casefold()
     loose = next((factors for pattern, factors in LOOSE if pattern.search(before)), one.loose)
     return one._replace(loose=loose, is_clock=CLOCK.search(before) is not None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How words are compared by spelling, and which contradict each other: denials, opposites, `all` beside `some`."""
+"""Compares words by spelling, and finds those that contradict: denials, opposites, `all` and `some`."""
 
 import re
 import unicodedata
@@ -32,7 +32,7 @@ class WordFile(Table, frozen=True):
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern of a file, which may stand on several lines; case does not count."""
+    """Compiles a pattern of a file, which may have several lines; case is ignored."""
     return re.compile(join_lines(pattern), re.IGNORECASE)
 
 
@@ -47,12 +47,12 @@ _MIN_FOREIGN = 2  # one small word alone may be a word of another language
 
 @lru_cache(8192)
 def fold_word(word: str) -> str:
-    """The word without case and accents: `Häuser` and `hauser` are one."""
+    """Removes case and accents, cached: `Häuser` and `hauser` are the same."""
     return fold(word)
 
 
 def fold(text: str) -> str:
-    """The text without case and accents."""
+    """Returns the text without case and accents."""
     if text.isascii():
         return text.lower()
     plain = unicodedata.normalize("NFD", text.casefold())
@@ -60,13 +60,13 @@ def fold(text: str) -> str:
 
 
 def find_words(text: str) -> list[str]:
-    """The words as they stand; of `can't` and `l'eau` both halves."""
+    """Returns the words unchanged; of `can't` and `l'eau` both halves."""
     return [word[:MAX_WORD_CHARS] for word in _WORD.findall(text)]
 
 
 @lru_cache(8192)
 def stem(word: str) -> str:
-    """What relatives of a word share, roughly: `closes`, `closed` and `closing` are one."""
+    """Returns the rough stem of a word: `closes`, `closed` and `closing` have the same."""
     plain = fold(word)
     if plain.startswith("ge") and plain.endswith(("t", "en")) and len(plain) > 7:  # `geputzt`, `putzt`
         plain = plain[2:]
@@ -79,7 +79,7 @@ def stem(word: str) -> str:
 
 
 def find_stem(known: str, others: Collection[str]) -> str:
-    """The stem among others that belongs with this one: the same, or one begins with the other; empty for none."""
+    """Finds a related stem among others: the same, or one begins with the other; empty if there is none."""
     if known in others:
         return known
     if len(known) < _MIN_KIN_CHARS:
@@ -89,15 +89,15 @@ def find_stem(known: str, others: Collection[str]) -> str:
 
 
 def has_compound(known: str, others: Collection[str]) -> bool:
-    """Whether a compound among others has this word in it, or the other way round: `Kündigungsfrist` and `Frist`."""
+    """Returns whether this word is in one of the others or the reverse: `Kündigungsfrist` and `Frist`."""
     return any(
         (len(known) >= _MIN_KIN_CHARS and known in other) or (len(other) >= _MIN_KIN_CHARS and other in known)
         for other in others
     )
 
 
-def tell_language(words: Collection[str], default: str = "en") -> str:
-    """The language whose small words are most of all among these; `default` unless one is plain."""
+def guess_language(words: Collection[str], default: str = "en") -> str:
+    """Returns the language with the most of its small words among these; `default` if there are too few."""
     known = {word.casefold() for word in words}
     counts = {language: len(known & small) for language, small in STOP_WORDS.items()}
     best = max(counts, key=lambda language: counts[language])  # the first of several
@@ -105,7 +105,7 @@ def tell_language(words: Collection[str], default: str = "en") -> str:
 
 
 def is_small(word: str, language: str) -> bool:
-    """Whether a word carries no meaning of its own."""
+    """Returns whether a word has no meaning by itself."""
     return len(word) < 2 or word.casefold() in _SMALL[language]
 
 
@@ -118,37 +118,37 @@ _PHRASES: Final = tuple((compile_pattern(pattern), word) for pattern, word in _F
 
 
 class Denials(NamedTuple):
-    """How often a text says no, and the stems of what it denies."""
+    """The number of denials in a text, and the stems of the words that it denies."""
 
     times: int
     denied: frozenset[str]
 
     @property
     def is_odd(self) -> bool:
-        """Whether the text as a whole denies."""
+        """Whether the text as a whole is a denial."""
         return self.times % 2 == 1
 
 
 def join_phrases(text: str) -> str:
-    """The text with one word where two say what neither says alone."""
+    """Replaces each phrase with special meaning by one word."""
     for pattern, word in _PHRASES:
         text = pattern.sub(word, text)
     return text
 
 
 def read_denials(text: str, language: str) -> Denials:
-    """The denials of a text; what is denied is the next word of meaning, else the one before."""
+    """Finds the denials of a text; each denies the next content word, or else the one before."""
     plain = _CONTRACTION.sub(" not ", _NO_DENIAL.sub(" ", text))
     words = [word.casefold() for word in find_words(plain)]
     places = [at for at, word in enumerate(words) if word in DENIALS]
     if not places:
         return Denials(0, frozenset())
     is_double = any(words.count(one) > (one == other) and other in words for one, other in _DOUBLES)
-    telling = [at for at, word in enumerate(words) if not is_small(word, language) and not word.isdigit()]
+    content = [at for at, word in enumerate(words) if not is_small(word, language) and not word.isdigit()]
     denied = set()
     for place in places:
-        after = next((at for at in telling if at > place), None)
-        nearest = after if after is not None else max([at for at in telling if at < place], default=None)
+        after = next((at for at in content if at > place), None)
+        nearest = after if after is not None else max([at for at in content if at < place], default=None)
         if nearest is not None:
             denied.add(stem(words[nearest]))
     return Denials(len(places) - is_double, frozenset(denied))
@@ -169,7 +169,7 @@ ACCEPTING, REJECTING = next(pair for pair in OPPOSITES if "rejected" in pair[1])
 
 
 def find_opposite(words: frozenset[str], others: frozenset[str]) -> tuple[str, str] | None:
-    """A word of the first whose opposite is among the second, where neither has both; all are folded."""
+    """Finds a word of the first with its opposite in the second, if neither has both; all are folded."""
     mine, theirs = words & _CONTRASTED, others & _CONTRASTED
     if mine and theirs:
         for pair in OPPOSITES:
@@ -181,7 +181,7 @@ def find_opposite(words: frozenset[str], others: frozenset[str]) -> tuple[str, s
 
 
 def _find_prefixed(words: Collection[str], others: Collection[str]) -> tuple[str, str] | None:
-    """`available` here and `unavailable` there."""
+    """Finds a word in the first and its negated form in the second: `available` and `unavailable`."""
     for word in words:
         if len(word) >= _MIN_PREFIXED_CHARS and word not in others:
             for prefix in _NEGATING:
@@ -199,19 +199,19 @@ _EVERY_PERIOD = compile_pattern(_FILE.every_period)
 _EVERY_NOUN = compile_pattern(_FILE.every_noun)
 
 
-def speaks_of_all(text: str) -> str:
-    """The word by which a text speaks of all; `every day` says how often, not of how many."""
+def find_all_word(text: str) -> str:
+    """Returns the text's word for `all`, or ""; `every day` is a period and does not count."""
     words = map(fold_word, find_words(_EVERY_PERIOD.sub(" ", text)))
     return min(_ALL_WORDS.intersection(words), default="")
 
 
 def find_every_noun(text: str) -> str:
-    """Of whom or what a text says `all`."""
+    """Returns the noun that a text says `all` of, or ""."""
     match = _EVERY_NOUN.search(_EVERY_PERIOD.sub(" ", text))
     return match[1] if match else ""
 
 
-def speaks_of_some(text: str) -> str:
-    """The words by which a text speaks of some, or under a condition; `14 of 22` is such too."""
+def find_some_words(text: str) -> str:
+    """Returns the text's words for `some` or for a condition, or ""; `14 of 22` counts too."""
     part = _PART.search(text)
     return min(_SOME_WORDS.intersection(map(fold_word, find_words(text))), default=part[0] if part else "")

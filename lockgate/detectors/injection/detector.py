@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports instructions that a text gives to the model that will read it.
+"""Reports instructions in a text to the model that will read it.
 
-The higher of two scores counts: of a small classifier of English and of a table of rules. Spanish and German text is
-glossed word by word for the classifier; in other languages its score must be much higher.
+The higher of two scores counts: of a small English classifier and of a table of rules. Spanish and German text is
+translated word by word for the classifier; in other languages its score must be much higher.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from lockgate.data_files import read_table, split_words
 from lockgate.detectors.language import LanguageModel, load_language_model, read_prose
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable, TextNormaliser
-from lockgate.detectors.windows import Tell, TokenCutter, Window, WindowDetector, open_pool
+from lockgate.detectors.windows import BuildFinding, TokenCutter, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
 from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 ENGLISH = "en"
 LANGUAGES = ("es", "de")
 MIN_COVER = 0.5
-"""So large a share of a text's words must be in a table that the language model did not choose."""
+"""From this share of known words a table is used although the language model guessed otherwise."""
 MIN_STEM = 3
 
 _FOLDER = Path(__file__).parent / "gloss_words"
-# Not in names of machines and files: nothing that touches a mark which occurs there.
+# No words in names of hosts and files: none next to a sign that occurs in those.
 _WORD = re.compile(r"(?<![\w./@:#-])[a-z]+(?:-[a-z]+)*(?![\w/@]|[.:][\w/])")
 _UMLAUT_AS_TWO = re.compile(r"([aou])e")
 
@@ -56,7 +56,7 @@ _FILE = read_table(Path(__file__).with_name("injection.toml"), InjectionFile)
 
 
 class TranslatedText(NamedTuple):
-    """A text as a classifier of English reads it. `is_english`: it is, or has been put into English words."""
+    """A text for the English classifier. `is_english`: it is English or was translated."""
 
     text: str
     is_english: bool
@@ -64,7 +64,7 @@ class TranslatedText(NamedTuple):
 
 
 class Gloss:
-    """The table of one language."""
+    """The word table of one language."""
 
     def __init__(self, lines: str) -> None:
         self._words: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Gloss:
         self._phrase = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
 
     def find(self, word: str) -> str | None:
-        """The English of a word; nothing if it is not known."""
+        """Returns the English of a word, or None."""
         found = self._find(word)
         return found if found is not None or "e" not in word else self._find(_UMLAUT_AS_TWO.sub(r"\1", word))
 
@@ -93,19 +93,19 @@ class Gloss:
         return next((self._stems[word[:end]] for end in ends if word[:end] in self._stems), None)
 
     def render(self, plain: str) -> str:
-        """A plain text with English words in place of those that are known."""
-        # What a phrase became is set apart by a capital, so that it is not taken for a word of the language.
+        """Replaces the known words of a plain text by English ones."""
+        # Translated phrases are in capitals, so that their words are not translated again.
         marked = self._phrase.sub(lambda match: self._phrases[match[0]].upper(), plain)
         return _WORD.sub(lambda match: self.find(match[0]) or match[0], marked).lower()
 
     def cover(self, words: list[str]) -> float:
-        """The share of words that are known."""
-        telling = [word for word in words if word not in self._homographs]
-        return sum(self.find(word) not in (None, word) for word in telling) / max(1, len(telling))
+        """Returns the share of known words; those that English has too do not count."""
+        own = [word for word in words if word not in self._homographs]
+        return sum(self.find(word) not in (None, word) for word in own) / max(1, len(own))
 
 
 class Interpreter:
-    """Tells classifiers of English what a text says."""
+    """Translates texts for an English classifier."""
 
     def __init__(self, languages: LanguageModel, glosses: Mapping[str, Gloss]) -> None:
         self._languages = languages
@@ -113,8 +113,8 @@ class Interpreter:
         self._small_english = split_words(_FILE.english)
         self._plain = TextNormaliser()
 
-    def tell(self, text: str) -> TranslatedText:
-        """The text itself if it is English, its gloss if there is a table, else the text as it is."""
+    def translate(self, text: str) -> TranslatedText:
+        """Translates a text of a language with a table; returns any other text unchanged."""
         plain = self._plain.fold(text).decode()
         language = self._guess(text, plain)
         if language in self._glosses:
@@ -136,7 +136,7 @@ class Interpreter:
 
 
 def load_interpreter() -> Interpreter:
-    """Reads the tables and the language model; raises ConfigError if the latter is not here."""
+    """Reads the tables and the language model; raises ConfigError if the latter is not installed."""
     glosses = {name: Gloss((_FOLDER / f"{name}.txt").read_text(encoding="utf-8")) for name in LANGUAGES}
     return Interpreter(load_language_model(), glosses)
 
@@ -146,22 +146,22 @@ def load_interpreter() -> Interpreter:
 RULES = _FILE.build()
 KNOWN = ("patterns",)
 NAME, DETECTION = "prompt_injection", "PromptInjection"
-WINDOW_TOKENS, OVERLAP_TOKENS = 64, 16  # about 14 ms; an attack among more plain text is seen less well
+WINDOW_TOKENS, OVERLAP_TOKENS = 64, 16  # about 14 ms; in larger windows attacks are found less often
 BATCH_WINDOWS = 8
-TEMPERATURE = 2.41  # by which the model's makers divide its answer, so that it is a probability
+TEMPERATURE = 2.41  # the model's authors divide its logit by this to get a probability
 MAX_TOKENS = 254
 FOREIGN_LOGIT = 6.0
-"""So much less does the model's answer count in languages that it cannot read: plain text excites it as much."""
-MIN_LETTERS = 8  # fewer are no sentence, and the model's answer to them is arbitrary
+"""Subtracted for languages that the model cannot read: harmless text gets logits as high as this."""
+MIN_LETTERS = 8  # for shorter texts the model's answer is arbitrary
 MIN_SCORE = 0.5
-"""What is less likely than not is not reported at all."""
+"""A lower score is not reported."""
 
 _RUNS = re.compile(r"([^\w\s])\1{3,}")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 class InjectionScores(NamedTuple):
-    """What the two tiers say of one window."""
+    """The classifier's score of one window, and the rules that matched."""
 
     model: float
     rules: Sequence[Rule]
@@ -179,20 +179,20 @@ class InjectionModel:
         self.cutter = TokenCutter(self._tokenize, WINDOW_TOKENS, OVERLAP_TOKENS)
 
     def run(self, windows: Sequence[Window]) -> list[InjectionScores]:
-        """What is heard of each window, which runs alone: the quantized model's scale depends on its neighbours."""
+        """Scores each window alone, since the quantized model's scale would depend on the others of a batch."""
         return [InjectionScores(self._classify(window), self._rules.meet(window.text)) for window in windows]
 
     def _tokenize(self, word: str) -> list[int]:
-        """The pieces of a word; long lines of one mark are shortened, for the model has not seen any."""
+        """Returns the tokens of a word; shortens long runs of one sign, which the model does not know."""
         return self._pieces.list_pieces(_RUNS.sub(r"\1\1\1", make_plain(word)))
 
     def _classify(self, window: Window) -> float:
         if len(_LETTER.findall(make_plain(window.text))) < MIN_LETTERS:
             return 0.0
-        told = self._interpreter.tell(window.text)
-        tokens = self._tokenize_all(told.text) if told.is_gloss else window.tokens
+        translated = self._interpreter.translate(window.text)
+        tokens = self._tokenize_all(translated.text) if translated.is_gloss else window.tokens
         logit = max(self._run_model(tokens[at : at + MAX_TOKENS]) for at in range(0, len(tokens) or 1, MAX_TOKENS))
-        logit -= 0.0 if told.is_english else FOREIGN_LOGIT
+        logit -= 0.0 if translated.is_english else FOREIGN_LOGIT
         return 1.0 / (1.0 + math.exp(-logit / TEMPERATURE))
 
     def _run_model(self, tokens: Sequence[int]) -> float:
@@ -213,13 +213,13 @@ def load_injection_model(weights: Path) -> InjectionModel:
     return InjectionModel(pieces, open_session(weights / "model_quantized.onnx", weights), load_interpreter())
 
 
-def _tell(window: Window, heard: InjectionScores, *, uses_rules: bool) -> Detection | None:
-    rule = heard.rules[0] if uses_rules and heard.rules else None
-    score = max(heard.model, rule.score if rule else 0.0)
+def _build_finding(window: Window, scores: InjectionScores, *, uses_rules: bool) -> Detection | None:
+    rule = scores.rules[0] if uses_rules and scores.rules else None
+    score = max(scores.model, rule.score if rule else 0.0)
     if score < MIN_SCORE:
         return None
-    metadata: dict[str, Any] = {"tier": "patterns" if rule and rule.score > heard.model else "model"}
-    metadata["model_score"] = round(heard.model, 4)
+    metadata: dict[str, Any] = {"tier": "patterns" if rule and rule.score > scores.model else "model"}
+    metadata["model_score"] = round(scores.model, 4)
     if rule:
         metadata["rule"] = rule.name
     return Detection(window.start, window.end, window.text, DETECTION, NAME, round(score, 4), metadata=metadata)
@@ -230,12 +230,12 @@ def _tell(window: Window, heard: InjectionScores, *, uses_rules: bool) -> Detect
 async def open_injection_detector(
     options: Mapping[str, Any], context: PartContext
 ) -> AsyncIterator[WindowDetector[InjectionScores]]:
-    """Reports injected instructions. Options: `patterns`; false leaves the classifier alone."""
+    """Reports injected instructions. Options: `patterns`; false turns the rules off."""
     default = Params.of_options(options, KNOWN).flag("patterns", True)
     model = await asyncio.to_thread(load_model, context.data_dir, PROMPT_INJECTION.name, load_injection_model)
 
-    def prepare(params: Params) -> Tell[InjectionScores]:
-        return partial(_tell, uses_rules=params.flag("patterns", default))
+    def prepare(params: Params) -> BuildFinding[InjectionScores]:
+        return partial(_build_finding, uses_rules=params.flag("patterns", default))
 
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
         yield WindowDetector(model.cutter, pool, KNOWN, prepare)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector whose rule is a sentence: a configured model judges each text; of several rulings the strictest counts."""
+"""A detector with criteria in plain text: a model judges each text; the strictest of its rulings counts."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ from lockgate.telemetry import LogEvent, calling_aside, describe_exception, log_
 
 # --- Task and ruling ------------------------------------------------------------------------------------------
 
-MAX_REPLY_CHARS = 20_000  # of what a judge says; more is no short ruling
+MAX_REPLY_CHARS = 20_000  # of a judge's reply; a longer one is no ruling
 MAX_REASON_CHARS = 300
-LOWEST_VIOLATION = 0.5  # a text that violates has at least this score, also where the judge gives a lower one
-_OVERLAP_CHARS = 200  # what neighbouring windows share at most
+LOWEST_VIOLATION = 0.5  # the lowest score of a text that violates, even if the judge gives a lower one
+_OVERLAP_CHARS = 200  # the most that neighbouring windows share
 
-# Where a chat template has marks in square brackets, a text must not have them. Those in angle brackets are escaped.
+# Marks of chat templates in square brackets, which a text must not contain. Those in angle brackets are escaped.
 _TURN_MARK = re.compile(r"\[(?=/?[A-Z_]+\])")
 _YES = re.compile(r"\W*(?:yes|true)\b", re.IGNORECASE)
 # `No idea` is no ruling, and neither is `No. Or yes.`
@@ -38,14 +38,14 @@ _VIOLATES = "violates"
 
 
 class RuledExample(NamedTuple):
-    """A text whose ruling is known."""
+    """A text with its known ruling."""
 
     text: str
     violates: bool
 
 
 class Ruling(NamedTuple):
-    """What a judge says of a text. A text that does not violate has no score."""
+    """A judge's ruling on a text. A text that does not violate has the score 0."""
 
     violates: bool
     score: float
@@ -53,7 +53,7 @@ class Ruling(NamedTuple):
 
 
 def build_task(criteria: str, text: str, examples: Sequence[RuledExample] = ()) -> tuple[Message, ...]:
-    """What the judge is asked about a text; examples stand before it as if they had been judged."""
+    """Builds the prompt for a text; the examples come before it as turns that the judge has answered."""
     shown = [
         message
         for one in examples
@@ -64,23 +64,23 @@ def build_task(criteria: str, text: str, examples: Sequence[RuledExample] = ()) 
 
 
 def read_ruling(reply: str) -> Ruling | None:
-    """The ruling in a reply; None if there is none, or none that is clear. Never raises."""
+    """Reads the ruling in a reply; returns None if there is no clear one. Never raises."""
     if len(reply) > MAX_REPLY_CHARS:
         return None
-    said = reply if reply.lstrip().startswith("{") else forget_reasoning(reply)
-    objects = [value for value in find_json(said) if isinstance(value, dict)]
+    answer = reply if reply.lstrip().startswith("{") else forget_reasoning(reply)
+    objects = [value for value in find_json(answer) if isinstance(value, dict)]
     if objects:
         rulings = [_read_object(value) for value in objects if _VIOLATES in value]
         known = [one for one in rulings if one is not None]
-        # What stands beside the ruling may be quoted: a text that speaks of rulings must not soften its own.
+        # Other objects may be quoted from the text: a text that contains rulings must not soften its own.
         return max(known, key=lambda one: (one.violates, one.score)) if known and len(known) == len(rulings) else None
-    if _YES.match(said):
+    if _YES.match(answer):
         return Ruling(True, 1.0)
-    return Ruling(False, 0.0) if _NO.match(said) else None
+    return Ruling(False, 0.0) if _NO.match(answer) else None
 
 
 def cut_windows(text: str, max_chars: int) -> list[Span]:
-    """The parts that are judged one by one, cut between words if possible; each overlaps the one before it."""
+    """Splits a text into overlapping parts, between words if possible, which are judged one by one."""
     windows: list[Span] = []
     overlap = min(_OVERLAP_CHARS, max_chars // 4)
     start = 0
@@ -107,10 +107,10 @@ def _read_object(value: dict[str, Any]) -> Ruling | None:
         return None
     score = _read_share(value.get("score"))
     reason = value.get("reason")
-    words = " ".join(reason.split())[:MAX_REASON_CHARS] if isinstance(reason, str) else ""
+    reason = " ".join(reason.split())[:MAX_REASON_CHARS] if isinstance(reason, str) else ""
     if not violates:
-        return Ruling(False, 0.0, words)
-    return Ruling(True, 1.0 if score is None else max(score, LOWEST_VIOLATION), words)
+        return Ruling(False, 0.0, reason)
+    return Ruling(True, 1.0 if score is None else max(score, LOWEST_VIOLATION), reason)
 
 
 def _read_flag(value: object) -> bool | None:
@@ -121,14 +121,14 @@ def _read_flag(value: object) -> bool | None:
 
 
 def _read_share(value: object) -> float | None:
-    """A number between 0 and 1; anything else says nothing."""
+    """Returns a number between 0 and 1; None for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= 1 else None  # type: ignore[arg-type, operator]
 
 
 # --- The detector ---------------------------------------------------------------------------------------------
 
-NAME = "llm_judge"  # also the type of what it finds
+NAME = "llm_judge"  # also the type of its findings
 OPTIONS = ("model", "criteria", "name", "examples", "max_chars", "timeout_s", "max_tokens", "max_open")
 PARAMS = ("criteria",)
 LOOKBEHIND_CHARS = 200
@@ -136,11 +136,11 @@ MAX_CRITERIA_CHARS = 4_000
 MAX_LABEL_CHARS = 100
 MAX_EXAMPLES = 20
 MAX_EXAMPLE_CHARS = 4_000
-_MAX_KNOWN = 64  # rulings that one request remembers
+_MAX_KNOWN = 64  # rulings that one request keeps
 
 
 class JudgeSettings(NamedTuple):
-    """What the settings say about a judge."""
+    """The settings of a judge."""
 
     model: str
     criteria: str
@@ -153,7 +153,7 @@ class JudgeSettings(NamedTuple):
 
 
 class LlmJudge:
-    """Asks a model about texts, a few at a time for all requests together."""
+    """Asks a model about texts; `max_open` limits the calls of all requests together."""
 
     lookbehind_chars = LOOKBEHIND_CHARS
 
@@ -167,7 +167,7 @@ class LlmJudge:
         return JudgeReading(self, _read_text(given, "criteria", MAX_CRITERIA_CHARS, self.settings.criteria))
 
     async def rule(self, criteria: str, text: str) -> Ruling:
-        """The ruling on a text; raises UpstreamError where there is none in time. Waiting for a turn counts."""
+        """Returns the ruling on a text; raises UpstreamError if none comes in time, queueing included."""
         task = build_task(criteria, text, self.settings.examples)
         model = self._find_model()
         until = asyncio.get_running_loop().time() + self.settings.timeout_s
@@ -187,11 +187,11 @@ class LlmJudge:
             raise Unavailable(NAME, f"the judge's model `{self.settings.model}` is not configured") from None
 
     async def _ask(self, model: Model, task: Sequence[Message]) -> str:
-        """What the model says, up to a length at which it is no ruling any more."""
+        """Returns the model's reply, up to the length of the longest ruling."""
         params = {"temperature": 0, "max_tokens": self.settings.max_tokens, "stream": False}
         reply = ""
-        async with aclosing(model.generate(task, params)) as said:
-            async for burst in said:
+        async with aclosing(model.generate(task, params)) as bursts:
+            async for burst in bursts:
                 reply += "".join([frame.text for frame in (burst if isinstance(burst, list) else (burst,))])
                 if len(reply) > MAX_REPLY_CHARS:
                     break
@@ -200,7 +200,7 @@ class LlmJudge:
 
 @contextmanager
 def _blaming(model: str) -> Iterator[None]:
-    """Turns every failure of the model into one of this detector; the model's words are for the log alone."""
+    """Turns every failure of the model into one of this detector; the model's message is for the log alone."""
     try:
         yield
     except (TimedOut, TimeoutError) as error:
@@ -217,7 +217,7 @@ def _blaming(model: str) -> Iterator[None]:
 
 
 class _ExcerptPart(NamedTuple):
-    """What is judged at once: a piece of the excerpt with that number; it may begin in what stands before it."""
+    """A piece of an excerpt that is judged at once; it may begin in the text before the excerpt."""
 
     excerpt: int
     start: int
@@ -225,7 +225,7 @@ class _ExcerptPart(NamedTuple):
 
 
 class JudgeReading:
-    """One request's criteria. A text that comes twice is judged once."""
+    """Reads texts by one request's criteria. A text that comes twice is judged once."""
 
     def __init__(self, judge: LlmJudge, criteria: str) -> None:
         self._judge = judge
@@ -233,7 +233,7 @@ class JudgeReading:
         self._known: dict[str, asyncio.Future[Ruling]] = {}
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        """A finding for each part of a text that violates: the whole excerpt, or a window of a long one."""
+        """Returns a finding for each part that violates: an excerpt, or a window of a long one."""
         settings = self._judge.settings
         parts = [part for number, one in enumerate(excerpts) for part in _cut(number, one, settings.max_chars)]
         rulings = await self._rule_all(list(dict.fromkeys(part.text for part in parts)))
@@ -245,7 +245,7 @@ class JudgeReading:
         return findings
 
     async def _rule_all(self, texts: Sequence[str]) -> dict[str, Ruling]:
-        """The rulings by text; the first that fails ends the others."""
+        """Returns the rulings by text; the first failure ends the other calls."""
         if len(texts) == 1:
             return {texts[0]: await self._rule(texts[0])}
         tasks = [asyncio.create_task(self._rule(text)) for text in texts]
@@ -258,10 +258,10 @@ class JudgeReading:
                 await asyncio.wait(tasks)
 
     async def _rule(self, text: str) -> Ruling:
-        while (asked := self._known.get(text)) is not None:
-            await asyncio.wait((asked,))
-            if not asked.cancelled():  # else its caller has left
-                return asked.result()
+        while (pending := self._known.get(text)) is not None:
+            await asyncio.wait((pending,))
+            if not pending.cancelled():  # else its caller has gone
+                return pending.result()
         answer = self._known[text] = asyncio.get_running_loop().create_future()
         if len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -269,7 +269,7 @@ class JudgeReading:
             ruling = await self._judge.rule(self._criteria, text)
         except BaseException as error:
             if self._known.get(text) is answer:
-                del self._known[text]  # who asks next asks anew
+                del self._known[text]  # the next caller asks again
             if isinstance(error, LockgateError):
                 answer.set_exception(error)
                 answer.exception()  # marks it as read: perhaps no task waits for it
@@ -281,7 +281,7 @@ class JudgeReading:
 
 
 def _cut(number: int, excerpt: Excerpt, max_chars: int) -> list[_ExcerptPart]:
-    """What there is to judge; of blanks nothing is asked."""
+    """Returns the parts of an excerpt to judge; none if it is blank."""
     whole, shift = excerpt.before + excerpt.text, len(excerpt.before)
     if not excerpt.text.strip():
         return []

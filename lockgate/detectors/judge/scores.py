@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of an answer: what a judge is asked, how its replies are read, and the arithmetic.
+"""Scores of an answer: builds the judge's prompts, reads its replies and computes the scores.
 
-Four measures, each a share between 0 and 1 of verdicts that the judge gives:
+Four measures, each a share between 0 and 1 of the judge's verdicts:
 
-  faithfulness       of the answer's claims, those that the passages support
-  answer_relevancy   of the answer's statements, those that help to answer the question
-  context_recall     of the reference's statements, those that the passages hold
-  context_precision  of the passages those that are of use, the first ones weighing more
+  faithfulness       the answer's claims that the passages support
+  answer_relevancy   the answer's statements that help to answer the question
+  context_recall     the reference's statements that the passages contain
+  context_precision  the useful passages, the first ones weighing more
 
-A reply that cannot be read is no verdict, neither good nor bad.
+A reply that cannot be read counts neither as good nor as bad.
 """
 
 import json
@@ -27,7 +27,7 @@ CONTEXT_PRECISION: Final = "context_precision"
 METRICS = (FAITHFULNESS, ANSWER_RELEVANCY, CONTEXT_RECALL, CONTEXT_PRECISION)
 
 GOOD_FROM, FAIR_FROM = 0.8, 0.6
-MAX_REPLY_CHARS = 100_000  # of what a judge says; more cannot be a list of verdicts
+MAX_REPLY_CHARS = 100_000  # of a judge's reply; a longer one is no list of verdicts
 _MAX_STARTS = 100  # places where JSON might begin
 _YES = frozenset({"yes", "true", "supported", "relevant", "useful", "found"})
 _NO = frozenset({"no", "false", "unsupported", "irrelevant", "useless", "missing", "unclear", "unknown", "partial"})
@@ -40,7 +40,7 @@ PROMPTS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("prom
 
 
 class JudgedSample(NamedTuple):
-    """What is judged: a question, what was found for it, what was answered, and what should have been."""
+    """A question, the reference answer, the given answer, and the passages that were found."""
 
     question: str
     reference: str
@@ -58,7 +58,7 @@ class Scores(NamedTuple):
 
 
 def find_certain(metric: str, sample: JudgedSample) -> float | None:
-    """The score that needs no judge."""
+    """Returns a score that needs no judge, or None."""
     if not sample.answer.strip() and metric in (FAITHFULNESS, ANSWER_RELEVANCY):
         return 0.0
     if not sample.passages and metric in (CONTEXT_RECALL, CONTEXT_PRECISION):
@@ -67,7 +67,7 @@ def find_certain(metric: str, sample: JudgedSample) -> float | None:
 
 
 def build_task(metric: str, sample: JudgedSample) -> tuple[Message, Message]:
-    """What the judge is asked for one measure."""
+    """Builds the judge's prompt for one measure."""
     forms = PROMPTS["passage_form"] if metric == CONTEXT_PRECISION else PROMPTS["statement_form"]
     material = json.dumps(_choose_material(metric, sample), ensure_ascii=False)
     material = material.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
@@ -76,12 +76,12 @@ def build_task(metric: str, sample: JudgedSample) -> tuple[Message, Message]:
 
 
 def build_second_task(task: Sequence[Message], reply: str) -> tuple[Message, ...]:
-    """The same once more, after a reply that could not be read."""
+    """Builds the prompt for a second try after a reply that could not be read."""
     return (*task, Message("assistant", reply[:MAX_REPLY_CHARS]), Message(USER, PROMPTS["second_try"]))
 
 
 def read_score(metric: str, sample: JudgedSample, reply: str) -> float | None:
-    """The score that a judge's reply amounts to; None if it cannot be read. Never raises."""
+    """Computes the score from a judge's reply; None if it cannot be read. Never raises."""
     given = _find_verdicts(reply)
     if not given:
         return None
@@ -92,7 +92,7 @@ def read_score(metric: str, sample: JudgedSample, reply: str) -> float | None:
 
 
 def weigh_ranks(relevant: Sequence[bool]) -> float:
-    """The mean, over the ranks that are relevant, of the share of relevant ones up to there."""
+    """Returns the average precision: the mean, over relevant ranks, of the share of relevant ones up to there."""
     shares, hits = 0.0, 0
     for rank, is_relevant in enumerate(relevant, 1):
         if is_relevant:
@@ -102,18 +102,18 @@ def weigh_ranks(relevant: Sequence[bool]) -> float:
 
 
 def average_scores(scores: Sequence[Scores]) -> Scores:
-    """The mean of each measure over those that have it."""
+    """Returns the mean of each measure over the samples that have it."""
     return Scores(*(_mean([one for one in column if one is not None]) for column in zip(*scores, strict=True)))
 
 
 def sum_up(scores: Scores) -> float | None:
-    """The mean of the four; None unless there are all."""
+    """Returns the mean of the four measures; None if one is missing."""
     known = [one for one in scores if one is not None]
     return _mean(known) if len(known) == len(METRICS) else None
 
 
 def rate(score: float) -> str:
-    """The global score in a word."""
+    """Returns the global score as a word."""
     if score >= GOOD_FROM:
         return "good"
     return "fair" if score >= FAIR_FROM else "poor"
@@ -125,7 +125,7 @@ class _JudgeReply(NamedTuple):
 
 
 def _choose_material(metric: str, sample: JudgedSample) -> dict[str, Any]:
-    """What the judge must know for this measure, and no more: what it does not see cannot sway it."""
+    """Chooses what the judge needs for this measure, so that nothing else influences it."""
     passages = [
         {"passage": number, "title": one.title, "text": one.text} for number, one in enumerate(sample.passages, 1)
     ]
@@ -141,7 +141,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _rank(given: Sequence[_JudgeReply], count: int) -> list[bool] | None:
-    """The verdicts in the order of the passages: by their numbers, or as they come where none has one."""
+    """Sorts the verdicts by the passages' numbers; keeps their order if none has a number."""
     if len(given) != count:
         return None
     by_number = {one.number: one.is_yes for one in given}
@@ -151,7 +151,7 @@ def _rank(given: Sequence[_JudgeReply], count: int) -> list[bool] | None:
 
 
 def _find_verdicts(reply: str) -> list[_JudgeReply]:
-    """The last list of verdicts in the reply, with any text around it; empty if there is none."""
+    """Returns the last list of verdicts in the reply, with any text around it; empty if there is none."""
     if len(reply) > MAX_REPLY_CHARS:
         return []
     found: list[_JudgeReply] = []
@@ -161,7 +161,7 @@ def _find_verdicts(reply: str) -> list[_JudgeReply]:
 
 
 def find_json(text: str) -> Iterator[Any]:
-    """Everything in a text that is a JSON list or object, the outermost only."""
+    """Yields the outermost JSON lists and objects in a text."""
     position = 0
     for _ in range(_MAX_STARTS):
         starts = [at for at in (text.find("{", position), text.find("[", position)) if at >= 0]

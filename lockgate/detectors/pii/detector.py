@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports personal data: one set of patterns finds which forms occur, and costly checks see only those."""
+"""Reports personal data: a set of patterns finds candidates quickly, and only these get costly checks."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -88,19 +88,19 @@ def _find_ibans(number: int, table: PatternTable, page: Page) -> Iterator[ScanMa
 
 
 def _iban_end(data: bytes, start: int) -> int:
-    """Where the IBAN that begins at `start` ends; 0 where none begins."""
-    wanted = _IBAN_CHARS.get(data[start : start + 2].decode("latin-1").upper(), 0)
+    """Returns the end of the IBAN that begins at `start`; 0 if none does."""
+    size = _IBAN_CHARS.get(data[start : start + 2].decode("latin-1").upper(), 0)
     value, end = "", start
-    while len(value) < wanted and end < len(data):
+    while len(value) < size and end < len(data):
         char = chr(data[end])
         if char.isascii() and char.isalnum():
             value += char.upper()
         elif char not in " -" or not data[end - 1 : end].isalnum():
             return 0
         end += 1
-    if not wanted or len(value) < wanted:
+    if not size or len(value) < size:
         return 0
-    # The cheap half of the library's check first: the whole costs twenty times as much.
+    # First the cheap half of the library's check: the whole takes twenty times as long.
     has_mod97 = int((value[4:] + value[:4]).translate(_LETTER_VALUES)) % 97 == 1
     return end if has_mod97 and iban.is_valid(value) else 0
 
@@ -110,7 +110,7 @@ def _iban_end(data: bytes, start: int) -> int:
 
 PHONE_FORMS = FILE.phones
 _INTERNATIONAL = PHONE_FORMS[0]
-# What stands before a national number must not be one more group; a `+` begins a number anyhow.
+# A national number must not follow another group of digits; a `+` always begins a number.
 _PHONE_GLUED_BEFORE = re.compile(rb"(?:[\w$#+=\xa3]|[\w/]-|\d[.,/: ])\Z")
 _NO_PHONE = re.compile(  # Dates and social security numbers.
     r"\d{1,2}[./-]\d{1,2}[./-](?:\d{2}|\d{4})|(?:19|20)\d{2}[./-]\d{1,2}[./-]\d{1,2}.*|\d{3}-\d{2}-\d{4}"
@@ -121,7 +121,7 @@ _MAX_CUTS = 3
 
 
 def _find_style(region: str) -> str:
-    """How people of a region write: 3, 3 and 4 digits in North America, a 0 first in many countries, else groups."""
+    """Returns a region's style: 3, 3 and 4 digits in North America, a leading 0 in many countries, else groups."""
     if phonenumbers.country_code_for_region(region) == 1:
         return "3-3-4"
     metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
@@ -129,18 +129,18 @@ def _find_style(region: str) -> str:
 
 
 class PhoneFinder:
-    """Finds the numbers of some regions, and international ones."""
+    """Finds phone numbers of some regions, and international ones."""
 
     def __init__(self, regions: Sequence[str]) -> None:
         self._regions = [(region, _find_style(region)) for region in regions]
         self._styles = {style for _, style in self._regions}
 
     def is_needed(self, form: PhoneForm) -> bool:
-        """Whether any of the regions writes numbers in this form."""
+        """Returns whether any of the regions writes numbers in this form."""
         return form.style in self._styles if form.style else form is _INTERNATIONAL or bool(self._regions)
 
     def find(self, form: PhoneForm, number: int, table: PatternTable, page: Page) -> Iterator[ScanMatch]:
-        """The numbers of one form that the library calls valid."""
+        """Yields the valid numbers of one form."""
         data = page.data
         known: dict[int, tuple[int, str]] = {}
 
@@ -158,7 +158,7 @@ class PhoneFinder:
             yield ScanMatch(start, end, "PhoneNumber", form.score, {"rule": form.rule, "region": region})
 
     def _recognise(self, data: bytes, start: int, end: int, form: PhoneForm) -> tuple[int, str]:
-        """Where the number ends and whose it is; the pattern may have run into numbers that follow it."""
+        """Returns the number's end and region; the pattern may also have matched groups that follow the number."""
         for _ in range(_MAX_CUTS):
             value = data[start:end].decode("latin-1")
             if GLUED_AFTER.match(data, end) is None and (region := self._region(value, form)):
@@ -180,7 +180,7 @@ class PhoneFinder:
 
 
 def _region_of(value: str, region: str | None) -> str:
-    """The region of a number that the library calls valid; empty for any other."""
+    """Returns the region of a valid number; empty for any other."""
     try:
         number = phonenumbers.parse(value, region)
     except phonenumbers.NumberParseException:
@@ -200,7 +200,7 @@ _PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORM
 
 
 class PiiScan(Scan):
-    """The scan of one request: which entities, and whose phone numbers."""
+    """Reports a request's entities, and phone numbers of its regions."""
 
     def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
         self._table = table
@@ -212,8 +212,8 @@ class PiiScan(Scan):
             *(partial(find_form, form, number, table) for number, form in enumerate(FORMS, _FIRST_FORM)),
         ]
         unused = {number for number, form in enumerate(PHONE_FORMS, _FIRST_PHONE) if not phones.is_needed(form)}
-        asked = {number for number, entity in enumerate(_PATTERN_ENTITIES) if entity in entities}
-        self._finders = {number: finders[number] for number in asked - unused}
+        used = {number for number, entity in enumerate(_PATTERN_ENTITIES) if entity in entities}
+        self._finders = {number: finders[number] for number in used - unused}
 
     def __call__(self, text: str) -> list[Detection]:
         data = flatten(text)
@@ -225,7 +225,7 @@ class PiiScan(Scan):
         return report(found, text, "pii")
 
     def may_find(self, text: str) -> bool:
-        """Whether any wanted form occurs."""
+        """Returns whether the pattern of any chosen entity matches."""
         return not self._finders.keys().isdisjoint(self._table.occurring(flatten(text)))
 
 
@@ -248,11 +248,11 @@ async def open_pii_detector(options: Mapping[str, Any]) -> AsyncIterator[Scannin
     if regions is None:
         regions = DEFAULT_REGIONS
     table = PatternTable(_PATTERNS)
-    for region in regions:  # The library reads its tables on first use: better now than in a request.
+    for region in regions:  # The library reads its tables on first use: now, not in a request.
         _region_of("0", region)
 
     def prepare(params: Params) -> Scan:
-        asked = _read_regions(params)
-        return PiiScan(table, params.choices("entities", ENTITIES) or entities, regions if asked is None else asked)
+        given = _read_regions(params)
+        return PiiScan(table, params.choices("entities", ENTITIES) or entities, regions if given is None else given)
 
     yield ScanningDetector(prepare, KNOWN, LOOKBEHIND_CHARS)

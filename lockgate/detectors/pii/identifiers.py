@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 
 class FormEntry(Table, frozen=True):
-    """How a value looks; the names of what proves it, of words not before it, and of groups not beside it."""
+    """The pattern of a value, and the names of its check and of text that must not be next to it."""
 
     rule: str
     entity: str
@@ -38,7 +38,7 @@ class FormEntry(Table, frozen=True):
 
 
 class Form(NamedTuple):
-    """An entry of the file with what its names stand for."""
+    """An entry of the file with its names resolved."""
 
     entry: FormEntry
     pattern: str
@@ -49,7 +49,7 @@ class Form(NamedTuple):
 
 
 class PhoneForm(Table, frozen=True):
-    """How a number may be written; `style` names the regions (see `_find_style`), "" all of them."""
+    """A way to write a number; `style` chooses the regions (see `_find_style`), "" all of them."""
 
     rule: str
     pattern: str
@@ -77,7 +77,7 @@ FILE = read_table(Path(__file__).with_name("identifiers.toml"), IdentifierFile)
 # --- Surroundings ---------------------------------------------------------------------------------------------
 
 _CUE_CHARS = 32
-# A value glued to more letters or digits is a part of something else: `x12`, `1,234`, `a-12`, `$12`.
+# A value right next to more letters or digits is a part of something else: `x12`, `1,234`, `a-12`, `$12`.
 GLUED_BEFORE = re.compile(rb"(?:[\w$\xa3]|\w-|\d[.,/])\Z")
 GLUED_AFTER = re.compile(rb"\w|-\w|[.,/]\d")
 _DIGIT_GROUPS = re.compile(rb"\d[ -]\Z"), re.compile(rb"[ -]\d{4}\b")
@@ -85,7 +85,7 @@ _HEX_GROUPS = re.compile(rb"\b[0-9A-Fa-f]{1,4}:\Z"), re.compile(rb":[0-9A-Fa-f]"
 
 
 def stands_alone(data: bytes, start: int, end: int) -> bool:
-    """Whether no more letters or digits are glued to the value."""
+    """Returns whether no letters or digits are right next to the value."""
     return not (GLUED_AFTER.match(data, end) or GLUED_BEFORE.search(data, max(0, start - 2), start))
 
 
@@ -95,17 +95,17 @@ def _is_part(groups: tuple[re.Pattern[bytes], re.Pattern[bytes]], data: bytes, s
 
 
 def follows(cue: re.Pattern[bytes], data: bytes, start: int) -> bool:
-    """Whether the cue stands shortly before the value."""
+    """Returns whether the cue is shortly before the value."""
     return cue.search(data, max(0, start - _CUE_CHARS), start) is not None
 
 
 def _cue(words: str) -> re.Pattern[bytes]:
-    """Words that announce a value; they may stand a few words before it."""
+    """Compiles words that announce a value; they may be a few words before it."""
     return re.compile(rb"(?i)(?:\b|_)(?:" + words.encode("latin-1") + rb")")
 
 
 def _just_before(words: str) -> re.Pattern[bytes]:
-    """Words that stand right before a value, with at most `no.`, a colon or a number sign between."""
+    """Compiles words right before a value, with at most `no.`, a colon or a number sign between."""
     return re.compile(rb"(?i)(?:" + words.encode("latin-1") + rb")[\s.:#]*(?:no|nr|n\xfam|num|id|n)?[\s.:#\xba]*\Z")
 
 
@@ -114,7 +114,7 @@ _APART_FROM = {"digits": _DIGIT_GROUPS, "hex": _HEX_GROUPS}
 ORDER_WORDS = _NOT_AFTER["order"]
 PHONE_WORDS = _cue(join_lines(FILE.phone_cue))
 
-# --- Checks of our own ----------------------------------------------------------------------------------------
+# --- Checks ---------------------------------------------------------------------------------------------------
 
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
@@ -140,13 +140,13 @@ def _can_read(kind: Callable[[str], object], value: str) -> bool:
 
 
 def _is_ipv6(value: str) -> bool:
-    """Valid, and not `a::b`, which is more often a name in a program."""
+    """Returns whether the address is valid and not `a::b`, which is more often a name in a program."""
     groups = [group for group in value.split(":") if group]
     return (len(groups) >= 3 or any(char.isdigit() for char in value)) and _can_read(ipaddress.IPv6Address, value)
 
 
 def _is_mac(value: str) -> bool:
-    """Six pairs, not a fingerprint of twenty; with `-` or `.` it needs a letter, or it may be just numbers."""
+    """Accepts six pairs, no fingerprint of twenty; with `-` or `.` a letter is needed."""
     if value[2] == ":":
         return len(value) == 17
     return len(value) in (14, 17) and any(char.isalpha() for char in value)
@@ -156,7 +156,7 @@ _NOT_ISSUED_NINO = split_words(FILE.not_issued_nino)
 
 
 def _is_aadhaar(value: str) -> bool:
-    """Three groups of four; the pattern takes more, so that a part of a longer number is none."""
+    """Accepts three groups of four; refuses a longer number, which the pattern also matches."""
     return len(value) <= 14 and bool(aadhaar.is_valid(value))
 
 
@@ -173,7 +173,7 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
 
 
 def _find_check(name: str) -> Callable[[str], bool]:
-    """A check of this module, or of a module of python-stdnum, which is named by country and module."""
+    """Returns a check of this module or of python-stdnum, there named by country and module."""
     if name in _CHECKS:
         return _CHECKS[name]
     country, _, module = name.partition(".")
@@ -199,7 +199,7 @@ FORMS = tuple(_build_form(entry, _PARTS) for entry in FILE.forms)
 
 
 def find_form(form: Form, number: int, table: PatternTable, page: Page) -> Iterator[ScanMatch]:
-    """The values of one form that pass its checks."""
+    """Yields the values of one form that pass its checks."""
     data = page.data
 
     def accept(start: int, end: int) -> bool:

@@ -36,24 +36,24 @@ _PROGRAM = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+|[\w.]*[(\[].*|
 
 
 def _entropy(value: str) -> float:
-    """Bits per character of the value's own distribution (Shannon)."""
+    """Returns the Shannon entropy of the value's characters, in bits per character."""
     size = len(value)
     return -sum(count / size * math.log2(count / size) for count in Counter(value).values())
 
 
 def _is_random(value: str) -> bool:
-    """Digits and letters in disorder: not words joined by dashes, not a row of the same letter."""
+    """Accepts random letters and digits: no words joined by dashes, no row of one letter."""
     has_both = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
     return has_both and _entropy(value) >= 3.0 and not _WORD_LIKE.fullmatch(value) and not _PLACEHOLDER.search(value)
 
 
 def _is_token(value: str) -> bool:
-    """A token with its prefix: anything but a row of `x`."""
+    """Accepts any token with a known prefix except placeholders such as a row of `x`."""
     return _entropy(value) >= 3.0
 
 
 def _is_password(value: str) -> bool:
-    """What people choose: at least two kinds of characters, and not a piece of a program."""
+    """Accepts at least two kinds of characters, no placeholder and no piece of a program."""
     if _PLACEHOLDER.search(value) or _PROGRAM.fullmatch(value):
         return False
     kinds = (str.isdigit, str.islower, str.isupper, lambda char: not char.isalnum())
@@ -65,7 +65,7 @@ def _is_url_password(value: str) -> bool:
 
 
 def _is_jwt(value: str) -> bool:
-    """The first part is a JSON object that names an algorithm."""
+    """Returns whether the first part is a JSON object that names an algorithm."""
     head = value.split(".", 1)[0]
     try:
         header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
@@ -78,7 +78,7 @@ def _is_jwt(value: str) -> bool:
 
 
 class SecretForm(Table, frozen=True):
-    """One rule: what it finds, how it looks (group 1 is the secret, else all), and the name of the check."""
+    """One rule: its detection, its pattern (group 1 is the secret, else the whole match), and its check's name."""
 
     rule: str
     detection: str
@@ -112,7 +112,7 @@ FORMS = _FILE.forms
 
 
 class SecretScan(Scan):
-    """The scan: one set for the whole table, then the forms that occur."""
+    """Matches the set of all patterns first, then each pattern that occurs."""
 
     def __init__(self) -> None:
         self._table = PatternTable(fill_pattern(form.pattern, _PARTS) for form in FORMS)
@@ -123,7 +123,7 @@ class SecretScan(Scan):
         return report(found, text, "secret")
 
     def may_find(self, text: str) -> bool:
-        """Whether any form occurs."""
+        """Returns whether any pattern matches."""
         return bool(self._table.occurring(flatten(text)))
 
     def _find(self, number: int, page: bytes) -> Iterator[ScanMatch]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports insults, threats, obscenity and hatred.
 
-For each label the higher of two scores counts: of a small classifier of English, which gets only texts that are English
-enough, and of a table of phrases, most of them Spanish and German.
+For each label the higher of two scores counts: of a small English classifier, which gets only texts with enough English
+words, and of a table of phrases, most of them Spanish and German.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lockgate.data_files import read_table
 from lockgate.detectors.letters import make_plain
 from lockgate.detectors.plain_text import Rule, RuleFile, RuleTable
-from lockgate.detectors.windows import Tell, TokenCutter, Window, WindowDetector, open_pool
+from lockgate.detectors.windows import BuildFinding, TokenCutter, Window, WindowDetector, open_pool
 from lockgate.gate.values import Detection
 from lockgate.interfaces import PartContext, with_context
 from lockgate.models.onnx_session import load_model, open_session, read_graph
@@ -31,21 +31,21 @@ LABELS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate
 FILE_NAME, SIGNATURE = "model.weights.h5", b"\x89HDF\r\n\x1a\n"
 WORDS = 20_000
 NAME, TOXIC = "toxicity", "toxic"
-MODEL_WORDS = 100  # what the model reads, always; before a shorter text stands nothing
+MODEL_WORDS = 100  # the model always reads so many; a shorter text is padded in front
 WINDOW_WORDS, OVERLAP_WORDS = 60, 15
 BATCH_WINDOWS = 32
 MIN_SCORE = 0.5
-"""What is less likely than not is not reported at all."""
+"""A lower score is not reported."""
 
 Scores = Mapping[str, float]
 NO_SCORES: Scores = dict.fromkeys(LABELS, 0.0)
 
 UNKNOWN = 0
 MIN_KNOWN = 0.75
-"""So large a share of known words makes a text readable; or half of them, where small English words are among them."""
+"""The share of known words from which a text is readable; half are enough if it has small English words."""
 MIN_KNOWN_AMONG_ENGLISH, MIN_ENGLISH = 0.5, 0.2
 
-# Letters, digits and apostrophes inside a word: nearly what the tokenizer had with which the model was trained.
+# Letters, digits and apostrophes inside a word: nearly the words of the tokenizer used in training.
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _LONG_RUN = re.compile(r"(.)\1{2,}")
 _APOSTROPHES = str.maketrans(dict.fromkeys("‘’‛´`ʼ", "'"))
@@ -65,7 +65,7 @@ class ToxicityFile(RuleFile, frozen=True):
 
 
 def _build_masked(words: str) -> Rule:
-    """Words in which a vowel is hidden behind a mark or a digit, or whose letters stand apart."""
+    """Builds a rule for words with a vowel replaced by a sign or a digit, or with separated letters."""
     forms = []
     for word in words.split():
         at = [place for place, letter in enumerate(word) if letter in _HIDDEN]
@@ -80,7 +80,7 @@ RULES = (_build_masked(_FILE.masked), *_FILE.build())
 
 
 class KnownWords:
-    """The numbers of the words that the classifier knows."""
+    """The vocabulary of the classifier."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._ids = {word: number for number, word in enumerate(words, 1)}
@@ -91,7 +91,7 @@ class KnownWords:
         return len(self._ids)
 
     def tokenize(self, text: str) -> list[int]:
-        """A number per word; 0 for one that is not known."""
+        """Returns a number per word; 0 for an unknown one."""
         if not text.isascii():
             text = make_plain(text.translate(_APOSTROPHES)).translate(_APOSTROPHES)
             text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
@@ -100,7 +100,7 @@ class KnownWords:
         return [self._find(match[0]) for match in _WORD.finditer(text.lower())]
 
     def is_readable(self, tokens: Sequence[int]) -> bool:
-        """Whether so much of a text is known, and is English, that the classifier's answer means something."""
+        """Returns whether enough words are known and English for the classifier's answer to be meaningful."""
         known = sum(1 for token in tokens if token != UNKNOWN and token not in self._foreign)
         if not known:
             return False
@@ -124,7 +124,7 @@ class KnownWords:
 
 
 def _respell(word: str) -> Iterator[str]:
-    """What an unknown word may stand for: `stuuupid`, `1diot`, `moron's`."""
+    """Yields likely spellings of an unknown word: `stuuupid`, `1diot`, `moron's`."""
     if _LONG_RUN.search(word):
         yield _LONG_RUN.sub(r"\1\1", word)
         yield _LONG_RUN.sub(r"\1", word)
@@ -134,13 +134,13 @@ def _respell(word: str) -> Iterator[str]:
 
 
 def load_words(path: Path) -> KnownWords:
-    """The words of a file, one per line; raises OSError or ValueError."""
+    """Reads a file with one word per line; raises OSError or ValueError."""
     with path.open(encoding="utf-8", newline="\n") as lines:
         return KnownWords([line.rstrip("\n") for line in lines])
 
 
 class ToxicityScores(NamedTuple):
-    """What the two tiers say of one window: the classifier's scores, and the phrases that were met."""
+    """The classifier's scores of one window, and the rules that matched."""
 
     model: Scores
     rules: Sequence[Rule]
@@ -156,7 +156,7 @@ class ToxicityModel:
         self.cutter = TokenCutter(words.tokenize, WINDOW_WORDS, OVERLAP_WORDS)
 
     def run(self, windows: Sequence[Window]) -> list[ToxicityScores]:
-        """What is heard of each window."""
+        """Scores each window."""
         rows = [self._read(window) for window in windows]
         scores = iter(self._classify([row for row in rows if row]))
         return [
@@ -165,7 +165,7 @@ class ToxicityModel:
         ]
 
     def _read(self, window: Window) -> list[int]:
-        """The words that the model knows of a window; none if it cannot read it."""
+        """Returns the known words of a window; none if the model cannot read it."""
         return [token for token in window.tokens if token] if self._words.is_readable(window.tokens) else []
 
     def _classify(self, rows: Sequence[Sequence[int]]) -> list[Scores]:
@@ -192,31 +192,31 @@ def load_toxicity_model(weights: Path) -> ToxicityModel:
 
 
 class ToxicityRequest(NamedTuple):
-    """What a request wants to hear of."""
+    """The labels to report for a request, and whether the rules are used."""
 
     labels: tuple[str, ...]
     uses_rules: bool
 
-    def tell(self, window: Window, heard: ToxicityScores) -> Detection | None:
-        """The strongest label of a window, and all others beside it."""
-        rules = heard.rules if self.uses_rules else ()
-        scores = dict(heard.model)
+    def build_finding(self, window: Window, found: ToxicityScores) -> Detection | None:
+        """Returns a finding with the strongest label of a window and the scores of all."""
+        rules = found.rules if self.uses_rules else ()
+        scores = dict(found.model)
         for rule in rules:
             for label in (rule.label, TOXIC):  # every phrase is toxic
                 scores[label] = max(scores[label], rule.score)
-        telling_first = sorted(self.labels, key=TOXIC.__eq__)
-        label = max(telling_first, key=scores.__getitem__)  # of equals the first
+        specific_first = sorted(self.labels, key=TOXIC.__eq__)
+        label = max(specific_first, key=scores.__getitem__)  # of equals the first
         if scores[label] < MIN_SCORE:
             return None
-        met = next((rule.name for rule in rules if label in (rule.label, TOXIC)), "")
-        metadata: dict[str, Any] = {"tier": "patterns" if scores[label] > heard.model[label] else "model"}
-        metadata |= {"rule": met} if met else {}
+        rule_name = next((rule.name for rule in rules if label in (rule.label, TOXIC)), "")
+        metadata: dict[str, Any] = {"tier": "patterns" if scores[label] > found.model[label] else "model"}
+        metadata |= {"rule": rule_name} if rule_name else {}
         metadata["scores"] = {name: round(score, 4) for name, score in scores.items()}
         score = metadata["scores"][label]
         return Detection(window.start, window.end, window.text, label, NAME, score, metadata=metadata)
 
 
-def _read_asked(params: Params, default: ToxicityRequest) -> ToxicityRequest:
+def _read_request(params: Params, default: ToxicityRequest) -> ToxicityRequest:
     return ToxicityRequest(
         params.choices("labels", LABELS) or default.labels, params.flag("patterns", default.uses_rules)
     )
@@ -227,12 +227,12 @@ def _read_asked(params: Params, default: ToxicityRequest) -> ToxicityRequest:
 async def open_toxicity_detector(
     options: Mapping[str, Any], context: PartContext
 ) -> AsyncIterator[WindowDetector[ToxicityScores]]:
-    """Reports toxic text. Options: `labels` to report, and `patterns`; false leaves the classifier alone."""
-    default = _read_asked(Params.of_options(options, KNOWN), ToxicityRequest(LABELS, uses_rules=True))
+    """Reports toxic text. Options: `labels` to report, and `patterns`; false turns the rules off."""
+    default = _read_request(Params.of_options(options, KNOWN), ToxicityRequest(LABELS, uses_rules=True))
     model = await asyncio.to_thread(load_model, context.data_dir, TOXICITY.name, load_toxicity_model)
 
-    def prepare(params: Params) -> Tell[ToxicityScores]:
-        return _read_asked(params, default).tell
+    def prepare(params: Params) -> BuildFinding[ToxicityScores]:
+        return _read_request(params, default).build_finding
 
     async with open_pool(model.run, name=NAME, max_items=BATCH_WINDOWS) as pool:
         yield WindowDetector(model.cutter, pool, KNOWN, prepare)
