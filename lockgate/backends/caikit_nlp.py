@@ -85,7 +85,7 @@ class CaikitNlpClient:
         return await self._peer.probe()
 
     async def _open_stream(self, request: Generation) -> tuple[answers_pb2.GeneratedTextStreamResult | None, Answers]:
-        """Waits for the first message, so that an earlier failure can be retried; returns it and the others."""
+        """Waits for the first message, until which a retry is possible; returns it and the others."""
         message = requests_pb2.ServerStreamingTextGenerationTaskRequest(
             text=request.body["text"], **build_parameters(request.body)
         )

@@ -90,7 +90,7 @@ class _Feed:
 
     @asynccontextmanager
     async def running(self, kept: Sequence[Frame], frames: AsyncIterator[Frame]) -> AsyncIterator[None]:
-        """Sends while the context is open. No task group: a generator that yields inside one is wrongly cancelled."""
+        """Sends while the context is open. Not in a task group, which would wrongly cancel the generator."""
         task = asyncio.create_task(self._send_all(kept, frames))
         task.add_done_callback(self._end_call_if_failed)
         try:

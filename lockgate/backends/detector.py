@@ -360,7 +360,7 @@ class DetectorClient(_Remote):
 
 
 class ReviewerClient(_Remote):
-    """A remote detector that reads a chat, a prompt with its answer, or a text with its context, by its type."""
+    """A remote detector that reads a chat, a prompt with its answer, or a text with its context."""
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> _RemoteReview:
         """Returns the reviewer for one request's subject."""

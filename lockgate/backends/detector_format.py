@@ -133,7 +133,7 @@ def encode_params(params: dict[str, Any]) -> bytes:
 
 
 def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
-    """Encodes the request for a chat, a generation or a claim; leaves out null keys of messages and tools."""
+    """Encodes the request for a subject; leaves out null keys of messages and tools."""
     match subject:
         case Conversation(messages, tools):
             # Deeper levels hold free JSON, where null has a meaning: a tool's parameters are a schema.

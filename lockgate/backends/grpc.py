@@ -259,7 +259,7 @@ async def _resolve(service: ServiceSettings) -> None:
 
 
 def build_metadata(headers: Headers, own: Metadata) -> Metadata:
-    """Returns a request's headers as gRPC allows them; `own` and the trace's replace any of the same name."""
+    """Returns a request's headers for gRPC; `own` and the trace's replace any of the same name."""
     ours = (*own, *trace_headers())
     taken = {name for name, _ in ours}
     if "traceparent" in taken:
@@ -287,7 +287,7 @@ class OutgoingCall(NamedTuple):
 
 
 class Peer:
-    """Calls one service: limits the time, counts calls as `kind` and `name`, and raises Lockgate's errors."""
+    """Calls one service in limited time, counts the calls and maps errors."""
 
     def __init__(self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str) -> None:
         self._channel = channel

@@ -194,7 +194,7 @@ class HttpCaller:
         return response
 
     def _detail(self, error: Exception) -> str:
-        """Returns the reason without details of the network, since the client may have chosen the address."""
+        """Returns the reason without details of the network: a client may have chosen the address."""
         return describe(error)
 
 
@@ -219,7 +219,7 @@ class HttpService(JoinedCaller):
         return URL(self._base + path)
 
     def headers(self, passed: Headers, fixed: Mapping[str, str]) -> CIMultiDict[str]:
-        """Returns a request's headers: those passed on, overruled by the service's token and the fixed ones."""
+        """Returns the headers passed on, overruled by the service's token and the fixed ones."""
         headers = _pass_on(passed)
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token.reveal()}"

@@ -126,7 +126,7 @@ class HttpModel(ABC):
     async def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """Yields the answer's frames, those of one packet together; closing the iterator closes the connection."""
+        """Yields the answer's frames, those of one packet together; closing it closes the connection."""
         is_stream, headers = bool(params.get("stream")), self._headers
         if is_stream:
             headers = headers.copy()

@@ -150,7 +150,7 @@ class CompletionClient(ABC):
         """Returns the request to send."""
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> UpstreamError:
-        """Returns the error in an answer that is no event stream; some servers send it as JSON with status 200."""
+        """Returns the error in an answer that is no event stream, even with status 200."""
         answer = HttpResponse(response.status, await self._http.read(response, outgoing))
         if answer.status != 200:
             return self._refusal(answer, outgoing)

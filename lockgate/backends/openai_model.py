@@ -120,7 +120,7 @@ class OpenAIModel(HttpModel):
 
 
 class OwnOpenAIModel(OpenAIModel):
-    """A model of the settings: an answer that breaks off is a failure, and a stream may have up to 1 GiB."""
+    """A model of the settings: an answer that breaks off fails, and a stream may have up to 1 GiB."""
 
     needs_end = True
     max_stream_bytes = MAX_STREAM_BYTES

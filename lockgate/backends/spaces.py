@@ -209,7 +209,7 @@ def _read_object(data: str) -> dict[str, Any] | None:
 
 
 def _split(data: str) -> list[str]:
-    """Returns the chunks of an event: usually one, but some senders leave out the empty lines between them."""
+    """Returns the chunks of an event: several if the sender left out the empty lines between them."""
     if "\n" not in data or _read_object(data) is not None:
         return [data]
     lines = data.split("\n")

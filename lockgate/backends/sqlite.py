@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens Lockgate's SQLite files after a check of their kind; readers and writers do not wait for each other."""
+"""Checks the kind of Lockgate's SQLite files and opens them, for readers beside a writer."""
 
 import sqlite3
 import time

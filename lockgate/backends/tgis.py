@@ -81,7 +81,7 @@ class TgisClient:
 
 
 def build_parameters(params: Mapping[str, Any] | None) -> fmaas.Parameters | None:
-    """Converts a request's parameters for TGIS; absent ones are 0, and those that TGIS lacks are left out."""
+    """Converts a request's parameters for TGIS; absent ones are 0, unknown ones are left out."""
     if params is None:
         return None
     given = {name: value for name, value in params.items() if value is not None}

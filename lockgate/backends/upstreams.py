@@ -150,7 +150,7 @@ class _Reach:
 
 @asynccontextmanager
 async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: LocalModels) -> AsyncIterator[Upstreams]:
-    """Opens the upstreams; leaving closes their connections. Raises ValueError for an invalid entry of `allow`."""
+    """Opens the upstreams; leaving closes them. Raises ValueError for an invalid entry of `allow`."""
     rules = AddressRules(allow)
     async with _open_pool(rules) as named, _open_pool(None) as own:
         yield Upstreams(_Reach(named, rules), _Reach(own, None), sources, models)
@@ -176,7 +176,7 @@ async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.Client
 
 
 def _count_connections() -> int:
-    """Returns a quarter of the process's limit of open files: clients and other services need some too."""
+    """Returns a quarter of the limit of open files: clients and services need some too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft // 4))
 

@@ -111,7 +111,7 @@ _YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def check_yaml(text: str) -> FormatFault | None:
-    """Returns the first error of the text as YAML, or None; reads events only, so aliases are not expanded."""
+    """Returns the first error of the text as YAML, or None; expands no aliases."""
     try:
         return _check_events(text)
     except yaml.reader.ReaderError as error:

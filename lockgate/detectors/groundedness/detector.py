@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports texts that their documents do not support; words are compared in short slices on the event loop."""
+"""Reports texts that their documents do not support; runs in short slices on the event loop."""
 
 import asyncio
 import time

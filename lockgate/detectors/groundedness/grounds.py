@@ -295,7 +295,7 @@ class SourceFacts:
 
 
 def _choose(matches: Sequence[_Match]) -> _Match:
-    """Chooses the sentence that supports most; one without conflicts is preferred if it is nearly as good."""
+    """Chooses the sentence that supports most, or one without conflicts that is nearly as good."""
     best = max(matches, key=lambda match: match.support)
     agreeing = [match for match in matches if not match.conflicts and match.support > best.support - _SLACK - _ROUNDING]
     return max(agreeing, key=lambda match: match.support, default=best)
@@ -359,7 +359,7 @@ def _has_other_day(mine: Traits, sentence: Sentence) -> bool:
 
 
 def _is_of_other_clause(mine: Traits, sentence: Sentence) -> bool:
-    """Returns whether the day is in an unrelated clause, and the words are in a clause with another day."""
+    """Returns whether the words are in a clause with another day, and the day in an unrelated one."""
     clauses = sentence.clauses.each
     named = [clause for clause in clauses if clause.calendar.days & mine.calendar.days]
     if not named or any(not clause.stems or _share(mine, clause) > 0 for clause in named):
@@ -443,7 +443,7 @@ def _deny_the_same(mine: Traits, clause: Traits) -> bool:
 
 
 def _overlap(mine: Traits, clause: Traits) -> float:
-    """Returns the share of an assertion that a clause is about; a word and its opposite count as the same."""
+    """Returns the share of an assertion that a clause is about; opposites count as the same word."""
     opposite = find_opposite(mine.words, clause.words)
     known = [one for one in mine.stems if opposite is None or stem(opposite[0]) != one]
     figures = [one for one in mine.amounts if one.is_firm]

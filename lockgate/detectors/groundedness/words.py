@@ -79,7 +79,7 @@ def stem(word: str) -> str:
 
 
 def find_stem(known: str, others: Collection[str]) -> str:
-    """Finds a related stem among others: the same, or one begins with the other; empty if there is none."""
+    """Finds the same stem among others, or one of which either begins with the other; else ""."""
     if known in others:
         return known
     if len(known) < _MIN_KIN_CHARS:
@@ -97,7 +97,7 @@ def has_compound(known: str, others: Collection[str]) -> bool:
 
 
 def guess_language(words: Collection[str], default: str = "en") -> str:
-    """Returns the language with the most of its small words among these; `default` if there are too few."""
+    """Returns the language with the most small words among these; `default` if there are too few."""
     known = {word.casefold() for word in words}
     counts = {language: len(known & small) for language, small in STOP_WORDS.items()}
     best = max(counts, key=lambda language: counts[language])  # the first of several

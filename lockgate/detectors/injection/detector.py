@@ -179,7 +179,7 @@ class InjectionModel:
         self.cutter = TokenCutter(self._tokenize, WINDOW_TOKENS, OVERLAP_TOKENS)
 
     def run(self, windows: Sequence[Window]) -> list[InjectionScores]:
-        """Scores each window alone, since the quantized model's scale would depend on the others of a batch."""
+        """Scores each window alone, as the quantized model's scale depends on the others of a batch."""
         return [InjectionScores(self._classify(window), self._rules.meet(window.text)) for window in windows]
 
     def _tokenize(self, word: str) -> list[int]:

@@ -200,7 +200,7 @@ class LlmJudge:
 
 @contextmanager
 def _blaming(model: str) -> Iterator[None]:
-    """Turns every failure of the model into one of this detector; the model's message is for the log alone."""
+    """Turns every failure of the model into one of this detector; its message is for the log."""
     try:
         yield
     except (TimedOut, TimeoutError) as error:

@@ -92,7 +92,7 @@ def read_score(metric: str, sample: JudgedSample, reply: str) -> float | None:
 
 
 def weigh_ranks(relevant: Sequence[bool]) -> float:
-    """Returns the average precision: the mean, over relevant ranks, of the share of relevant ones up to there."""
+    """Returns the average precision: the mean, over relevant ranks, of the precision up to there."""
     shares, hits = 0.0, 0
     for rank, is_relevant in enumerate(relevant, 1):
         if is_relevant:

@@ -158,7 +158,7 @@ class PhoneFinder:
             yield ScanMatch(start, end, "PhoneNumber", form.score, {"rule": form.rule, "region": region})
 
     def _recognise(self, data: bytes, start: int, end: int, form: PhoneForm) -> tuple[int, str]:
-        """Returns the number's end and region; the pattern may also have matched groups that follow the number."""
+        """Returns the number's end and region; the pattern may have matched more groups after it."""
         for _ in range(_MAX_CUTS):
             value = data[start:end].decode("latin-1")
             if GLUED_AFTER.match(data, end) is None and (region := self._region(value, form)):
