@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Lockgate serves: one table of endpoints, and one package per wire format."""
+"""The endpoints that Lockgate serves, in one table, and one package per wire format."""

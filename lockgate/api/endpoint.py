@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one endpoint is: its address, its wire format, who may call it, what it takes and what it answers."""
+"""The description of one endpoint: path, wire format, permitted callers, types of requests and responses."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ _STATUSES = {
     "415": "wrong content type",
     "422": "wrong shape, or a rule is broken",
     "429": "the caller's share is used up",
-    "500": "a part behind us failed",
+    "500": "an upstream service failed",
     "502": "a detector or a chunker of a policy failed (in a stream this is an event)",
-    "503": "too many requests at once, or a part behind us is not available",
-    "504": "the request took longer than the limit, or a detector of a policy too long",
+    "503": "too many requests at once, or an upstream service is not available",
+    "504": "the request, or a detector of its policy, took longer than its limit",
 }
 _ANSWER_STATUSES = {
     "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",
@@ -46,12 +46,12 @@ _ANSWER_STATUSES = {
     "500": "a bug",
     "502": "a detector or a chunker failed (in a stream this is an event)",
     "503": "too many requests at once, or a detector or a chunker is not available",
-    "504": "the request took longer than the limit, or a detector or a chunker too long",
+    "504": "the request, a detector or a chunker took longer than its limit",
 }
 
 
 class WireFormat(NamedTuple):
-    """How errors of some endpoints are written, and how they are documented: their type, and their statuses."""
+    """How endpoints of one format encode errors, and the type and statuses of errors in the OpenAPI document."""
 
     encode_error: Callable[[int, str], bytes]
     error: Any
@@ -72,7 +72,7 @@ class HealthAnswer(msgspec.Struct):
 
 
 class ReadyAnswer(msgspec.Struct):
-    """Whether requests are taken, and what has not been reached yet."""
+    """Whether requests are accepted, and which services have not been reached yet."""
 
     status: str
     checks: dict[str, str]
@@ -86,7 +86,7 @@ class Port(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """Who may call. Only `KEY` and `BEARER` know callers, count towards limits and are logged."""
+    """Who may call. Only with `KEY` and `BEARER` requests have a caller, count towards limits and are logged."""
 
     KEY = enum.auto()  # callers, by X-Lockgate-Key or certificate
     BEARER = enum.auto()  # also by a bearer token
@@ -95,14 +95,14 @@ class Scope(enum.Enum):
 
 
 class CorsRule(enum.Enum):
-    """Which web pages may call: those of `aggregator` and `server`, those of `server` alone, or none."""
+    """Which web pages may call: those listed in `aggregator` and `server`, those in `server` alone, or none."""
 
     AGGREGATOR = enum.auto()
     SERVER = enum.auto()
     NONE = enum.auto()
 
 
-ANY_VALUE = "{}"  # of the variable at the end of a path
+ANY_VALUE = "{}"  # stands for any value of the variable at the end of a path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +120,12 @@ class ApiEndpoint:
     summary: str = ""
     request: tuple[Any, ...] = ()  # types of the body
     request_media: str = JSON
-    response: Mapping[str, Any] = field(default_factory=dict)  # by media type; of named events by name
-    statuses: tuple[str, ...] = ()  # errors, where not all of the format
+    response: Mapping[str, Any] = field(default_factory=dict)  # types by media type; of named events by event name
+    statuses: tuple[str, ...] = ()  # of errors; empty: all of the format
     input: tuple[str, ...] = ()  # types of detectors that requests may name
     output: tuple[str, ...] = ()
     exists: Callable[[Settings], bool] = lambda _: True
-    lacks: Callable[[Settings], str] = lambda _: ""  # the section that is missing
+    lacks: Callable[[Settings], str] = lambda _: ""  # the missing section that it needs
 
     @property
     def prefix(self) -> str:
@@ -139,7 +139,7 @@ class ApiEndpoint:
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether anyone may call, without a key and without a place among the open requests."""
+        """Whether anyone may call, without a key and without counting as an open request."""
         return self.scope in (Scope.PAGE, Scope.PROBE)
 
     @cached_property
@@ -149,5 +149,5 @@ class ApiEndpoint:
 
     @property
     def takes_policy(self) -> bool:
-        """Whether the path is also served under the name of each policy."""
+        """Whether the path is also served below the name of each policy."""
         return self.format is OPENAI

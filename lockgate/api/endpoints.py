@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of endpoints, and finding the endpoint of a path. Routing, OpenAPI, CORS and `lockgate check` use it."""
+"""The table of endpoints and its lookup by path. Routing, OpenAPI, CORS and `lockgate check` use it."""
 
 import re
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def is_own(settings: Settings) -> bool:
 
 
 def serves_clients(settings: Settings) -> bool:
-    """Whether the endpoints of OpenAI's and Ollama's clients are served."""
+    """Whether the endpoints for OpenAI and Ollama clients are served."""
     return is_own(settings) or bool(settings.agents)
 
 
@@ -154,7 +154,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="classify",
         path="/api/v1/task/classification-with-text-generation",
         span="classification_with_gen",
-        summary="Text by model id, with findings.",
+        summary="Text that a model generates, with findings.",
         response={JSON: ClassifiedText},
     ),
     _text_generation(
@@ -168,7 +168,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="generate",
         path="/api/v2/text/generation-detection",
         span="generation_with_detection",
-        summary="Text, then what reviewers say of it.",
+        summary="Generated text, and the findings of detectors that read it with its prompt.",
         request=(GenerationDetection,),
         response={JSON: ReviewedGeneration},
         output=(TEXT_GENERATION,),
@@ -179,7 +179,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="detectContent",
         path=CONTENT_PATH,
         span="text_content_detection",
-        summary="Findings of every requested detector on a text, by where they start.",
+        summary="Findings of every requested detector on a text, ordered by start.",
         request=(ContentRequest,),
         response={JSON: ContentAnswer},
         input=(TEXT_CONTENTS,),
@@ -242,7 +242,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         output=(TEXT_CONTENTS, TEXT_GENERATION),
         lacks=_lacks_openai,
     ),
-    # What clients of OpenAI's call.
+    # Endpoints for OpenAI clients.
     _completion(
         name="clientChat",
         path="/v1/chat/completions",
@@ -273,8 +273,8 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         format=OPENAI,
         scope=Scope.BEARER,
         span="moderation",
-        summary="What the detectors of a policy find in texts, by category. The policy is that of `policy`, else "
-        "`model` if it is one or ends in `@` and one, else that of the settings. A list of parts is one input.",
+        summary="The findings of a policy's detectors in texts, by category. The policy is `policy`, else the one that "
+        "`model` names, alone or after `@`, else that of the settings. A list of parts is one input.",
         request=(ModerationRequest,),
         response={JSON: ModerationAnswer},
         input=(TEXT_CONTENTS,),
@@ -298,7 +298,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "last, or `error` in place of all that would follow.",
         response={SSE: ANSWER_EVENTS},
     ),
-    # What clients of Ollama's call.
+    # Endpoints for Ollama clients.
     _ollama(
         name="ollamaChat",
         path="/api/chat",
@@ -316,7 +316,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="listModels",
         path=MODELS_PATH,
         format=OPENAI,
-        summary="whom a request may name",
+        summary="the models that a request may name",
         response={JSON: ModelList},
     ),
     _list(name="showModel", path=f"{MODELS_PATH}/{{model}}", format=OPENAI, response={JSON: ModelEntry}),
@@ -324,14 +324,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="ollamaTags",
         path="/api/tags",
         format=OLLAMA,
-        summary="the same, for clients of Ollama's",
+        summary="the same, for Ollama clients",
         response={JSON: OllamaModels},
     ),
     _list(
         name="ollamaVersion",
         path="/api/version",
         format=OLLAMA,
-        summary="our version",
+        summary="the version of Lockgate",
         response={JSON: OllamaVersion},
     ),
     # The process itself.
@@ -356,18 +356,18 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     _probe(name="info", path="/info", port=Port.HEALTH),
     _probe(name="metrics", path="/metrics", port=Port.HEALTH),
 )
-_BY_PATH = {one.path: one for one in reversed(ENDPOINTS)}  # of two ports the first counts: they agree in scope
+_BY_PATH = {one.path: one for one in reversed(ENDPOINTS)}  # of two ports the first: both have one scope
 _TEMPLATES = tuple(one for one in ENDPOINTS if one.is_template)
 
 
 def split_policy(path: str) -> tuple[str, str] | None:
-    """The name of a policy and the path under it, if this is a path under a policy."""
+    """Split `/<policy>/v1/...` into the policy and the path below it; None for any other path."""
     found = _POLICY_PATH.fullmatch(path)
     return None if found is None else (found[1], found[2])
 
 
 def put_under(policy: str, path: str) -> str:
-    """The path under the name of a policy, or nothing where that would be no such path."""
+    """The path below the name of a policy; empty if `split_policy` would not split it into these two."""
     under = f"/{policy}{path}"
     return under if split_policy(under) == (policy, path) else ""
 
@@ -381,7 +381,7 @@ def find_endpoint(path: str) -> ApiEndpoint:
 
 
 def find_cors(path: str) -> CorsRule:
-    """Which web pages may call a path, also where it has no endpoint."""
+    """Which web pages may call a path, also if no endpoint has it."""
     found = find_endpoint(path)
     if found is OTHER and path.startswith(_AGGREGATOR_PREFIX):
         return CorsRule.AGGREGATOR
@@ -396,13 +396,13 @@ def _find(path: str) -> ApiEndpoint:
 
 
 def list_endpoints(settings: Settings) -> list[Row]:
-    """One row for each endpoint of the API that this configuration has, below a row of titles."""
+    """A row of titles, then one row for each API endpoint that these settings enable."""
     rows = [_describe_row(settings, one) for one in ENDPOINTS if _is_listed(one) and one.exists(settings)]
     return [("path", "served", "input detectors", "output detectors"), *rows]
 
 
 def _is_listed(one: ApiEndpoint) -> bool:
-    """Whether this is an endpoint of the API, described in its document, and not one about the process."""
+    """Whether `list_endpoints` lists it: it is documented, on the API port, and no probe."""
     return bool(one.summary) and one.port is Port.API and one.scope is not Scope.PROBE
 
 
@@ -414,7 +414,7 @@ def _describe_row(settings: Settings, one: ApiEndpoint) -> Row:
 
 
 def _name_detectors(settings: Settings, types: Sequence[str], *, is_held_stream: bool) -> str:
-    """The detectors of these types, but for those that `compat: fms` refuses on a stream that holds its text."""
+    """The detectors of these types, without those that `compat: fms` refuses on a stream that holds its text."""
     refuses = is_held_stream and not find_rules(settings).allows_whole_text
     names = [
         name

@@ -25,4 +25,4 @@ class Formats:
     read_text: Callable[[bytes], CompletionRequest] = read_text_completion
     whole_answer: type[WholeAnswer] = WholeAnswer
     event_writer: type[EventWriter] = EventWriter
-    relays: bool = True  # messages of a stream that nothing reads leave as the bytes that they were
+    relays: bool = True  # a stream that no detector reads is forwarded byte for byte

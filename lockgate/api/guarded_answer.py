@@ -43,7 +43,7 @@ RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
 
 
 class AnswerWriter:
-    """Makes frames of a backend's messages, and the bytes of the answer of their releases."""
+    """Turns a backend's messages into frames, and releases into the bytes of the answer."""
 
     is_stream = False
     to_frames: Callable[[dict[str, Any]], Iterable[Frame]]  # of one message
@@ -59,22 +59,22 @@ class AnswerWriter:
         return False
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
-        """The bytes that leave with a release; `verdict` says why its text was changed."""
+        """The bytes to send for a release; `verdict` says why its text was changed."""
         raise NotImplementedError
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
-        """What reviewers read, by choice; asked when the answer is complete."""
+        """What reviewers (detectors of whole answers) read, by choice; called when the answer is complete."""
         return ()
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """Keep what reviewers found in a choice."""
 
     def warn(self, code: str, words: str) -> dict[str, str]:
-        """A warning in the words of the format."""
+        """Build a warning with the format's field names."""
         return {"type": code, "message": words}
 
     def block(self, blocked: InputBlocked, fallback: str) -> bytes:
-        """The answer to an input that is blocked; the fallback counts where a policy blocks it."""
+        """The answer to a blocked input; its text is the fallback if a policy blocked it."""
         raise NotImplementedError
 
     def finish(self) -> bytes:
@@ -83,7 +83,7 @@ class AnswerWriter:
 
 
 class Answering:
-    """What the generating endpoints of one open gateway share."""
+    """The steps that all generating endpoints of one open gateway share."""
 
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
@@ -94,14 +94,14 @@ class Answering:
         self._strategy = gateway.strategy
         self.headers = build_passthrough(settings)
 
-    def name_policy(self, exchange: Exchange, said: str | None, default: str | None = None) -> str | None:
-        """The policy of a request: the one that it says, by its path or else, or that of its model."""
-        if exchange.request.policy is not None and said is not None and said != exchange.request.policy:
-            raise InvalidRequest(f"the path names policy `{exchange.request.policy}`, the request `{said}`: name one")
-        return said or exchange.request.policy or default
+    def name_policy(self, exchange: Exchange, named: str | None, default: str | None = None) -> str | None:
+        """The policy that the body or the path names, else the default; raises InvalidRequest if these two differ."""
+        if exchange.request.policy is not None and named is not None and named != exchange.request.policy:
+            raise InvalidRequest(f"the path names policy `{exchange.request.policy}`, the request `{named}`: name one")
+        return named or exchange.request.policy or default
 
     def find_policy(self, name: str | None) -> PolicySettings:
-        """The policy that a request names."""
+        """The settings of the policy of that name; without a name an empty policy."""
         if name is None:
             return _NO_POLICY
         policy: PolicySettings | None = self.gateway.settings.policies.get(name)
@@ -110,7 +110,7 @@ class Answering:
         return policy
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
-        """What an endpoint allows; thresholds have been checked before."""
+        """The detectors that an endpoint allows; thresholds have been checked before."""
         status = self._endpoint_rules.unsuitable_status
         return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
 
@@ -121,7 +121,7 @@ class Answering:
         whole_text_holds: bool = True,
         lanes: tuple[str, ...] | None = ONLY_CONTENT,
     ) -> Surface:
-        """What is read of a prompt and its answer. Nothing is retrieved here: detectors of the rest read nothing."""
+        """The rules for detectors of prompt and answer. Nothing is retrieved, so other sections are not used."""
         outputs = self.rules(*types, allows_whole_text=allows_whole_text, whole_text_holds=whole_text_holds)
         rules = {"input": self.rules(TEXT_CONTENTS), "output": outputs}
         return Surface(rules, lanes, refuses_input=True, trusts_chunks=self._endpoint_rules.trusts_chunks)
@@ -134,7 +134,7 @@ class Answering:
         requested: Mapping[str, DetectorMap],
         headers: Headers,
     ) -> Policy:
-        """The detectors that a request and the policy that it names ask for."""
+        """The policy to apply: the detectors of the request and those of the named policy."""
         found = self.find_policy(policy)
         wants_receipt = self._endpoint_rules.has_extensions and exchange.request.wants(RECEIPT_HEADER)
         is_metered = bool(found.name) or wants_receipt
@@ -143,7 +143,7 @@ class Answering:
     async def choose(
         self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers
     ) -> ChosenDetectors:
-        """The detectors of a request."""
+        """The detectors that a request names, ready to be called."""
         if not requested:
             return ChosenDetectors()
         return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
@@ -158,7 +158,7 @@ class Answering:
         reads_empty: bool = False,
         max_choices: int = MAX_CHOICES,
     ) -> LanePlan:
-        """How texts go through that these guards read."""
+        """The plan for texts that these detectors read: a whole answer at once, a stream within limits."""
         if not is_stream:
             return LanePlan(
                 list_readers(guards),
@@ -187,7 +187,7 @@ class Answering:
         writer: AnswerWriter,
         start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Run the request and write its answer; `start` begins a stream, with its first piece."""
+        """Run the request and write its answer; `start` begins the stream, just before its first bytes."""
         meter = request.meter
         if meter.is_on:
             names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
@@ -224,20 +224,20 @@ class Answering:
 
 
 def ask_model(backend: Backend, generation: Generation, writer: AnswerWriter, with_prompt: WithPrompt) -> Prepare:
-    """The step of a request that asks the model, with the prompt as it may go on."""
+    """The step of a request that calls the model, with the masked prompt if the input was masked."""
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
-        asked = with_prompt(checked.text, checked.masks) if checked.masks else generation
+        sent = with_prompt(checked.text, checked.masks) if checked.masks else generation
         if writer.is_stream:
-            yield Prepared(read_model(partial(backend.stream, asked), to_frames=writer.to_frames))
+            yield Prepared(read_model(partial(backend.stream, sent), to_frames=writer.to_frames))
         else:
-            yield Prepared(read_whole(backend, asked, writer.to_frames))
+            yield Prepared(read_whole(backend, sent, writer.to_frames))
 
     return prepare
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:
-    """The release as it may leave, and why."""
+    """The release with the verdict's text and findings, and the verdict."""
     release, verdict = released
     if verdict is None or (verdict.text is release.text and verdict.detections is release.detections):
         return released
@@ -245,11 +245,11 @@ def _apply(released: Released) -> tuple[Release, Verdict | None]:
 
 
 def build_passthrough(settings: Settings) -> Callable[[Exchange], Headers]:
-    """A function that gives the headers of a request that upstream services get."""
+    """A function that picks the headers of a request to send to upstream services."""
     names, rewrites = frozenset(settings.passthrough_headers), settings.rewrite_forwarded_access_header
     return lambda exchange: exchange.request.passthrough(names, rewrites) if names else ()
 
 
 def cut_masks(text: str, masks: Masks) -> list[Slice]:
-    """The parts of a text that are read: all of it, or what the masks name."""
+    """The parts of a text that detectors read: all of it, or the ranges of `masks`."""
     return [Slice(start, text[start:end]) for start, end in masks] if masks else [Slice(0, text)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first fault of a JSON body in the words of the reference (serde_json and serde_path_to_error).
+"""Finds the first fault of a JSON body, with the error text of the reference (serde_json, serde_path_to_error).
 
-The walk goes through the bytes in document order with a stack, in linear time. A regular expression passes long runs of
+The walk goes through the bytes in document order with a stack, in linear time. A regular expression skips long runs of
 values where any JSON is allowed. `end` is the number of bytes that the reference has consumed, which gives its column.
 """
 
@@ -53,7 +53,7 @@ def find_fault(body: bytes, place: JsonPlace) -> Fault | None:
 
 
 class _Stop(Exception):
-    """Ends the walk: what was noticed after `end` bytes."""
+    """Ends the walk: the fault that was found after `end` bytes."""
 
     def __init__(self, text: str, end: int, *, is_data: bool = False) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ _INSIDE = (
     rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})))*+"
 )
 _QUOTED = rb'"' + _INSIDE + rb'"'
-# Numbers in the range of a double for any digits; the others are looked at one by one.
+# Numbers that fit a double with any digits; `number` checks the others one by one.
 _SMALL = (
     rb"-?(?:0|[1-9][0-9]{0,8})(?:\.[0-9]++)?(?:[eE](?:-[0-9]++|\+?[012]?[0-9]{1,2}))?(?![0-9.eE])"
     rb"|-?[1-9][0-9]{9,199}+(?:\.[0-9]++)?(?![0-9.eE])"
@@ -90,7 +90,7 @@ _HEX4 = re.compile(rb"[0-9a-fA-F]{4}")
 
 
 class _ValueRun:
-    """Matches the values that follow in a container, as long as they plainly belong there."""
+    """Matches the next values of a container, as far as they certainly fit it."""
 
     def __init__(self, value: bytes) -> None:
         item = _GAP + b"," + _GAP + value
@@ -119,7 +119,7 @@ _LITERALS: dict[int, tuple[bytes, Scalar]] = {
 
 
 class _NoKey:
-    """Stands in a path where the document broke before a key was read; the reference prints a question mark."""
+    """Stands in a path for a key that could not be read; the reference prints a question mark."""
 
     def __str__(self) -> str:
         return "?"
@@ -151,7 +151,7 @@ class _ScalarScanner:
         self.pos = 0
 
     def skip(self) -> int:
-        """Moves over white space; the next byte, or -1 at the end."""
+        """Skip white space; return the next byte, or -1 at the end."""
         body, size, pos = self.body, self.size, self.pos
         while pos < size and body[pos] in _BLANK:
             pos += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that a message type allows at each place of a JSON document, in the words of the reference (serde).
+"""The values that a message type allows at each place of a JSON document, named as in the reference (serde).
 
 A struct is called by its class name, a union by its title; `Annotated[..., Meta(title=...)]` gives either, or an
 integer, another name. Limits other than integer bounds are refused: they are rules, not shapes.
@@ -16,13 +16,13 @@ Scalar = str | bool | int | float | None
 
 
 class JsonPlace:
-    """What may stand at one point of a document."""
+    """The values that are allowed at one place of a document."""
 
     words: str
     opens = ""  # the bracket with which a value of this place begins, if any
 
     def objection(self, found: Scalar) -> str | None:
-        """What the reference says to this scalar value, or None when it takes it."""
+        """The reference's error text for this scalar value, or None if it accepts the value."""
         return f"invalid type: {describe(found)}, expected {self.words}"
 
 
@@ -116,7 +116,7 @@ def describe(found: Scalar) -> str:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """The reference's list of the names that it would have taken."""
+    """The reference's list of the names that it accepts."""
     quoted = [f"`{name}`" for name in names]
     if not quoted:
         return "no names"
@@ -157,12 +157,12 @@ _PLAIN: dict[type[inspect.Type], JsonPlace] = {
 
 
 class PlaceReader:
-    """Reads places from a type, and remembers what about the type a plain decoder would let pass."""
+    """Reads places from a type, and notes where msgspec alone accepts more than the reference."""
 
     def __init__(self) -> None:
         self.records: dict[type, Record] = {}
         self.field_names: set[str] = set()
-        self.leaves_unread = False  # parts of a document that the decoder passes over without a look
+        self.leaves_unread = False  # the decoder skips parts of a document unchecked
         self.has_unbounded_integers = False
 
     def read(self, kind: inspect.Type, name: str | None = None) -> JsonPlace:

@@ -18,7 +18,7 @@ Schemas = Mapping[Any, Schema]  # by type
 
 @cache
 def build_document() -> dict[str, Any]:
-    """The document; the types say what the bodies look like."""
+    """Build the document; the message types give the schemas of bodies."""
     documented = [one for one in ENDPOINTS if one.summary]
     types = list(dict.fromkeys(kind for one in documented for kind in _list_types(one)))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
@@ -81,19 +81,19 @@ def _describe_response(kind: Any, schemas: Schemas) -> Schema:
 
 
 def render_page() -> bytes:
-    """The document as a page that loads nothing from elsewhere."""
+    """The document as an HTML page that loads no other resources."""
     document = build_document()
     parts = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             shown = msgspec.json.format(msgspec.json.encode(operation), indent=2).decode()
-            words = escape(operation.get("description", ""))
-            parts.append(f"<h2><b>{method.upper()}</b> {escape(path)}</h2><p>{words}</p>{_folded('Details', shown)}")
+            about = escape(operation.get("description", ""))
+            parts.append(f"<h2><b>{method.upper()}</b> {escape(path)}</h2><p>{about}</p>{_folded('Details', shown)}")
     schemas = msgspec.json.format(msgspec.json.encode(document["components"]["schemas"]), indent=2).decode()
     parts.append(f"<h2>Messages</h2>{_folded('Schemas', schemas)}")
     style = (
         "body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem}"
-        "pre{overflow:auto;padding:1rem;border:1px solid #8886}:root{color-scheme:light dark}"
+        "pre{overflow:auto;padding:1rem;outline:1px solid #8886}:root{color-scheme:light dark}"
     )
     title = f"Lockgate {escape(__version__)}"
     page = (

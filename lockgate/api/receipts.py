@@ -14,10 +14,10 @@ import msgspec
 from lockgate.gate.receipts import ALGORITHM, FrameChain, Receipt, RequestPart
 
 VERSION: Final = 1
-METADATA_KEY: Final = "lockgate-receipt"  # where metadata carry one
+METADATA_KEY: Final = "lockgate-receipt"  # in gRPC metadata
 ANSWER_LANE: Final = "answer"
-_SPOKEN = ("reasoning_content", "reasoning", "content", "refusal")
-_CALLED = (("function", ("name", "arguments")), ("custom", ("name", "input")))
+_TEXT_KEYS = ("reasoning_content", "reasoning", "content", "refusal")
+_CALL_KEYS = (("function", ("name", "arguments")), ("custom", ("name", "input")))
 _TOP = (
     ("generated_text", "generated_text"),
     ("content", ANSWER_LANE),
@@ -29,7 +29,7 @@ _FIRST_CONTENT = "0/content"
 
 
 class ReceiptReleased(msgspec.Struct):
-    """Characters that went on."""
+    """Released characters, by part."""
 
     prompt: int
     documents: int
@@ -37,7 +37,7 @@ class ReceiptReleased(msgspec.Struct):
 
 
 class ReceiptDetector(msgspec.Struct):
-    """What one detector read: characters by part. `failed`: it gave no answer, and the text went on without it."""
+    """What one detector read: characters by part. `failed`: it failed, and the text was released unchecked."""
 
     detector_id: str
     read: dict[Literal["prompt", "documents", "answer"], int]
@@ -49,7 +49,7 @@ class ReceiptDetector(msgspec.Struct):
 
 
 class ReceiptDigest(msgspec.Struct):
-    """What all released frames come to."""
+    """The digest of all released frames."""
 
     algorithm: str
     frames: int
@@ -57,7 +57,7 @@ class ReceiptDigest(msgspec.Struct):
 
 
 class ReceiptBody(msgspec.Struct):
-    """Who read what, whether that was everything that went on, what became of it, and what it comes to."""
+    """What each detector read, whether all released text was read, the outcome, and the digest."""
 
     version: int
     policy: str | None
@@ -71,7 +71,7 @@ class ReceiptBody(msgspec.Struct):
 
 
 def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str, Any]:
-    """The receipt as it is told when the last frame has left; the chain is its own unless another one is given."""
+    """The receipt as JSON values, after the last frame was sent; `chain` is used in place of the receipt's own."""
     chain = receipt.chain if chain is None else chain
     return {
         "version": VERSION,
@@ -103,41 +103,41 @@ def encode_receipt(receipt: Receipt) -> str:
 
 
 class AnswerAccount(NamedTuple):
-    """What an answer reports at its end: the receipt, pseudonyms if asked for, findings that no event reports."""
+    """The report at the end of an answer: receipt, pseudonyms if requested, findings that no event reports."""
 
     receipt: Receipt | None = None
     pseudonyms: Mapping[str, str] | None = None
     detections: Mapping[str, Any] = MappingProxyType({})
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """The event leaves."""
+        """Add the texts of an event that is sent now to the digest."""
         if self.receipt is not None:
             add_frames(self.receipt.chain, event)
 
     def tell(self) -> dict[str, Any]:
-        """What is told when the last frame has left."""
-        told: dict[str, Any] = {"detections": dict(self.detections)} if self.detections else {}
+        """The fields to send after the last frame."""
+        fields: dict[str, Any] = {"detections": dict(self.detections)} if self.detections else {}
         if self.receipt is not None:
-            told["receipt"] = build_receipt(self.receipt)
-        return told if self.pseudonyms is None else told | {"pseudonyms": dict(self.pseudonyms)}
+            fields["receipt"] = build_receipt(self.receipt)
+        return fields if self.pseudonyms is None else fields | {"pseudonyms": dict(self.pseudonyms)}
 
 
 NO_ACCOUNT = AnswerAccount()
 
 
 def describe_failure(name: str, *, ends: bool) -> tuple[str, str]:
-    """The code and the words of a warning of a detector that failed; `ends`: only in shadow did the text go on."""
-    words = f"Detector `{name}` failed. The text was not checked by it."
+    """The code and the text of a warning about a failed detector; `ends`: under `enforce` it ends the request."""
+    text = f"Detector `{name}` failed. The text was not checked by it."
     if ends:
-        return "DETECTOR_FAILED_IN_SHADOW", f"{words} Under `enforce` the request would have ended with an error."
-    return "DETECTOR_FAILED", words
+        return "DETECTOR_FAILED_IN_SHADOW", f"{text} Under `enforce` the request would have ended with an error."
+    return "DETECTOR_FAILED", text
 
 
-# Which texts count.
+# Texts that the digest covers.
 
 
 def add_frames(chain: FrameChain, event: Mapping[str, Any]) -> None:
-    """What `list_frames` finds is added to the chain; quick for the delta of a chat that has only content."""
+    """Add the texts that `list_frames` finds to the chain; quick for a chat delta with only content."""
     text = _find_only_content(event)
     if text is not None:
         chain.add(_FIRST_CONTENT, text)
@@ -147,12 +147,12 @@ def add_frames(chain: FrameChain, event: Mapping[str, Any]) -> None:
 
 
 def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The texts of a message of any of our streams and answers with their lanes, in the order in which they count."""
+    """The texts of any message or event that is sent, each after its lane, in the order of the digest."""
     frames: list[tuple[str, str]] = []
     for index, choice in _list_objects(event.get("choices")):
         for key in ("delta", "message"):  # also where a choice has both
             if isinstance(choice.get(key), dict):
-                _list_spoken(frames, f"{index}/", choice[key])
+                _list_texts(frames, f"{index}/", choice[key])
         _keep(frames, f"{index}/text", choice.get("text"))
     for key, lane in _TOP:
         _keep(frames, lane, event.get(key))
@@ -163,7 +163,7 @@ def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _find_only_content(event: Mapping[str, Any]) -> str | None:
-    """The content of a message that has the content of the first choice and no other text, as nearly all have."""
+    """The content of the first choice if the message has no other text, as is usual; else None."""
     choices = event.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
         return None
@@ -177,17 +177,17 @@ def _find_only_content(event: Mapping[str, Any]) -> str | None:
     return text if type(text) is str and _TOP_KEYS.isdisjoint(event) else None
 
 
-def _list_spoken(frames: list[tuple[str, str]], prefix: str, spoken: dict[str, Any]) -> None:
-    for key in _SPOKEN:
-        said = spoken.get(key)
-        if key == "content" and isinstance(said, list):
-            for part in said:
+def _list_texts(frames: list[tuple[str, str]], prefix: str, message: dict[str, Any]) -> None:
+    for key in _TEXT_KEYS:
+        text = message.get(key)
+        if key == "content" and isinstance(text, list):
+            for part in text:
                 _keep(frames, prefix + key, part.get("text") if isinstance(part, dict) else None)
         else:
-            _keep(frames, prefix + key, said)
-    _list_call(frames, f"{prefix}function_call/", spoken.get("function_call"), ("name", "arguments"))
-    for index, call in _list_objects(spoken.get("tool_calls")):
-        for kind, keys in _CALLED:
+            _keep(frames, prefix + key, text)
+    _list_call(frames, f"{prefix}function_call/", message.get("function_call"), ("name", "arguments"))
+    for index, call in _list_objects(message.get("tool_calls")):
+        for kind, keys in _CALL_KEYS:
             _list_call(frames, f"{prefix}tool_calls/{index}/", call.get(kind), keys)
 
 
@@ -203,7 +203,7 @@ def _keep(frames: list[tuple[str, str]], lane: str, text: Any) -> None:
 
 
 def _list_objects(value: Any) -> Iterable[tuple[int, dict[str, Any]]]:
-    """The objects of a list, each with its index, or else its place."""
+    """The objects of a list, each after its `index`, or its position if it has none."""
     for place, one in enumerate(value if isinstance(value, list) else ()):
         if isinstance(one, dict):
             index = one.get("index")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes JSON bodies into message types, and refuses the others in the words of the reference.
+"""Decodes JSON bodies into message types; error texts are those of the Rust orchestrator (serde), the reference.
 
 msgspec decodes; it is more lenient than the reference in four ways: a repeated field, containers too deep, integers too
 long, bad text in parts that are not read. `json_faults` decides about a body that might use one of them.
@@ -20,7 +20,7 @@ from lockgate.errors import InvalidField, InvalidRequest, RequestError, Unreadab
 
 T = TypeVar("T")
 
-CHEAP_BYTES = 16_384  # the worst explanation of that many bytes takes some 20 ms
+CHEAP_BYTES = 16_384  # finding the fault in so many bytes takes at most about 20 ms
 
 _NOT_JSON = "Failed to parse the request body as JSON: "
 
@@ -74,7 +74,7 @@ class Shape(Generic[T]):
         may_repeat = max(map(body.count, self._field_keys), default=0) > 1 or bool(self._written_by_code.search(body))
         if (may_repeat or self._leaves_unread) and not _is_sound(body, may_repeat=may_repeat):
             return True
-        openings = body.count(b"{") + (body.count(b"[") if b"[" in body else 0)  # asking first is cheaper
+        openings = body.count(b"{") + (body.count(b"[") if b"[" in body else 0)  # searching first is cheaper
         if openings > MAX_DEPTH and _depth(body) > MAX_DEPTH:
             return True
         # A run of n digits covers an index that is a multiple of n: only the surroundings of those need a look.
@@ -88,12 +88,12 @@ class Shape(Generic[T]):
 
 
 async def decode(raw: bytes, read: Callable[[bytes], T]) -> T:
-    """The value that `read` makes of the bytes; large bodies are read in a thread."""
+    """The value that `read` returns for the bytes; large bodies are read in a thread."""
     return read(raw) if len(raw) <= CHEAP_BYTES else await asyncio.to_thread(read, raw)
 
 
 def _letters_by_code(letters: str) -> re.Pattern[bytes]:
-    """Finds any of the letters written as an escape, which could spell a field in a second way."""
+    """A pattern for these letters written as escapes, a second way to spell a field name."""
     lows: dict[str, str] = {}
     for code in {f"{ord(letter):02x}" for letter in letters}:
         lows[code[0]] = lows.get(code[0], "") + code[1] + code[1].upper()
@@ -102,9 +102,9 @@ def _letters_by_code(letters: str) -> re.Pattern[bytes]:
 
 
 def _is_sound(body: bytes, *, may_repeat: bool) -> bool:
-    """Whether all of the body is valid JSON and, if keys may repeat, writing it again loses no key.
+    """Whether all of the body is valid JSON and, if keys may repeat, encoding it again loses no key.
 
-    What looks like a key inside a string looks the same afterwards, unless its quote or colon is written by its code.
+    A string with text like a key looks the same when encoded again, unless its quote or colon is an escape.
     """
     if may_repeat and _HIDDEN_KEY.search(body):
         return False
@@ -124,7 +124,7 @@ def _depth(body: bytes) -> int:
 
 
 def refuse_typos(body: Iterable[str]) -> None:
-    """A misspelt or misplaced word that would switch detectors off must not be passed on to the model."""
+    """Raise InvalidField for a misspelt or misplaced field: passed on unread, it would switch detectors off."""
     for key in body:
         if key in ("policy", "guardrail_config"):
             raise InvalidField(key, f"unknown field `{key}`; detectors and policies are named in `detectors`")

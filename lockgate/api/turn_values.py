@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single values of a request for a turn, the same on gRPC and on HTTP: what can be used, and what is wrong with it.
+"""Checks and decodes single field values of a request to an agent, the same for gRPC and HTTP.
 
-Decides by the value alone, in words for the caller; the field's place and use play no part.
+A value that cannot be used raises InvalidRequest with the name of its field; a bad request id is ignored.
 """
 
 import re
@@ -15,13 +15,13 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 
 
 def check_session_id(session_id: str) -> None:
-    """A session's id may be anything that is not long."""
+    """Raise InvalidRequest for a session id that is too long; any characters are allowed."""
     if len(session_id) > MAX_SESSION_CHARS:
         raise refuse("session_id", f"must have at most {MAX_SESSION_CHARS} characters")
 
 
 def decode_text(name: str, value: str) -> str:
-    """The text that a field holds in base64, in the standard alphabet and with padding; nothing for nothing."""
+    """Decode a field's text from padded base64 in the standard alphabet; an empty value is an empty text."""
     if not _BASE64.fullmatch(value):
         raise refuse(name, "is not base64")
     try:
@@ -31,11 +31,11 @@ def decode_text(name: str, value: str) -> str:
 
 
 def read_request_id(value: str) -> str:
-    """The client's own name for a request; nothing where it is none that can be kept."""
+    """The client's request id; empty if it is too long or not printable ASCII."""
     value = value.strip()
     return value if len(value) <= _MAX_REQUEST_ID_CHARS and value.isascii() and value.isprintable() else ""
 
 
 def refuse(name: str, reason: str) -> InvalidRequest:
-    """The error for a field."""
+    """Build the error for a field."""
     return InvalidRequest(f"`{name}` {reason}", status=400)

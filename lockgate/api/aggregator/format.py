@@ -66,7 +66,7 @@ class EndpointRef(msgspec.Struct):
 
 
 class OnFinding(msgspec.Struct, forbid_unknown_fields=True):
-    """What becomes of text in which something is found."""
+    """The action on text with findings, by section."""
 
     input: TextWord = "block"
     documents: DocumentWord = "drop"
@@ -75,7 +75,7 @@ class OnFinding(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatDetectors(msgspec.Struct, forbid_unknown_fields=True):
-    """Who reads what; an unknown key may be a typo that would switch a guard off, so it is refused."""
+    """The detectors by section; an unknown key is refused, as a typo could switch a detector off."""
 
     input: DetectorMap = {}
     documents: DetectorMap = {}
@@ -87,7 +87,7 @@ class ChatDetectors(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatRequest(msgspec.Struct):
-    """Body of both endpoints; what is unknown in it is ignored."""
+    """Body of both endpoints; unknown fields are ignored."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1)]
     model: EndpointRef
@@ -129,7 +129,7 @@ class AnswerRetrieval(msgspec.Struct):
 
 
 class AnswerTimes(msgspec.Struct):
-    """How long it took."""
+    """How long the steps took."""
 
     retrieval_time_ms: int
     generation_time_ms: int
@@ -137,7 +137,7 @@ class AnswerTimes(msgspec.Struct):
 
 
 class AnswerCitation(msgspec.Struct):
-    """A source named in the answer: the text from `start` to `end` is `path`."""
+    """A source named in the answer: `path` is the text from `start` to `end`."""
 
     path: str
     start: int
@@ -156,7 +156,7 @@ class AnswerDocument(msgspec.Struct):
 
 
 class AnswerDetections(msgspec.Struct):
-    """What was found, by section; one without findings is left out."""
+    """The findings by section; one without findings is left out."""
 
     input: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
     documents: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
@@ -165,14 +165,14 @@ class AnswerDetections(msgspec.Struct):
 
 
 class AnswerWarning(msgspec.Struct):
-    """What the reader should know."""
+    """A warning: its code and its text."""
 
     type: str
     message: str
 
 
 class AnswerDone(msgspec.Struct, kw_only=True):
-    """What is told at the end. `outcome` and what follows it: where detectors were asked for."""
+    """The end of an answer. `outcome` and the fields after it are there if detectors are used."""
 
     sources: dict[str, AnswerSource]
     retrieval_info: list[AnswerRetrieval]
@@ -187,7 +187,7 @@ class AnswerDone(msgspec.Struct, kw_only=True):
 
 
 class Answer(AnswerDone, kw_only=True):
-    """A whole answer. `outcome` and what follows it: where detectors were asked for."""
+    """A whole answer. `outcome` and the fields after it are there if detectors are used."""
 
     response: str
 
@@ -201,13 +201,13 @@ class AnswerFault(msgspec.Struct):
 
 
 class RetrievalStart(msgspec.Struct):
-    """So many sources are asked."""
+    """Retrieval begins, from so many sources."""
 
     sources: int
 
 
 class SourceComplete(msgspec.Struct):
-    """A source has ended; what became of its documents is told where detectors were asked for."""
+    """A source has ended. The last three counts are there if detectors are used."""
 
     path: str
     status: Literal["success", "error", "timeout"]
@@ -225,11 +225,11 @@ class RetrievalComplete(msgspec.Struct):
 
 
 class GenerationStart(msgspec.Struct):
-    """The model is asked."""
+    """The model is called."""
 
 
 class AnswerToken(msgspec.Struct):
-    """A piece of the answer; what was found in it, and its place, where detectors were asked for."""
+    """A piece of the answer, with its findings and its range if detectors are used."""
 
     content: str
     detections: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
@@ -238,7 +238,7 @@ class AnswerToken(msgspec.Struct):
 
 
 class AnswerBroken(msgspec.Struct):
-    """The stream ends here, without an answer or in the middle of it."""
+    """The stream ends with an error, before the answer or within it."""
 
     message: str
 
@@ -256,7 +256,7 @@ ANSWER_EVENTS: dict[str, type[msgspec.Struct]] = {
 
 
 class AnswerDetails:
-    """What one answer tells beyond the contract, and the chain of what it has said."""
+    """Which optional fields one answer has, and the digest chain of its text."""
 
     __slots__ = ("chain", "has_citations", "has_names", "is_guarded")
 
@@ -273,7 +273,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """The request in a body; raises InvalidField. A key that may be a misspelt guard is not ignored like others."""
+    """Decode a request; raises InvalidField, also for a key that may be a misspelt `detectors`."""
     try:
         request = _decode(body)
         refuse_typos(_decode_keys(body))
@@ -284,51 +284,51 @@ def read_request(body: bytes) -> ChatRequest:
         raise InvalidField("", "the body is not valid JSON") from None
 
 
-def read_fault(words: str) -> InvalidField:
-    """The fault that a message of msgspec names, with its place as a field; unknown wordings are kept as they are."""
-    found = _PLACE.fullmatch(words)
-    words, place = (found[1], found[2]) if found else (words, "")
-    if missing := _MISSING.match(words):
+def read_fault(text: str) -> InvalidField:
+    """Turn msgspec's error text into an error for the field at fault; unknown texts are kept unchanged."""
+    found = _PLACE.fullmatch(text)
+    text, place = (found[1], found[2]) if found else (text, "")
+    if missing := _MISSING.match(text):
         return InvalidField(f"{place}.{missing[1]}".lstrip("."), "field required")
-    if words.startswith("Invalid enum value"):
+    if text.startswith("Invalid enum value"):
         choices: Iterable[str] = DOCUMENT_WORDS if place.endswith(".documents") else TEXT_WORDS
-    elif words.startswith("Object contains unknown field"):
+    elif text.startswith("Object contains unknown field"):
         choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
     else:
-        return InvalidField(place, words)
-    return InvalidField(place, f"{words}, expected one of {', '.join(choices)}")
+        return InvalidField(place, text)
+    return InvalidField(place, f"{text}, expected one of {', '.join(choices)}")
 
 
 # Answers.
 
 
-def encode_response(text: str, outcome: AnswerResult, told: AnswerDetails) -> bytes:
+def encode_response(text: str, outcome: AnswerResult, details: AnswerDetails) -> bytes:
     """The whole answer."""
     body = {"response": text}
-    if told.is_guarded:
-        add_frames(told.chain, body)
-    return _encode(body | _tell_outcome(outcome, outcome.retrievals, told))
+    if details.is_guarded:
+        add_frames(details.chain, body)
+    return _encode(body | _build_outcome(outcome, outcome.retrievals, details))
 
 
-def encode_done(outcome: AnswerResult, told: AnswerDetails) -> bytes:
+def encode_done(outcome: AnswerResult, details: AnswerDetails) -> bytes:
     """The last event of an answer."""
-    return _event(b"done", _tell_outcome(outcome, outcome.ended, told))
+    return _event(b"done", _build_outcome(outcome, outcome.ended, details))
 
 
-def encode_step(step: Step, told: AnswerDetails) -> bytes:
-    """A step as the event that tells it."""
+def encode_step(step: Step, details: AnswerDetails) -> bytes:
+    """A step as its event."""
     match step:
         case Token():
             token: dict[str, Any] = {"content": step.text}
-            if told.is_guarded:
-                add_frames(told.chain, token)
+            if details.is_guarded:
+                add_frames(details.chain, token)
                 token["detections"] = from_detections(step.detections)
                 token["start_index"], token["processed_index"] = step.start, step.end
             return _event(b"token", token)
         case RetrievalStarted():
             return _event(b"retrieval_start", {"sources": step.sources})
         case SourceEnded():
-            return _event(b"source_complete", _tell_ended(step.retrieval, told))
+            return _event(b"source_complete", _describe_source(step.retrieval, details))
         case RetrievalEnded():
             return _event(b"retrieval_complete", {"total_documents": step.documents, "time_ms": step.time_ms})
         case GenerationStarted():
@@ -344,7 +344,7 @@ def encode_error_event(message: str) -> bytes:
 
 
 def encode_error(status: int, details: str) -> bytes:
-    """An error that has no more to tell than its words."""
+    """An error without details."""
     name = _ERROR_NAMES.get(status, "error")
     if name == "error":
         with suppress(ValueError):
@@ -353,7 +353,7 @@ def encode_error(status: int, details: str) -> bytes:
 
 
 def encode_fault(error: Fault) -> bytes:
-    """An error that tells where it lies."""
+    """An error with details, such as the field or the model."""
     details: dict[str, Any]
     match error:
         case InvalidField():
@@ -373,16 +373,16 @@ def _event(name: bytes, body: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, _encode(body))
 
 
-def _tell_ended(one: Retrieval, told: AnswerDetails) -> dict[str, Any]:
+def _describe_source(one: Retrieval, details: AnswerDetails) -> dict[str, Any]:
     body: dict[str, Any] = {"path": one.path, "status": one.status.value, "documents": one.retrieved}
-    if told.is_guarded:
+    if details.is_guarded:
         dropped = sum([found.is_dropped for found in one.inspected])
         masked = sum([found.is_masked for found in one.inspected])
         body |= {"dropped": dropped, "masked": masked, "flagged": len(one.inspected) - dropped - masked}
     return body
 
 
-def _tell_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], told: AnswerDetails) -> dict[str, Any]:
+def _build_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], details: AnswerDetails) -> dict[str, Any]:
     """The fields that whole answers and last events share."""
     named = name_documents(outcome.retrievals)
     body: dict[str, Any] = {
@@ -403,47 +403,47 @@ def _tell_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], told: 
         },
         "usage": outcome.usage,
     }
-    if told.has_citations or told.is_guarded:
+    if details.has_citations or details.is_guarded:
         body["citations"] = [
             {"path": one.path, "start": one.start, "end": one.end, "is_retrieved": one.is_known}
             for one in outcome.citations
         ]
-    if told.is_guarded:
+    if details.is_guarded:
         answered = "answer_blocked" if outcome.is_answer_blocked else "answered"
         body["outcome"] = "prompt_blocked" if outcome.is_prompt_blocked else answered
-        body["detections"] = _tell_detections(outcome)
-        body["warnings"] = _tell_warnings(outcome)
-        body["receipt"] = build_receipt(outcome.receipt, told.chain)
-        if told.has_names:
+        body["detections"] = _build_detections(outcome)
+        body["warnings"] = _build_warnings(outcome)
+        body["receipt"] = build_receipt(outcome.receipt, details.chain)
+        if details.has_names:
             body["pseudonyms"] = dict(outcome.pseudonyms)
     return body
 
 
-def _tell_detections(outcome: AnswerResult) -> dict[str, Any]:
+def _build_detections(outcome: AnswerResult) -> dict[str, Any]:
     inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
     found = outcome.found_in_answer
-    told = {
+    sections = {
         "input": from_detections(outcome.found_in_prompt),
-        "documents": [tell_inspected(one) for one in inspected],
+        "documents": [describe_inspected(one) for one in inspected],
         "output": from_detections([one for one in found if one.detector_id not in outcome.grounding]),
         "grounding": from_detections([one for one in found if one.detector_id in outcome.grounding]),
     }
-    return {section: results for section, results in told.items() if results}
+    return {section: results for section, results in sections.items() if results}
 
 
-def tell_inspected(
+def describe_inspected(
     one: InspectedDocument, write: Callable[[Iterable[Detection]], Any] = from_detections
 ) -> dict[str, Any]:
-    """What was found in a document, and what became of it; `write` encodes the findings."""
+    """The findings and the outcome of a document; `write` encodes the findings."""
     outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
-    told: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
-    told["results"] = write(one.detections)
+    entry: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
+    entry["results"] = write(one.detections)
     if one.found_in_title:
-        told["title_results"] = write(one.found_in_title)
-    return told
+        entry["title_results"] = write(one.found_in_title)
+    return entry
 
 
-def _tell_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
+def _build_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
     if any(retrieval.inspected for retrieval in outcome.retrievals):
         warnings.append(UNSUITABLE_DOCUMENTS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retrieve and answer: makes a question of a request, and events or one answer of its steps."""
+"""Retrieve and answer: turns a request into a question, and its steps into events or one answer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -35,9 +35,9 @@ from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")
-_NO_WORDS = wire.OnFinding()
+_DEFAULT_ACTIONS = wire.OnFinding()
 _TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
-# What keeps proxies from collecting events before they pass them on, and old ones from closing.
+# Keep proxies from buffering events, and old ones from closing the connection.
 _STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"connection", b"keep-alive"))
 _ONE_RULE = "cannot be given together with a policy"
 
@@ -59,16 +59,16 @@ class ChatRoutes:
             question = await self._ask(exchange, request, is_stream=False)
             parts: list[str] = []
 
-            async def hear(step: Step) -> None:
+            async def collect(step: Step) -> None:
                 if isinstance(step, Token):
                     parts.append(step.text)
 
-            outcome = await _carry_out(question, hear)
+            outcome = await _run(question, collect)
         except (InvalidField, GenerationFailed, CheckFailed) as error:
             await _refuse(exchange, error)
             return
-        told = self._tell_about(exchange, request, question)
-        await exchange.reply.answer_json(wire.encode_response("".join(parts), outcome, told))
+        details = self._build_details(exchange, request, question)
+        await exchange.reply.answer_json(wire.encode_response("".join(parts), outcome, details))
 
     async def answer_stream(self, exchange: Exchange) -> None:
         """POST chat/stream."""
@@ -78,24 +78,24 @@ class ChatRoutes:
         except InvalidField as error:
             await _refuse(exchange, error)
             return
-        told = self._tell_about(exchange, request, question)
+        details = self._build_details(exchange, request, question)
         await exchange.reply.start_events(_STREAM_HEADERS, encode_error=wire.encode_error_event)
 
         tracer = exchange.reply.tracer
 
-        async def tell(step: Step) -> None:
+        async def send(step: Step) -> None:
             if tracer is not None:
                 await tracer.flush()
-            await exchange.reply.write(wire.encode_step(step, told))
+            await exchange.reply.write(wire.encode_step(step, details))
             if isinstance(step, RetrievalStarted):
                 exchange.reply.flush()  # before the work begins
 
         async with nullcontext() if tracer is None else tracer.open():
-            outcome = await _carry_out(question, tell)
-        await exchange.reply.write(wire.encode_done(outcome, told))
+            outcome = await _run(question, send)
+        await exchange.reply.write(wire.encode_done(outcome, details))
         await exchange.reply.end()
 
-    def _tell_about(
+    def _build_details(
         self, exchange: Exchange, request: wire.ChatRequest, question: GroundedQuestion
     ) -> wire.AnswerDetails:
         return wire.AnswerDetails(
@@ -145,7 +145,7 @@ class ChatRoutes:
         )
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
-        """How the answer goes through; also one that comes whole is held only up to the limit."""
+        """The plan by which detectors read the answer; a whole answer, too, is held only up to the limit."""
         plan = self._answering.lanes(guards, is_stream=is_stream, strategy=Strategy.FRONTIER)
         return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
 
@@ -161,27 +161,27 @@ class ChatRoutes:
             default = None  # a default policy does not put a request's own detectors into shadow
         if wanted.policy is None:
             wanted = msgspec.structs.replace(wanted, policy=default)
-        with _blaming("detectors.policy"):
+        with _naming_field("detectors.policy"):
             policy = answering.find_policy(wanted.policy)
         policy = self._settle(wanted, policy)
         requested = {name: getattr(wanted, name) for name in _SECTIONS}
-        headers = [one for one in answering.headers(exchange) if one[0] != "authorization"]  # it is for us alone
+        headers = [one for one in answering.headers(exchange) if one[0] != "authorization"]  # it is for Lockgate alone
         return await self._gateway.policies.resolve(self._surface, policy, requested, headers)
 
     def _settle(self, wanted: wire.ChatDetectors, policy: PolicySettings) -> PolicySettings:
-        """What the policy says, or else the request; of a question nothing goes back, so there `stop` is `block`."""
+        """The policy, with the request's own actions if it names none; input is not sent back, so `stop` is `block`."""
         if wanted.policy is not None:
             for name in ("on_finding", "fallback"):
                 if getattr(wanted, name) is not None:
                     raise InvalidField(f"detectors.{name}", _ONE_RULE)
         else:
-            said = wanted.on_finding or _NO_WORDS
+            actions = wanted.on_finding or _DEFAULT_ACTIONS
             policy = replace(
                 policy,
-                on_input=Action.BLOCK if said.input == "stop" else TEXT_WORDS[said.input],
-                on_documents=DOCUMENT_WORDS[said.documents],
-                on_output=TEXT_WORDS[said.output],
-                on_grounding=TEXT_WORDS[said.grounding],
+                on_input=Action.BLOCK if actions.input == "stop" else TEXT_WORDS[actions.input],
+                on_documents=DOCUMENT_WORDS[actions.documents],
+                on_output=TEXT_WORDS[actions.output],
+                on_grounding=TEXT_WORDS[actions.grounding],
                 fallback=policy.fallback if wanted.fallback is None else wanted.fallback,
             )
         comparing = [*wanted.grounding, *policy.grounding]
@@ -196,20 +196,20 @@ def _build_surface(gateway: Gateway) -> Surface:
     contents, claims = Rules((TEXT_CONTENTS,), status), Rules((TEXT_CONTEXT_DOC,), status)
     outputs = replace(contents, whole_text_holds=gateway.settings.whole_document == "hold")
     rules = {"input": contents, "documents": contents, "output": outputs, "grounding": claims}
-    return Surface(rules, blame=lambda section: _blaming(f"detectors.{section}"))
+    return Surface(rules, blame=lambda section: _naming_field(f"detectors.{section}"))
 
 
-async def _carry_out(question: GroundedQuestion, tell: SendStep) -> AnswerResult:
-    """The pipeline's work; sources and the model tell their failures themselves, so any other is that of a guard."""
+async def _run(question: GroundedQuestion, send: SendStep) -> AnswerResult:
+    """Run the pipeline. Sources and the model raise no UpstreamError here, so one that is raised is a detector's."""
     try:
-        return await answer(question, tell)
+        return await answer(question, send)
     except UpstreamError as error:
         raise to_check_failed(error) from error
 
 
 @contextmanager
-def _blaming(field: str) -> Iterator[None]:
-    """What is wrong with a request there is told with its place."""
+def _naming_field(field: str) -> Iterator[None]:
+    """Turn an InvalidRequest into an error that names the field."""
     try:
         yield
     except InvalidRequest as error:

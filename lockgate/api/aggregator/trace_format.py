@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a trace: documents, held text and readings of an answer, beside the answer's own events."""
+"""The events of a trace, sent among those of the answer: documents, held text, and what detectors have read."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_note(note: Note) -> bytes:
-    """A note as the event that tells it."""
+    """A note as its event."""
     match note:
         case SourceNote():
             documents = _list_documents(note.retrieval)
@@ -31,21 +31,21 @@ def encode_note(note: Note) -> bytes:
 
 
 def _list_documents(retrieval: Retrieval) -> list[dict[str, Any]]:
-    """Those that may be used, then those that may not; each of the first with what was found in it."""
+    """The documents that may be used, then those that were dropped, each with its findings."""
     found = {one.place: one for one in retrieval.inspected}
-    told = [_tell_kept(one, found.get(place)) for place, one in enumerate(retrieval.documents)]
-    return told + [
-        {"title": one.title, "text": "", "score": None, "outcome": "dropped", "results": _tell_findings(one)}
+    kept = [_describe_kept(one, found.get(place)) for place, one in enumerate(retrieval.documents)]
+    return kept + [
+        {"title": one.title, "text": "", "score": None, "outcome": "dropped", "results": _list_findings(one)}
         for one in retrieval.inspected
         if one.is_dropped
     ]
 
 
-def _tell_kept(document: Document, own: InspectedDocument | None) -> dict[str, Any]:
+def _describe_kept(document: Document, own: InspectedDocument | None) -> dict[str, Any]:
     outcome = "kept" if own is None else "masked" if own.is_masked else "flagged"
-    told: dict[str, Any] = {"title": document.title, "text": document.text, "score": document.score}
-    return told | {"outcome": outcome, "results": [] if own is None else _tell_findings(own)}
+    entry: dict[str, Any] = {"title": document.title, "text": document.text, "score": document.score}
+    return entry | {"outcome": outcome, "results": [] if own is None else _list_findings(own)}
 
 
-def _tell_findings(one: InspectedDocument) -> list[Any]:
+def _list_findings(one: InspectedDocument) -> list[Any]:
     return from_detections((*one.detections, *one.found_in_title))

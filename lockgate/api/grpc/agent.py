@@ -42,7 +42,7 @@ _REQUEST_ID, _MAPPING = "x-request-id", "x-lockgate-mapping"
 _WARNINGS, _PSEUDONYMS = "lockgate-warnings", "lockgate-pseudonyms"
 _MAX_METADATA_CHARS = 4096  # of a value; clients take 8 KiB in all unless they say otherwise
 _TOO_LONG = "too long for metadata: ask over HTTP"
-_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # what metadata carry as it is
+_PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # sent unescaped in metadata
 
 
 def _read_editor(request: AgentRequest) -> Editor:
@@ -71,7 +71,7 @@ class AgentMethods:
         self._shares_default = gateway.settings.sessions.shared_default
 
     def list_services(self) -> Services:
-        """What a port serves."""
+        """The services and methods of the port."""
         return {
             SERVICE: {
                 ASK: GrpcMethod(AgentRequest, self.ask, grpc.unary_stream_rpc_method_handler),
@@ -85,7 +85,7 @@ class AgentMethods:
         await self._calls.attend(f"/{SERVICE}/{ASK}", context, partial(self._ask, request, context))
 
     async def stream(self, request: AgentRequest, context: Context) -> None:
-        """Each token in a message of its own, then one that says that this was all."""
+        """Each token in one message, then a message that ends the answer."""
         await self._calls.attend(f"/{SERVICE}/{STREAM}", context, partial(self._stream, request, context))
 
     async def evaluate(self, request: EvalRequest, context: Context) -> EvalResponse:
@@ -93,28 +93,28 @@ class AgentMethods:
         return await self._calls.attend(f"/{SERVICE}/{EVALUATE}", context, partial(self._evaluate, request))
 
     async def _ask(self, request: AgentRequest, context: Context, caller: str) -> None:
-        ask = self._read(request, context, caller, is_stream=False)
-        async with self._agent.open(ask) as turn:
+        question = self._read(request, context, caller, is_stream=False)
+        async with self._agent.open(question) as turn:
             text = "".join([piece async for piece in turn.pieces])
             _note_piece(turn, text)
-            _tell_facts(context, turn, ask)
+            _send_facts(context, turn, question)
         answer_started(200, is_stream=False)
         await context.write(AgentResponse(text=text, avap_code=_WHOLE_CODE, is_final=True))
 
     async def _stream(self, request: AgentRequest, context: Context, caller: str) -> None:
-        ask = self._read(request, context, caller, is_stream=True)
-        async with self._agent.open(ask) as turn:
+        question = self._read(request, context, caller, is_stream=True)
+        async with self._agent.open(question) as turn:
             async for piece in turn.pieces:
                 answer_started(200, is_stream=True)
                 await context.write(AgentResponse(text=piece))
                 _note_piece(turn, piece)
                 frame_sent()
-            _tell_facts(context, turn, ask)
+            _send_facts(context, turn, question)
         answer_started(200, is_stream=True)  # there may have been no token
         await context.write(AgentResponse(is_final=True))
 
     def _read(self, request: AgentRequest, context: Context, caller: str, *, is_stream: bool) -> AgentQuestion:
-        """The request; raises InvalidRequest."""
+        """Decode the request; raises InvalidRequest."""
         if not request.query.strip():
             raise refuse("query", "must not be empty")
         check_session_id(request.session_id)
@@ -145,7 +145,7 @@ class AgentMethods:
 
 
 def _pick(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields that a message has."""
+    """Those of the values that are fields of the message."""
     return {name: value for name, value in values.items() if name in kind.DESCRIPTOR.fields_by_name}
 
 
@@ -154,23 +154,23 @@ def _note_piece(turn: OpenTurn, piece: str) -> None:
         turn.facts.receipt.chain.add(ANSWER_LANE, piece)
 
 
-def _tell_facts(context: Context, turn: OpenTurn, ask: AgentQuestion) -> None:
-    session_id = ask.session.id if ask.session is not None else str(uuid4())
+def _send_facts(context: Context, turn: OpenTurn, question: AgentQuestion) -> None:
+    session_id = question.session.id if question.session is not None else str(uuid4())
     facts = turn.facts
-    told = dict(_list_facts(facts, session_id))
+    metadata = dict(_list_facts(facts, session_id))
     if facts.receipt is not None:
-        told[METADATA_KEY] = encode_receipt(facts.receipt)
+        metadata[METADATA_KEY] = encode_receipt(facts.receipt)
         if facts.failed_detectors:
             failures = [describe_failure(name, ends=ends) for name, ends in facts.failed_detectors.items()]
-            told[_WARNINGS] = quote("; ".join([words for _, words in failures]), safe=_PLAIN)[:_MAX_METADATA_CHARS]
+            metadata[_WARNINGS] = quote("; ".join([text for _, text in failures]), safe=_PLAIN)[:_MAX_METADATA_CHARS]
         if facts.pseudonyms and read_metadata(context, _MAPPING).lower() in ("1", "true", "yes", "on"):
             names = json.dumps(dict(facts.pseudonyms))
-            told[_PSEUDONYMS] = names if len(names) <= _MAX_METADATA_CHARS else _TOO_LONG
-    context.set_trailing_metadata(tuple(told.items()))
+            metadata[_PSEUDONYMS] = names if len(names) <= _MAX_METADATA_CHARS else _TOO_LONG
+    context.set_trailing_metadata(tuple(metadata.items()))
 
 
 def _list_facts(facts: TurnResult, session_id: str) -> Mapping[str, str]:
-    """What a client may want to know of a turn, as text that metadata can carry."""
+    """Facts about a turn for the client, as text that metadata can carry."""
     return {
         "lockgate-label": facts.label,
         "lockgate-layer": facts.layer,
@@ -186,18 +186,18 @@ def _list_facts(facts: TurnResult, session_id: str) -> Mapping[str, str]:
 def build_agent_port(
     gateway: Gateway, readiness: Readiness, listener: Listener, callers: Callers | None = None
 ) -> GrpcPort:
-    """The port, taken; other processes of ours may share it. Callers' shares may be shared with other ports."""
+    """Build and bind the port, which other Lockgate processes may share; `callers` may be shared with other ports."""
     settings = gateway.settings
     calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
     methods = AgentMethods(gateway, calls)
-    line = GrpcBinding(
+    binding = GrpcBinding(
         settings.limits.agent_request_bytes,
         _load_credentials(settings.server.tls),
         shares=True,
         reflects=POOL,
         is_ready=lambda: readiness.is_ready,
     )
-    port = GrpcPort(methods.list_services(), calls, line)
+    port = GrpcPort(methods.list_services(), calls, binding)
     address = join_address(listener.host, listener.port)
     try:
         port.bind(address)
@@ -207,7 +207,7 @@ def build_agent_port(
 
 
 def _load_credentials(tls: ServerTlsSettings) -> grpc.ServerCredentials | None:
-    """The same files as those of the API port, which have been checked."""
+    """Credentials from the files of the API port, which have been checked; None without TLS."""
     if tls.cert_path is None or tls.key_path is None:
         return None
     roots = tls.client_ca_cert_path.read_bytes() if tls.client_ca_cert_path is not None else None

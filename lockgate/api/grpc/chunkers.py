@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chunker API over gRPC: texts in, chunks out with the messages that they were made of."""
+"""The chunker API over gRPC: texts in, chunks out, in streams with the messages that they were made of."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -22,7 +22,7 @@ SERVICE = "caikit.runtime.Chunkers.ChunkersService"
 CUT = "ChunkerTokenizationTaskPredict"
 STREAM = "BidiStreamingChunkerTokenizationTaskPredict"
 _MODEL = "mm-model-id"
-_FEW_CHUNKS = 1000  # more are written off the loop
+_FEW_CHUNKS = 1000  # more are encoded in a thread
 
 Messages = AsyncIterator[BidiStreamingChunkerTokenizationTaskRequest]
 

@@ -40,13 +40,13 @@ _CODES: Mapping[int, grpc.StatusCode] = {
 }
 _HEALTH = "grpc.health.v1.Health"
 _FOR_EVER_S = 31_536_000.0
-_LOOK_S = 0.5  # between two looks for a watcher
+_LOOK_S = 0.5  # between two checks of the status for a watcher
 _MAX_WATCHERS = 100
-_FAREWELL_S = 0.5  # for the last words of calls that have ended
+_FLUSH_S = 0.5  # for the last messages of calls that have ended
 
 
 class Calls:
-    """Attends to the calls of one port."""
+    """Admits, limits and ends the calls of one port."""
 
     def __init__(self, limits: LimitSettings, callers: Callers | None = None) -> None:
         self._callers = callers or Callers()
@@ -55,7 +55,7 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def attend(self, path: str, context: Context, answer: Callable[[str], Awaitable[T]]) -> T:
-        """Runs `answer` with the caller's name; an exception that it raises ends the call with a status."""
+        """Run `answer` with the caller's name; an exception that it raises ends the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
         code, has_left, caller = 0, False, ""
         task = asyncio.current_task()
@@ -65,7 +65,7 @@ class Calls:
             caller = self._identify(context)
             with self._callers.admit_name(caller):
                 return await self._admit(partial(answer, caller))
-        except (asyncio.CancelledError, grpc.aio.BaseError):  # the second: its end was noticed by reading or writing
+        except (asyncio.CancelledError, grpc.aio.BaseError):  # the second: reading or writing noticed the end
             has_left = True
             raise
         except Exception as error:  # noqa: BLE001 - the last place to answer
@@ -78,12 +78,12 @@ class Calls:
             observe_request(request, code=code, caller=caller, has_left=has_left)
 
     async def wait_idle(self) -> None:
-        """Until no call is under way."""
+        """Wait until no call runs."""
         while tasks := set(self._tasks):
             await asyncio.wait(tasks)
 
     async def end(self) -> None:
-        """The port is closed: cancels calls that still run, and gives them a moment to clean up."""
+        """Cancel calls that still run when the port is closed, and give them a moment to clean up."""
         if tasks := set(self._tasks):
             for task in tasks:
                 task.cancel()
@@ -124,7 +124,7 @@ def read_metadata(context: Context, name: str) -> str:
 
 
 class GrpcMethod(NamedTuple):
-    """One method: what it takes, what answers, and grpc's builder for which side sends many messages."""
+    """One method: its request type, its handler, and grpc's builder for its kind (unary or streaming)."""
 
     request: type[Message]
     answer: Callable[..., Any]
@@ -135,7 +135,7 @@ Services = Mapping[str, Mapping[str, GrpcMethod]]
 
 
 class GrpcBinding(NamedTuple):
-    """How a port is spoken to. `shares`: other processes may serve it too. `is_ready` is what health tells."""
+    """Options of a port. `shares`: other processes may serve it too. `is_ready`: the status that health reports."""
 
     max_message_bytes: int
     tls: grpc.ServerCredentials | None = None
@@ -145,17 +145,17 @@ class GrpcBinding(NamedTuple):
 
 
 class GrpcPort:
-    """Serves one port as PortServer does, with other words on the line."""
+    """Serves one port as PortServer does, but over gRPC."""
 
-    def __init__(self, services: Services, calls: Calls, line: GrpcBinding) -> None:
+    def __init__(self, services: Services, calls: Calls, binding: GrpcBinding) -> None:
         options = [
-            ("grpc.so_reuseport", int(line.shares)),  # or a second server would share the port without a word
-            ("grpc.max_receive_message_length", line.max_message_bytes),
+            ("grpc.so_reuseport", int(binding.shares)),  # else a second server could share the port unnoticed
+            ("grpc.max_receive_message_length", binding.max_message_bytes),
         ]
         self._server = grpc.aio.server(options=options)
-        self._tls = line.tls
+        self._tls = binding.tls
         self._stopping = asyncio.Event()
-        health = _HealthService(services, line.is_ready, self._stopping)
+        health = _HealthService(services, binding.is_ready, self._stopping)
         methods = {
             "Check": GrpcMethod(HealthCheckRequest, health.check),
             "Watch": GrpcMethod(HealthCheckRequest, health.watch, grpc.unary_stream_rpc_method_handler),
@@ -163,13 +163,13 @@ class GrpcPort:
         self._server.add_generic_rpc_handlers(
             [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
         )
-        if line.reflects is not None:
-            _reflect((*services, _HEALTH), self._server, line.reflects)
+        if binding.reflects is not None:
+            _reflect((*services, _HEALTH), self._server, binding.reflects)
         self._calls = calls
         self._cut = asyncio.Event()
 
     def bind(self, address: str) -> int:
-        """Take the port of the address, or a free one for 0; raises RuntimeError, which does not tell why."""
+        """Bind the port of the address, or a free one for 0; raises RuntimeError, which does not say why."""
         if self._tls is not None:
             return self._server.add_secure_port(address, self._tls)
         return self._server.add_insecure_port(address)
@@ -179,11 +179,11 @@ class GrpcPort:
         await self._server.start()
 
     async def serve(self, timeout_s: float | None) -> None:
-        """Serve until `stop`, then until no call of our services is open: at most `timeout_s`, or until `cut`."""
+        """Serve until `stop`, then until no call is open: at most `timeout_s`, or until `cut`."""
         try:
             await self._stopping.wait()
             async with asyncio.TaskGroup() as group:
-                ending = [group.create_task(self._cut_when_told()), group.create_task(self._end_when_idle())]
+                ending = [group.create_task(self._cut_when_asked()), group.create_task(self._end_when_idle())]
                 await self._server.stop(_FOR_EVER_S if timeout_s is None else timeout_s)
                 for task in ending:
                     task.cancel()
@@ -192,25 +192,25 @@ class GrpcPort:
             await self._calls.end()
 
     def stop(self) -> None:
-        """Accept nothing more; calls under way go on."""
+        """Accept no more calls; running calls go on."""
         self._stopping.set()
 
     def cut(self) -> None:
-        """End everything, now."""
+        """End all calls now."""
         self.stop()
         self._cut.set()
 
-    async def _cut_when_told(self) -> None:
+    async def _cut_when_asked(self) -> None:
         await self._cut.wait()
         await self._server.stop(None)
 
     async def _end_when_idle(self) -> None:
         await self._calls.wait_idle()
-        await self._server.stop(_FAREWELL_S)
+        await self._server.stop(_FLUSH_S)
 
 
 class _HealthService:
-    """The health service: SERVING once all parts behind us have been reached."""
+    """The health service: SERVING once all upstream services have been reached."""
 
     def __init__(self, services: Services, is_ready: Callable[[], bool], stopping: asyncio.Event) -> None:
         self._known = {"", _HEALTH, *services}
@@ -221,22 +221,22 @@ class _HealthService:
     async def check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
         if request.service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        return HealthCheckResponse(status=self._look(request.service))
+        return HealthCheckResponse(status=self._find_status(request.service))
 
     async def watch(self, request: HealthCheckRequest, context: Context) -> None:
-        """Tell it now, and whenever it changes, until the client leaves or we stop."""
+        """Send the status now and at each change, until the client leaves or the port stops."""
         if self._watchers >= _MAX_WATCHERS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already, try again later")
         self._watchers += 1
         try:
-            await self._tell_changes(request.service, context)
+            await self._send_changes(request.service, context)
         finally:
             self._watchers -= 1
 
-    async def _tell_changes(self, service: str, context: Context) -> None:
+    async def _send_changes(self, service: str, context: Context) -> None:
         last = None
         while not self._stopping.is_set():
-            status = self._look(service)
+            status = self._find_status(service)
             if status != last:
                 await context.write(HealthCheckResponse(status=status))
                 last = status
@@ -244,14 +244,14 @@ class _HealthService:
                 async with asyncio.timeout(_LOOK_S):
                     await self._stopping.wait()
 
-    def _look(self, service: str) -> HealthCheckResponse.ServingStatus:
+    def _find_status(self, service: str) -> HealthCheckResponse.ServingStatus:
         if service not in self._known:
             return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if self._is_ready() else HealthCheckResponse.NOT_SERVING
 
 
 def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool) -> None:
-    """Let clients ask what there is to call."""
+    """Let clients list the services and methods."""
     from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
 
     enable_server_reflection((*names, SERVICE_NAME), server, pool=pool)

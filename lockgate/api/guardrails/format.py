@@ -18,7 +18,7 @@ Masks = tuple[tuple[int, int], ...]
 
 
 class ContextType(enum.Enum):
-    """What a context is made of."""
+    """What a context consists of."""
 
     DOCS = "docs"
     URL = "url"
@@ -70,7 +70,7 @@ class ContentDetection(msgspec.Struct, omit_defaults=True):
 
 
 class PlainDetection(msgspec.Struct, omit_defaults=True):
-    """A finding of a reviewer, which has no place."""
+    """A finding of a reviewer, which has no position."""
 
     detection_type: str
     detection: str
@@ -136,7 +136,7 @@ def _list_rest(one: Detection) -> tuple[str, float, list[Any], dict[str, Any]]:
 
 
 def read_masks(masks: Sequence[Sequence[int]] | None, path: str) -> Masks:
-    """Masks as pairs; one of another length is a fault of shape."""
+    """Masks as pairs; raises InvalidRequest for one of another length."""
     for place, mask in enumerate(masks or ()):
         if len(mask) != 2:
             raise InvalidRequest(f"{path}[{place}]: invalid length {len(mask)}, expected a tuple of size 2")

@@ -37,14 +37,14 @@ _ORDER = (
 
 
 class LengthPenalty(msgspec.Struct, omit_defaults=True):
-    """How long texts are punished."""
+    """The penalty for long texts."""
 
     start_index: Unsigned32 | None = None
     decay_factor: float | None = None
 
 
 class Parameters(msgspec.Struct, omit_defaults=True):
-    """How to generate."""
+    """Parameters of generation."""
 
     max_new_tokens: Unsigned32 | None = None
     min_new_tokens: Unsigned32 | None = None
@@ -81,7 +81,7 @@ class StrictOutputGuards(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """Who reads what, and by which policy."""
+    """The detectors of prompt and answer, and the policy."""
 
     input: StrictInputGuards | None = None
     output: StrictOutputGuards | None = None
@@ -119,21 +119,21 @@ class FoundWord(msgspec.Struct):
 
 
 class FoundWords(msgspec.Struct):
-    """What was found in the prompt and in the answer; one without findings may be left out."""
+    """The findings in prompt and answer; one without findings may be left out."""
 
     input: list[FoundWord] | UnsetType = UNSET
     output: list[FoundWord] | UnsetType = UNSET
 
 
 class TextWarning(msgspec.Struct):
-    """What the reader should know."""
+    """A warning: its code and its text."""
 
     id: str
     message: str
 
 
 class ClassifiedText(msgspec.Struct, kw_only=True):
-    """A text, or one event of a stream, with what was found. Without a text the prompt was refused."""
+    """A text, or one event of a stream, with its findings. It has no text if the prompt was refused."""
 
     generated_text: str | UnsetType = UNSET
     token_classification_results: FoundWords
@@ -195,7 +195,7 @@ def read_params(params: Parameters | None) -> dict[str, Any] | None:
 
 
 def to_words(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
-    """Findings as these endpoints tell them, moved by `shift`."""
+    """Findings as these endpoints send them, moved by `shift`."""
     return [
         {
             "start": one.start + shift,
@@ -222,7 +222,7 @@ class TextWriter(AnswerWriter):
         return {"id": code, "message": words}
 
     def block(self, blocked: InputBlocked, fallback: str) -> bytes:
-        """The answer to a prompt that is blocked; where a policy blocks it, the fallback is its text."""
+        """The answer to a prompt that is blocked; if a policy blocks it, the fallback is its text."""
         answer: dict[str, Any] = {
             "token_classification_results": {"input": to_words(blocked.input.found)},
             "input_token_count": blocked.tokens,
@@ -237,13 +237,13 @@ class TextWriter(AnswerWriter):
 
 
 class WholeText(TextWriter):
-    """One answer on its way: its text becomes a frame, the findings come back, and it is written."""
+    """Turns an answer's text into a frame, collects the findings, and writes the answer."""
 
     def __init__(self, wanted: TextRequest, *, hides: bool = False) -> None:
         super().__init__()
         self._wanted = wanted
         self._hides = hides
-        self._told = ""
+        self._released = ""
         self._is_filtered = False
         self._message: dict[str, Any] = {}
         self._found: list[Detection] = []
@@ -264,7 +264,7 @@ class WholeText(TextWriter):
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The text has been read; nothing is sent yet."""
         self._found += release.detections
-        self._told += release.text
+        self._released += release.text
         self._is_filtered |= verdict is not None and verdict.is_blocked
         return b""
 
@@ -280,7 +280,7 @@ class WholeText(TextWriter):
             warnings = [_UNSUITABLE_INPUT, *warnings]
         answer = self._message | {"token_classification_results": results}
         if self._hides:
-            answer["generated_text"] = self._told
+            answer["generated_text"] = self._released
             answer.pop("tokens", None)
         if self._is_filtered:
             answer["finish_reason"] = FILTERED
@@ -296,7 +296,7 @@ class ReviewedText(WholeText):
     """The answer of generation-detection."""
 
     def finish(self) -> bytes:
-        """The answer without places of findings."""
+        """The answer; its findings have no positions."""
         text, tokens = self._message.get("generated_text") or "", self._message.get("input_token_count", 0)
         return encode(ReviewedGeneration(text, from_reviews(self._found), tokens))
 
@@ -312,7 +312,7 @@ class TextEvents(TextWriter):
         self._is_guarded = is_guarded
         self._hides = hides
         self._count = 0
-        self._unsaid: list[Frame] = []  # messages without text that go along with the next event
+        self._waiting: list[Frame] = []  # messages without text, sent with the next event
 
     def to_frames(self, message: dict[str, Any]) -> Iterable[Frame]:
         """One frame for each message."""
@@ -339,27 +339,27 @@ class TextEvents(TextWriter):
         return written
 
     def finish(self) -> bytes:
-        """The end of the stream, which has no mark."""
-        told = self.account.tell()
-        if not (self.warnings or self.found_in_prompt or told):
+        """The last event, if there is more to report; the stream has no end mark."""
+        report = self.account.tell()
+        if not (self.warnings or self.found_in_prompt or report):
             return b""
         last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
         self._add_prompt(last)
         if self.warnings:
             last["warnings"] = [*last.get("warnings", ()), *self.warnings]
-        return encode_event(_in_order(last) | told)
+        return encode_event(_in_order(last) | report)
 
     def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
-        """The event of messages without text, if one is due; else what they tell of the prompt is kept."""
+        """The event of messages without text, if one is due; else their counts of the prompt's tokens are kept."""
         counting = []  # messages that count or list the tokens of the prompt: they can wait for the text
         for frame in release.frames:
             message = frame.fields or {}
             counts = message.get("input_token_count") or message.get("input_tokens")
             has_ended = message.get("finish_reason", "NOT_FINISHED") != "NOT_FINISHED"
-            if has_ended or message.get("tokens") or (counts and self._unsaid):
+            if has_ended or message.get("tokens") or (counts and self._waiting):
                 return [self._event(release, is_blocked=False)]
             counting += [frame] if counts else []
-        self._unsaid += counting
+        self._waiting += counting
         return []
 
     def _add_prompt(self, event: dict[str, Any]) -> None:
@@ -384,7 +384,7 @@ class TextEvents(TextWriter):
     def _fields_of(self, release: Release) -> dict[str, Any]:
         """The fields of the messages that leave with a release, and of those that waited for it."""
         event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
-        for frame in [*self._unsaid, *release.frames]:
+        for frame in [*self._waiting, *release.frames]:
             message = frame.fields or {}
             for key in ("finish_reason", "generated_token_count", "seed"):
                 if key in message:
@@ -393,5 +393,5 @@ class TextEvents(TextWriter):
             event["input_token_count"] = message.get("input_token_count") or event["input_token_count"]
             if message.get("input_tokens"):
                 event["input_tokens"] = [*event.get("input_tokens", ()), *message["input_tokens"]]
-        self._unsaid = []
+        self._waiting = []
         return event

@@ -151,7 +151,7 @@ class GenerationRoutes:
         await self._classify(exchange, wanted, is_stream=False)
 
     async def classify_stream(self, exchange: Exchange) -> None:
-        """POST the same, streamed."""
+        """POST classification with text generation, streamed."""
         wanted = await self._read(exchange)
         await exchange.reply.start_events()
         await self._classify(exchange, wanted, is_stream=True)
@@ -216,7 +216,7 @@ def _require(**fields: object) -> None:
 
 
 async def _read_lines(exchange: Exchange, max_bytes: int) -> AsyncGenerator[list[ContentLine], None]:
-    """The lines as they come, those of one packet together; those before a bad one come first."""
+    """The lines as they arrive, those of one packet together; lines before an invalid one come first."""
     splitter = LineSplitter(max_bytes)
     async with aclosing(exchange.request.pieces()) as pieces:
         async for piece in pieces:
@@ -241,7 +241,7 @@ async def _decode_lines(raw: Iterable[bytes]) -> AsyncGenerator[list[ContentLine
 
 
 async def _read_first(bursts: AsyncGenerator[list[ContentLine], None]) -> list[ContentLine]:
-    """The lines that came first, of which the very first names the detectors."""
+    """The lines of the first packet; the first line must name the detectors."""
     async for lines in bursts:
         if lines[0].detectors is None:
             break

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents and configured models in Ollama's words: chats and texts, whole or as lines, and the list.
+"""Ollama's wire format for agents and configured models: chats and texts, whole or as lines, and the list.
 
-Decides which fields are understood and what an answer looks like, for agents and models alike. The answers of
-Ollama itself are read in lockgate.backends.ollama_format.
+Reads requests and writes answers, for agents and models alike. `lockgate.backends.ollama_format` reads the answers
+of an Ollama server.
 """
 
 import time
@@ -32,12 +32,12 @@ from lockgate.errors import InvalidRequest
 
 LATEST = ":latest"  # what clients add to a name that has no version
 _OPTION = "options"
-# Line ends to some readers of lines, the official client's among them; JSON lets them stand inside a string.
+# Some readers of lines, such as the official client, split at these; JSON allows them inside a string.
 _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
 class OllamaOptions(msgspec.Struct):
-    """How the model shall answer."""
+    """Parameters of the model."""
 
     num_predict: int | None = None
     temperature: float | None = None
@@ -102,19 +102,19 @@ class OllamaModelEntry(msgspec.Struct):
 
 
 class OllamaModels(msgspec.Struct):
-    """All of them."""
+    """All models that a request may name."""
 
     models: list[OllamaModelEntry]
 
 
 class OllamaVersion(msgspec.Struct):
-    """Our version."""
+    """The version of Lockgate."""
 
     version: str
 
 
 class OllamaFault(msgspec.Struct):
-    """Why there is no answer, or no more of it."""
+    """Why there is no answer, or why it ends early."""
 
     error: str
 
@@ -125,16 +125,16 @@ _CHAT, _TEXT = Shape(OllamaChat), Shape(OllamaText)
 def read_chat(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of /api/chat to a model that takes these parameters."""
     request = _CHAT.decode(raw)
-    return _want(request, read_messages(request.messages), _read_params(request, raw, takes))
+    return _build_request(request, read_messages(request.messages), _read_params(request, raw, takes))
 
 
 def read_text(raw: bytes, takes: frozenset[str]) -> TurnRequest:
     """A request of /api/generate to a model that takes these parameters."""
     request = _TEXT.decode(raw)
-    return _want(request, read_prompt(request.prompt, request.system or ""), _read_params(request, raw, takes))
+    return _build_request(request, read_prompt(request.prompt, request.system or ""), _read_params(request, raw, takes))
 
 
-def _want(request: _Ollama, sent: Any, params: Mapping[str, Any]) -> TurnRequest:
+def _build_request(request: _Ollama, sent: Any, params: Mapping[str, Any]) -> TurnRequest:
     return build_turn_request(request, sent, params, is_stream=request.stream is not False)
 
 
@@ -144,7 +144,7 @@ def _read_params(request: _Ollama, raw: bytes, takes: frozenset[str]) -> dict[st
     refuse_typos(name for name in fields if name not in ("policy", "guardrail_config"))
     options = fields.pop(_OPTION, None) or {}
     tokens = options.pop("num_predict", None)
-    if tokens is not None and tokens >= 1:  # else as many as the model likes
+    if tokens is not None and tokens >= 1:  # else there is no limit
         fields["max_tokens"] = tokens
     if (options.get("temperature") or 0) < 0:
         raise InvalidRequest("`options.temperature` must not be negative")
@@ -172,16 +172,16 @@ class OllamaChatWriter:
         self.warnings: Sequence[Mapping[str, str]] = ()
 
     def begin(self) -> bytes:
-        """Nothing: every line tells all."""
+        """Nothing: every line is complete."""
         self._first_ns = time.monotonic_ns()
         return b""
 
     def add(self, piece: str) -> bytes:
         """A piece."""
-        said = {**self._head(), **self._say(piece), "done": False}
+        line = {**self._head(), **self._say(piece), "done": False}
         if self.account.receipt is not None:
-            self.account.add(said)
-        return _line(said)
+            self.account.add(line)
+        return _line(line)
 
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
@@ -200,7 +200,7 @@ class OllamaChatWriter:
     def _end(self, text: str, end: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
         now = time.monotonic_ns()
         first = self._first_ns or now
-        told = {"done": True, "done_reason": end}
+        done = {"done": True, "done_reason": end}
         counts = {} if usage is None else _count(usage)
         times = {
             "total_duration": now - self._started_ns,
@@ -208,7 +208,7 @@ class OllamaChatWriter:
             "prompt_eval_duration": first - self._started_ns,
             "eval_duration": now - first,
         }
-        last = {**self._head(), **self._say(text), **told, **times, **counts}
+        last = {**self._head(), **self._say(text), **done, **times, **counts}
         self.account.add(last)
         return last | ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
@@ -237,7 +237,7 @@ def _write_time(seconds: float) -> str:
 
 
 def encode_error(_: int, words: str) -> bytes:
-    """An error, as the whole body; the status is told by HTTP alone."""
+    """An error, as the whole body; only HTTP has the status."""
     return encode(OllamaFault(words))
 
 
@@ -247,7 +247,7 @@ def encode_error_line(words: str) -> bytes:
 
 
 def encode_unknown_model(name: str) -> bytes:
-    """The error by which clients know that a model is not there."""
+    """The error for a model that does not exist."""
     return encode_error(404, f"model '{name}' not found")
 
 
@@ -257,12 +257,12 @@ def encode_models(names: Iterable[str], created: int) -> bytes:
 
 
 def encode_version(version: str) -> bytes:
-    """The version, asked to see whether a server runs."""
+    """The version, which clients read to see whether a server runs."""
     return encode(OllamaVersion(version))
 
 
 def _describe(name: str, created: int) -> OllamaModelEntry:
-    """A model; of its weights nothing is known here, so its digest is that of its name."""
+    """The entry of a model; its weights are not known here, so its digest is that of its name."""
     details = {
         "parent_model": "",
         "format": "",

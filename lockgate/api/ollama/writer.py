@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of configured models in formats that have only text: the messages are in OpenAI's format."""
+"""Answers of configured models in formats that have only text, from messages in OpenAI's format."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,11 +18,11 @@ from lockgate.guard.request import InputBlocked
 class OllamaWriter(AnswerWriter):
     """Writes the first choice of an answer: its text as it is released, and at its end what was found."""
 
-    def __init__(self, writer: TurnWriter, asked: CompletionRequest) -> None:
+    def __init__(self, writer: TurnWriter, request: CompletionRequest) -> None:
         super().__init__()
         self._writer = writer
-        self._asked = asked
-        self.is_stream = asked.is_stream
+        self._request = request
+        self.is_stream = request.is_stream
         self._count = 0
         self._pieces: list[str] = []  # of a whole answer
         self._found: list[Detection] = []
@@ -35,8 +35,8 @@ class OllamaWriter(AnswerWriter):
         number, self._count = self._count, self._count + 1
         self._usage = message.get("usage") or self._usage
         for choice in message["choices"][:1]:
-            said = choice.get("delta") or choice.get("message") if isinstance(choice, dict) else None
-            text = said.get("content") if isinstance(said, dict) else ""
+            part = choice.get("delta") or choice.get("message") if isinstance(choice, dict) else None
+            text = part.get("content") if isinstance(part, dict) else ""
             if not isinstance(text, str | None):
                 raise BrokeProtocol("openai", "the content of a choice of the answer is no text")
             self._end = choice.get("finish_reason") or self._end if isinstance(choice, dict) else self._end
@@ -55,8 +55,8 @@ class OllamaWriter(AnswerWriter):
         """The end of a stream, or the whole answer."""
         writer, begun = self._writer, self._begin()
         outputs = [{"choice_index": 0, "results": to_results(self._found)}] if self._found else []
-        told = {"input": input_entries(self._asked, self.found_in_prompt), "output": outputs}
-        writer.account = self.account._replace(detections={key: value for key, value in told.items() if value})
+        found = {"input": input_entries(self._request, self.found_in_prompt), "output": outputs}
+        writer.account = self.account._replace(detections={key: value for key, value in found.items() if value})
         writer.warnings = [
             *([UNSUITABLE_INPUT] if self.found_in_prompt else []),
             *([UNSUITABLE_OUTPUT] if self._found else []),
@@ -78,7 +78,7 @@ class OllamaWriter(AnswerWriter):
         return self._begin() + self._writer.add(text) if text else b""
 
     def _begin(self) -> bytes:
-        """What comes before the first piece of a stream, once."""
+        """The bytes before the first piece of a stream, once."""
         if self._has_begun or not self.is_stream:
             return b""
         self._writer.account, self._has_begun = self.account, True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What chat and text completions answer, whole and as chunks of a stream. Other fields of a model are passed on."""
+"""The answers of chat and text completions, whole and as chunks of a stream. A model's other fields are passed on."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from lockgate.api.receipts import ReceiptBody
 
 
 class CompletionFinding(msgspec.Struct, kw_only=True):
-    """A finding; one of a reviewer has no place."""
+    """A finding; without a position if a detector read the answer whole."""
 
     start: int | UnsetType = UNSET
     end: int | UnsetType = UNSET
@@ -31,7 +31,7 @@ class FoundInMessage(msgspec.Struct):
 
 
 class FoundInChoice(msgspec.Struct, kw_only=True):
-    """Findings in a choice, in its content or in `field`; in a stream with the place of the text that was read."""
+    """Findings in a choice, in its content or in `field`; in a stream with the range of the text that was read."""
 
     choice_index: int
     field: str | UnsetType = UNSET
@@ -51,7 +51,7 @@ class FoundInDocument(msgspec.Struct):
 
 
 class CompletionDetections(msgspec.Struct):
-    """What was found, by section; agents have documents."""
+    """The findings by section; only agents have documents."""
 
     input: list[FoundInMessage] | UnsetType = UNSET
     documents: list[FoundInDocument] | UnsetType = UNSET
@@ -60,14 +60,14 @@ class CompletionDetections(msgspec.Struct):
 
 
 class CompletionWarning(msgspec.Struct):
-    """What the reader should know."""
+    """A warning: its code and its text."""
 
     type: str
     message: str
 
 
 class AnswerReport(msgspec.Struct, kw_only=True):
-    """What an answer or the last event of a stream reports. `pseudonyms` are for those who ask by a header."""
+    """The report of an answer or of the last event of a stream. `pseudonyms` are sent if a header asks for them."""
 
     detections: CompletionDetections | UnsetType = UNSET
     warnings: list[CompletionWarning] | UnsetType = UNSET
@@ -76,14 +76,14 @@ class AnswerReport(msgspec.Struct, kw_only=True):
 
 
 class CalledFunction(msgspec.Struct):
-    """What is called, or a piece of it in a stream."""
+    """The function that is called, or a piece of it in a stream."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class CalledTool(msgspec.Struct):
-    """The same of a custom tool."""
+    """The custom tool that is called, or a piece of it in a stream."""
 
     name: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
@@ -147,14 +147,14 @@ class ModelEntry(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All of them."""
+    """All models that a request may name."""
 
     object: str
     data: list[ModelEntry]
 
 
 class ClientFault(msgspec.Struct):
-    """An error as OpenAI's clients know it."""
+    """The error object that OpenAI clients read."""
 
     message: str
     type: str

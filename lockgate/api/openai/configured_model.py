@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A configured model as a backend of completions: its answers are messages in OpenAI's format.
 
-A model whose server speaks OpenAI gets every field of a request. Of others the frames become messages. Both answer
-chats; of a text completion the prompt becomes the message of a user.
+A model whose server has OpenAI's API gets every field of a request. The frames of other models become messages.
+Both kinds answer chats: the prompt of a text completion becomes a user message.
 """
 
 import time
@@ -43,7 +43,7 @@ _REFUSALS, _REFUSED = (400, 422), "the model refused the request"
 
 
 class ConfiguredModel(ABC):
-    """A configured model, as a Backend. Its answers have the name under which it was asked."""
+    """A configured model, as a Backend. Its answers have the model name of the request."""
 
     def __init__(self, model: Model, pace: Pace) -> None:
         self._model = model
@@ -60,15 +60,15 @@ class ConfiguredModel(ABC):
 
     async def stream(self, request: Generation) -> AsyncGenerator[Sequence[dict[str, Any]], None]:
         """The messages of the answer; the usage only where the request asks for it."""
-        tells_usage = bool((request.body.get("stream_options") or {}).get("include_usage"))
+        includes_usage = bool((request.body.get("stream_options") or {}).get("include_usage"))
         async with aclosing(self._answer_stream(_to_chat(request))) as bursts:
             async for burst in bursts:
-                messages = burst if tells_usage else [_without_usage(one) for one in burst if one["choices"]]
+                messages = burst if includes_usage else [_without_usage(one) for one in burst if one["choices"]]
                 if messages:
                     yield [_rename(one, request) for one in messages]
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """Configured models do not count."""
+        """Return 0: configured models do not count tokens."""
         return 0
 
     @abstractmethod
@@ -86,17 +86,17 @@ def configure(model: Model, pace: Pace = PACE) -> ConfiguredModel:
 
 
 class _PassthroughModel(ConfiguredModel):
-    """A model whose server speaks OpenAI: it gets every field. Each message of a stream comes within its time."""
+    """A model whose server has OpenAI's API: it gets every field. Each message of a stream has a time limit."""
 
     def __init__(self, model: Model, chat: Backend, pace: Pace) -> None:
         super().__init__(model, pace)
         self._chat = chat
 
     def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
-        asked = _read(dialect, raw)
+        request = _read(dialect, raw)
         if dialect is TEXTS:
-            choose_params({name: asked.body.get(name) for name in _TEXT_ONLY}, frozenset())
-        return asked
+            choose_params({name: request.body.get(name) for name in _TEXT_ONLY}, frozenset())
+        return request
 
     async def _answer(self, request: Generation) -> dict[str, Any]:
         try:
@@ -118,11 +118,11 @@ class _TextModel(ConfiguredModel):
     """A model that answers with frames of text."""
 
     def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
-        asked = _read(dialect, raw)
+        request = _read(dialect, raw)
         read = turn_format.read_text if dialect is TEXTS else turn_format.read_chat
         params = read(raw, self.takes | _GUARDS).params
-        kept = {name: value for name, value in asked.body.items() if name in _BODY}
-        return asked._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
+        kept = {name: value for name, value in request.body.items() if name in _BODY}
+        return request._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
 
     async def _answer(self, request: Generation) -> dict[str, Any]:
         facts = TurnResult()
@@ -152,15 +152,15 @@ class _TextModel(ConfiguredModel):
 
 
 def _read(dialect: Dialect, raw: bytes) -> CompletionRequest:
-    asked = read_request(_TEXT if dialect is TEXTS else CHAT, raw)
-    refuse_session(asked.body)
+    request = read_request(_TEXT if dialect is TEXTS else CHAT, raw)
+    refuse_session(request.body)
     if dialect is TEXTS:
-        asked.body["prompt"] = turn_format.find_prompt(asked.body["prompt"])
-    return asked
+        request.body["prompt"] = turn_format.find_prompt(request.body["prompt"])
+    return request
 
 
 def refuse_session(body: dict[str, Any]) -> None:
-    """Raises InvalidRequest for what only agents know; empty values are taken out."""
+    """Raise InvalidRequest for fields that only agents have; remove empty ones."""
     for name in _SESSION_FIELDS:
         if body.pop(name, None):
             raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
@@ -176,18 +176,18 @@ def _to_chat(request: Generation) -> Generation:
 
 
 def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
-    """The message under the name that was asked, and of a text completion as one of a text."""
-    told = {**message, "model": request.model}
+    """The message with the model name of the request, for a text completion in the format of one."""
+    renamed = {**message, "model": request.model}
     if request.kind == "chat":
-        return told
+        return renamed
     name = str(message.get("id", "")).removeprefix("chat")
-    return told | {"id": name, "object": "text_completion", "choices": [_to_text(one) for one in message["choices"]]}
+    return renamed | {"id": name, "object": "text_completion", "choices": [_to_text(one) for one in message["choices"]]}
 
 
 def _to_text(choice: Mapping[str, Any]) -> dict[str, Any]:
-    said = choice.get("delta") or choice.get("message") or {}
+    message = choice.get("delta") or choice.get("message") or {}
     kept = {key: choice.get(key) for key in ("index", "finish_reason")}
-    return {"index": 0, "text": said.get("content") or "", "logprobs": None} | kept
+    return {"index": 0, "text": message.get("content") or "", "logprobs": None} | kept
 
 
 def _without_usage(message: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of a streamed completion: reading their parts, and joining those that leave together."""
+"""Messages of a streamed completion: reads their parts, and joins those that are sent together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ _TEXT_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 
 def list_lane_texts(message: Mapping[str, Any], lanes: frozenset[str]) -> Iterable[tuple[str, str]]:
-    """The texts of a message or a delta that lanes read, by field; content and calls excepted."""
+    """The texts of a message or a delta that lanes read, by field, except content and calls."""
     thoughts = message.get(REASONING) or message.get("reasoning")
     texts = ((REASONING, REASONING_LANE, thoughts), (REFUSAL, CONTENT_LANE, message.get(REFUSAL)))
     return [(field, text) for field, lane, text in texts if lane in lanes and isinstance(text, str) and text]
 
 
 def list_unread_keys(lanes: frozenset[str]) -> frozenset[str]:
-    """The parts of a message or a delta that lanes leave unread; of calls what they name is never read."""
+    """The keys of a message or a delta that lanes leave unread; calls are among them, as their names are not read."""
     unread = set(CALL_KEYS)
     if REASONING_LANE not in lanes:
         unread |= REASONING_KEYS
@@ -49,9 +49,9 @@ def add_extras(
     guarded: frozenset[str],
     keeps: frozenset[str] | None = None,
 ) -> None:
-    """What the messages' deltas hold besides text: lists are joined, of anything else the last value stays.
+    """Add what the messages' deltas hold besides text: lists are joined, of other values the last one stays.
 
-    What is `guarded` leaves as a text of its own, if at all; of the rest what `keeps` names, without it everything.
+    Keys in `guarded` are sent separately, if at all; of the others those in `keeps` are added, or all without it.
     """
     for message in messages:
         own = choice_of(message).get("delta") or {}
@@ -80,7 +80,7 @@ def merge_logprobs(messages: Sequence[Mapping[str, Any]], *, is_chat: bool) -> d
 
 
 def without_secrets(choice: Mapping[str, Any], keeps: frozenset[str]) -> dict[str, Any]:
-    """The choice of a message without text, and without all that may show a text that must not be seen."""
+    """The choice of a message without text, and without all fields that may show hidden text."""
     kept = {key: choice.get(key) for key in ("index", "finish_reason", "stop_reason")}
     if "delta" not in choice:
         return kept | {"text": "", "logprobs": None}
@@ -95,10 +95,10 @@ def with_delta(message: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str
 
 
 def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dict[str, Any]:
-    """The message without its text, which has left; or as if it only ended its choice."""
+    """The message without its text, which was sent; without `keeps_calls` it only ends its choice."""
     choice = choice_of(message)
     if "delta" in choice:
         delta = choice["delta"] if keeps_calls else {}
         return with_delta(message, {key: value for key, value in delta.items() if key not in PLAIN_KEYS})
-    rest = {key: value for key, value in message.items() if key != "usage"}  # it has left with the text
+    rest = {key: value for key, value in message.items() if key != "usage"}  # it was sent with the text
     return rest | {"choices": [{**choice, "text": "", "logprobs": None}]}

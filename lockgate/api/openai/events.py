@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EventWriter: the releases of a streamed chat or text completion into events."""
+"""EventWriter: turns the releases of a streamed chat or text completion into events."""
 
 import time
 import uuid
@@ -45,21 +45,21 @@ Messages = Sequence[Mapping[str, Any]]
 class EventWriter(AnswerWriter):
     """Writes one stream.
 
-    Messages that pass are written as they came. Of held text each release is one event; what has no text leaves in its
-    place behind the text before it, and what a message has besides text leaves once, with its last character.
+    Messages that are not held are written unchanged. Of held text each release is one event. A message without text is
+    written after the text before it; other fields of a message are written once, with its last character.
     """
 
     is_stream = True
     _reader_type: type[StreamReader] = StreamReader
-    _repeats_usage = False  # in the last event, where it has left with its message
+    _repeats_usage = False  # in the last event, though it was sent before
 
-    def __init__(self, dialect: Dialect, asked: CompletionRequest, options: StreamOptions) -> None:
+    def __init__(self, dialect: Dialect, request: CompletionRequest, options: StreamOptions) -> None:
         super().__init__()
         if options.is_shadow:
             options = options._replace(trailing=frozenset())  # findings are not reported
         self._dialect = dialect
         self._is_chat = dialect.is_chat
-        self._asked = asked
+        self._request = request
         self._options = options
         self._trailing = options.trailing
         self._is_ruled = options.lanes is not None
@@ -82,9 +82,9 @@ class EventWriter(AnswerWriter):
                 message: dict[str, Any] = {"role": "assistant"} | ({"content": text} if text else {})
                 if choice.calls:
                     message["tool_calls"] = [choice.calls[place] for place in sorted(choice.calls)]
-                yield index, Conversation([*self._asked.messages, message], self._asked.tools)
+                yield index, Conversation([*self._request.messages, message], self._request.tools)
             else:
-                yield index, Generated(self._asked.prompt, text)
+                yield index, Generated(self._request.prompt, text)
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """Keep what reviewers found in a choice."""
@@ -95,7 +95,7 @@ class EventWriter(AnswerWriter):
         return bool(self._cut) and self._segments[lane].choice in self._cut
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
-        """The events that leave now that this release has come."""
+        """The events to send for this release."""
         if self._relays:
             frames = release.frames
             if self._trailing:
@@ -118,7 +118,7 @@ class EventWriter(AnswerWriter):
 
     def block(self, blocked: InputBlocked, fallback: str) -> bytes:
         """The answer to a prompt that is blocked: one event."""
-        answer = build_blocked(self._dialect, self._asked, blocked, fallback)
+        answer = build_blocked(self._dialect, self._request, blocked, fallback)
         answer["warnings"] += self.warnings
         self.account.add(answer)
         return encode_event(answer | self.account.tell()) + DONE
@@ -133,7 +133,7 @@ class EventWriter(AnswerWriter):
         return b"".join(parts) + DONE
 
     def _encode(self, event: Mapping[str, Any]) -> bytes:
-        """The event, which leaves now."""
+        """Encode an event that is sent now, and add it to the digest."""
         if self._hides:
             event = self._trim(event)
         if self.account.receipt is not None:
@@ -141,7 +141,7 @@ class EventWriter(AnswerWriter):
         return b"data: " + encode(event) + b"\n\n"
 
     def _trim(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The event without fields that may show what its hidden texts no longer do."""
+        """The event without fields that may show hidden text."""
         return {key: value for key, value in event.items() if key in _OPEN_KEYS} if self._hides else event
 
     # Text that was held.
@@ -162,12 +162,12 @@ class EventWriter(AnswerWriter):
         return b"".join([self._write(self._segments[lane], one) for lane, one in leaving])
 
     def _cut_off(self, segment: Segment, release: Release, kept: int) -> bytes:
-        """The last event with text: what may still leave, then the fallback, which is content in any case.
+        """The last event with text: what may still be sent, then the fallback, which is always content.
 
-        `kept` characters of the model stand in the release; those of texts that wait do not leave any more.
+        The release has `kept` characters of the model; those of texts that wait are dropped.
         """
         self._cut.add(segment.choice)
-        self.is_blocked = len(self._cut) >= self._asked.choices
+        self.is_blocked = len(self._cut) >= self._request.choices
         dropped = 0
         if self._order.is_waiting(segment.choice, segment.lane):
             release, dropped = release._replace(text=""), kept
@@ -201,14 +201,14 @@ class EventWriter(AnswerWriter):
                 parts.append(self._pass_on(index, message))
         if index not in self._order.ended:
             ended = [one.fields for one in frames if one.text and one.fields is not None and has_finish(one.fields)]
-            if ended:  # the chunker has named other frames
+            if ended:  # the chunker named other frames than these
                 parts.append(self._pass_on(index, without_text(ended[-1], keeps_calls=False)))
         if release.is_final and segment.field == CONTENT:
             known.base = {}
         return b"".join(parts)
 
     def _list_bare(self, frames: list[Any]) -> list[Any]:
-        """The frames that leave one by one: in a chat from the first without text on, else those without text."""
+        """The frames to write one by one: in a chat from the first without text on, else those without text."""
         if not self._is_chat:
             return [frame for frame in frames if not frame.text]
         for place, frame in enumerate(frames):
@@ -225,8 +225,8 @@ class EventWriter(AnswerWriter):
         event = self._start_event(index, messages, is_complete=is_complete)
         choice = self._choice(segment, release.text, messages, is_complete=is_complete)
         if self._is_chat:
-            spoken = [one.fields for one in release.frames if one.text and one.fields is not None and one not in bare]
-            add_extras(choice["delta"], spoken, guarded=self._reader.guarded, keeps=self._reader.kept)
+            texts = [one.fields for one in release.frames if one.text and one.fields is not None and one not in bare]
+            add_extras(choice["delta"], texts, guarded=self._reader.guarded, keeps=self._reader.kept)
             if bare:
                 choice |= {"finish_reason": None, "stop_reason": None}  # a tool call comes first; the end follows it
         if choice["finish_reason"] is not None:
@@ -237,7 +237,7 @@ class EventWriter(AnswerWriter):
         event["detections"] = {"output": [self._build_entry(segment, release, found)]}
         warnings = [UNSUITABLE_OUTPUT] if found else []
         if self.found_in_prompt:
-            event["detections"] = {"input": input_entries(self._asked, self.found_in_prompt)} | event["detections"]
+            event["detections"] = {"input": input_entries(self._request, self.found_in_prompt)} | event["detections"]
             warnings.insert(0, UNSUITABLE_INPUT)
             self.found_in_prompt = ()
         if warnings:
@@ -250,7 +250,7 @@ class EventWriter(AnswerWriter):
         return own, bool(own)
 
     def _start_event(self, index: int, messages: Messages, *, is_complete: bool) -> dict[str, Any]:
-        """The fields of the last message; its usage leaves once, with the end of its text."""
+        """The fields of the last message; its usage is sent once, with the end of its text."""
         base = messages[-1] if messages else self._choices[index].base or self._reader.first
         event = {key: value for key, value in base.items() if key not in ("detections", "warnings")}
         if not is_complete:
@@ -303,7 +303,7 @@ class EventWriter(AnswerWriter):
     # The end.
 
     def _note_late(self, index: int, field: str, release: Release) -> tuple[Detection, ...]:
-        """The findings that leave with the release; those of trailing detectors are kept for the last event."""
+        """The findings to send with the release; those of trailing detectors are kept for the last event."""
         if not (self._trailing and release.is_final):
             return release.detections
         late = [one for one in release.detections if one.detector_id in self._trailing]
@@ -318,10 +318,10 @@ class EventWriter(AnswerWriter):
         return tuple(one for one in release.detections if one.detector_id not in self._trailing)
 
     def _build_last(self) -> list[dict[str, Any]]:
-        """The last events, with what they report.
+        """The last events, with the report.
 
-        Without a policy one without choices, if there is something to report. Under a policy those that waited;
-        clients look for a choice in each, only one with the usage may have none.
+        Without a policy this is one event without choices, if there is anything to report. Under a policy these are the
+        events that waited; clients expect a choice in each, except in one with the usage.
         """
         usage = self._reader.usage if self._options.holds or self._repeats_usage else None
         is_due = self._reader.keeps_text or self.account.receipt or self.warnings or self.found_in_prompt
@@ -337,7 +337,7 @@ class EventWriter(AnswerWriter):
         return [*events[:-1], *[one | self._list_late() for one in events[-1:]]]
 
     def _build_ending(self, index: int, reason: str | None) -> dict[str, Any]:
-        """An event that only ends a choice, or where there is no reason only stands for it."""
+        """An event that only ends a choice, or without a reason only names it."""
         base = self._choices[index].base or self._reader.first
         event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
         empty = {"delta": {"role": "assistant"}} if self._is_chat else {"text": ""}
@@ -351,7 +351,7 @@ class EventWriter(AnswerWriter):
             "id": first.get("id") or uuid.uuid4().hex,
             "object": self._dialect.chunk_object,
             "created": first.get("created") or int(time.time()),
-            "model": first.get("model") or self._asked.model,
+            "model": first.get("model") or self._request.model,
             "choices": [],
         }
         if usage is not None or not self._is_chat:
@@ -359,7 +359,7 @@ class EventWriter(AnswerWriter):
         return event
 
     def _list_late(self) -> dict[str, Any]:
-        """What the last event reports: nothing of findings in shadow."""
+        """The report of the last event; in shadow it has no findings."""
         late: dict[str, Any] = {}
         warnings = self.warnings
         if not self._options.is_shadow:
@@ -379,7 +379,7 @@ class EventWriter(AnswerWriter):
             entries += known.late
             if index in self._reviewed:
                 entries.append({"choice_index": index, "results": to_plain_results(self._reviewed[index])})
-        inputs = input_entries(self._asked, self.found_in_prompt) if self.found_in_prompt else []
+        inputs = input_entries(self._request, self.found_in_prompt) if self.found_in_prompt else []
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 
     def _late_place(self, known: ChoiceState) -> dict[str, Any]:

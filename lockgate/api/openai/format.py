@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat and text completions as we take them and pass them on: what a request must look like, what goes upstream.
+"""Requests for chat and text completions: which fields are checked, and what goes upstream.
 
-Only what we must understand has a shape; everything else is kept as it came, in both directions. `whole_answer`
-and `events` write the answers.
+Only the fields that Lockgate uses are checked; all others are passed on unchanged, in both directions.
+`whole_answer` and `events` write the answers.
 """
 
 import enum
@@ -42,7 +42,7 @@ class Role(enum.Enum):
 
 
 class ContentPart(msgspec.Struct):
-    """A part of a message; only its text is looked at."""
+    """A part of a message; only its text is read."""
 
     type: str
     text: str | None = None
@@ -63,7 +63,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
-    """Who reads what, and by which policy."""
+    """The detectors of input and output, and the policy."""
 
     input: DetectorMap = {}
     output: DetectorMap = {}
@@ -71,7 +71,7 @@ class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatFields(msgspec.Struct):
-    """What every body of chat completions has."""
+    """The fields of every body of chat completions."""
 
     model: str
     messages: list[ChatMessage]
@@ -80,7 +80,7 @@ class ChatFields(msgspec.Struct):
 
 
 class TextFields(msgspec.Struct, rename={"prompt_masks": "_prompt_masks"}):
-    """What every body of text completions has."""
+    """The fields of every body of text completions."""
 
     model: str
     prompt: str
@@ -110,7 +110,7 @@ class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
 
 CHAT_DETECTION = Shape(ChatDetection)
 CHAT, TEXT = Shape(Chat), Shape(Text)
-_OURS = frozenset({"detectors", "_prompt_masks"})
+_OWN_KEYS = frozenset({"detectors", "_prompt_masks"})
 _FIRST = ("stream", "model", "messages", "prompt", "tools")
 
 
@@ -141,7 +141,7 @@ class CompletionRequest(NamedTuple):
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """What the model may call."""
+        """The tools that the model may call."""
         return self.body.get("tools") or ()
 
     @property
@@ -151,7 +151,7 @@ class CompletionRequest(NamedTuple):
 
 
 def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> CompletionRequest:
-    """A request, its shape checked and the rest kept."""
+    """Decode a request: known fields are checked, all others kept."""
     known = shape.decode(raw)
     whole = _decode(raw)
     tools, masks = getattr(known, "tools", None), getattr(known, "prompt_masks", None)
@@ -160,7 +160,7 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
     if refuses_typos:
         refuse_typos(whole)
     body = {key: whole[key] for key in _FIRST if key in whole}
-    body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OURS}
+    body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OWN_KEYS}
     detectors = known.detectors
     return CompletionRequest(
         known.model,
@@ -177,7 +177,7 @@ read_chat_completion, read_text_completion = partial(read_request, CHAT), partia
 
 
 def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
-    """A request of detection/chat: who reads, and what."""
+    """Decode a request of detection/chat: its detectors and its conversation."""
     known = CHAT_DETECTION.decode(raw)
     _check_tools(known.tools)
     whole = _decode(raw)
@@ -228,7 +228,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 
 
 def encode_client_error(code: int, details: str) -> bytes:
-    """An error body under the names that clients know: ours, and the object that they look for."""
+    """An error body with Lockgate's fields and the `error` object that OpenAI clients read."""
     kind = "invalid_request_error" if code < 500 else "server_error"
     return encode(ClientError(code, details, ClientFault(details, kind, None, code)))
 

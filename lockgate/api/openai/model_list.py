@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that requests may name: agents, configured models, and those of the server behind us."""
+"""The models that requests may name: agents, configured models, and those of the upstream server."""
 
 import asyncio
 import time
@@ -13,12 +13,12 @@ from lockgate.interfaces import ModelLister
 
 OWNER = "lockgate"
 CACHE_S = 30.0
-MAX_MODELS = 1000  # of the server behind us
+MAX_MODELS = 1000  # of the upstream server
 MAX_NAME_CHARS = 256
 
 
 class ProxiedModels:
-    """The models of the server behind us, asked for at most every 30 seconds; none while it does not list them."""
+    """The models of the upstream server, fetched at most every 30 seconds; none while it does not list them."""
 
     def __init__(self, server: ModelLister | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._server = server
@@ -31,7 +31,7 @@ class ProxiedModels:
         """The models by name, in the order of the server."""
         if self._server is None:
             return {}
-        async with self._lock:  # several requests ask once
+        async with self._lock:  # concurrent requests fetch once
             if self._asked_at is None or self._clock() - self._asked_at >= CACHE_S:
                 try:
                     self._known = _read_models(await self._server.list_models())
@@ -42,7 +42,7 @@ class ProxiedModels:
 
 
 def _read_models(listed: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """Those that have a name, bounded in number and length."""
+    """The models that have a name, limited in number and in length of names."""
     models: dict[str, dict[str, Any]] = {}
     for one in listed:
         name = one.get("id") if isinstance(one, dict) else None
@@ -54,7 +54,7 @@ def _read_models(listed: Iterable[Any]) -> dict[str, dict[str, Any]]:
 
 
 def describe(name: str, created: int) -> dict[str, Any]:
-    """One model."""
+    """The entry of a model in the list."""
     return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
 
 
@@ -64,6 +64,6 @@ def encode_models(models: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def encode_unknown_model(name: str) -> bytes:
-    """The error by which clients know that a model does not exist."""
-    words = f"The model `{name}` does not exist"
-    return encode(ClientError(404, words, ClientFault(words, "invalid_request_error", "model", "model_not_found")))
+    """The error for a model that does not exist."""
+    message = f"The model `{name}` does not exist"
+    return encode(ClientError(404, message, ClientFault(message, "invalid_request_error", "model", "model_not_found")))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moderations for clients of OpenAI's: a policy's detectors read each input, and findings are reported by category.
+"""Moderations for OpenAI clients: a policy's detectors read each input, and findings are reported by category.
 
-A finding that OpenAI has a name for is reported under that name, every other under its own. What the policy would do
-with a text, and its mode, have no meaning here.
+A finding that OpenAI has a category for is reported under that name, any other under its own. The policy's actions
+and its mode have no meaning here.
 """
 
 import re
@@ -44,17 +44,17 @@ _TOXICITY: Mapping[str, tuple[str, ...]] = {
     "severe_toxic": ("harassment",),
     "severe_toxicity": ("harassment",),
     "insult": ("harassment",),
-    # Foul language, at whomever: OpenAI has no name for it. Their `sexual` is meant for what shall arouse, which this
-    # label does not tell, and what they flag of such texts they flag as harassment.
+    # Foul language: OpenAI has no category for it. Its `sexual` is for arousing text, which this label does not show.
+    # It flags such texts, if at all, as harassment.
     "obscene": ("harassment",),
     "obscenity": ("harassment",),
     "threat": ("harassment/threatening", "violence"),
     "identity_hate": ("hate",),
     "identity_attack": ("hate",),
 }
-TOXICITY_LABELS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")  # that are in common use
+TOXICITY_LABELS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")  # in common use
 _MAX_NAME_CHARS = 100
-_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _SECTIONS = ("input", "output")  # of a policy; the first that names a detector has its parameters
 _NO_POLICY = (
@@ -75,7 +75,7 @@ ModerationInput = Annotated[str | list[ModerationItem], msgspec.Meta(title="Mode
 
 
 class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of moderations. Strings are inputs of their own; parts make up one."""
+    """Body of moderations. Each string is an input; parts together are one."""
 
     input: ModerationInput
     model: str | None = None
@@ -83,7 +83,7 @@ class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ModerationResult(msgspec.Struct):
-    """What was found in one input. A category not looked for has no input types."""
+    """The findings in one input. A category that was not looked for has no input types."""
 
     flagged: bool
     categories: dict[str, bool]
@@ -92,14 +92,14 @@ class ModerationResult(msgspec.Struct):
 
 
 class ModerationWarning(msgspec.Struct):
-    """What the reader should know."""
+    """A warning: its code and its text."""
 
     type: str
     message: str
 
 
 class ModerationAnswer(msgspec.Struct, omit_defaults=True):
-    """Answer of moderations: one result per input. `policy` is the one by which they were read."""
+    """Answer of moderations: one result per input. `policy` is the one whose detectors read them."""
 
     id: str
     model: str
@@ -109,7 +109,7 @@ class ModerationAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class Moderated(NamedTuple):
-    """A request, read: the texts of each input."""
+    """A decoded request: the texts of each input."""
 
     inputs: tuple[tuple[str, ...], ...]
     model: str = ""
@@ -121,7 +121,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_moderation(raw: bytes) -> Moderated:
-    """A request; what is wrong with it is 400, as these clients know it."""
+    """Decode a request; an invalid one has the status 400, as OpenAI clients expect."""
     try:
         request = _REQUEST.decode(raw)
         return Moderated(_read_inputs(request.input), request.model or "", request.policy)
@@ -153,7 +153,7 @@ def _read_inputs(given: str | list[str | ModerationPart]) -> tuple[tuple[str, ..
 
 @lru_cache(maxsize=1024)
 def name_categories(detection_type: str, detection: str) -> tuple[str, ...]:
-    """The categories under which a finding is told; at least one."""
+    """The categories under which a finding is reported; at least one."""
     kind, label = _flatten(detection_type), _flatten(detection)
     if _TOXIC in kind and label in _TOXICITY:
         return _TOXICITY[label]
@@ -184,7 +184,7 @@ def build_result(
 
 
 def _list_labels(one: Detection) -> list[tuple[str, float]]:
-    """What was found, and what else toxicity saw in the same text: a finding bears its strongest label alone."""
+    """The labels of a finding: its own, and for toxicity all weaker ones, which stand in the metadata."""
     labels = [(one.detection, float(one.score))]
     others = (one.metadata or {}).get("scores") if _TOXIC in one.detection_type else None
     if isinstance(others, Mapping):
@@ -196,13 +196,13 @@ def encode_moderation(
     model: str, policy: str, results: Sequence[ModerationResult], warnings: Iterable[Mapping[str, str]] = ()
 ) -> bytes:
     """The answer."""
-    told = [ModerationWarning(one["type"], one["message"]) for one in warnings]
-    return _encode(ModerationAnswer(f"modr-{uuid.uuid4().hex}", model, policy, list(results), told))
+    sent = [ModerationWarning(one["type"], one["message"]) for one in warnings]
+    return _encode(ModerationAnswer(f"modr-{uuid.uuid4().hex}", model, policy, list(results), sent))
 
 
 def _flatten(name: str) -> str:
     """A label in small letters, its words joined by underscores."""
-    spaced = _WORD_BORDER.sub("_", name[:_MAX_NAME_CHARS])
+    spaced = _WORD_BOUNDARY.sub("_", name[:_MAX_NAME_CHARS])
     return _NO_LETTERS.sub("_", spaced).strip("_").lower()
 
 
@@ -210,14 +210,14 @@ _BY_FLAT_NAME = {_flatten(name): name for name in CATEGORIES}
 
 
 class _Readers(NamedTuple):
-    """Who reads, and the categories that each looks for, as far as they are known before it finds anything."""
+    """The detectors, and the categories that each looks for, as far as they are known beforehand."""
 
     guards: Sequence[ActiveGuard]
     categories: Mapping[str, frozenset[str]]
 
 
 class _Readings(NamedTuple):
-    """What was found in one text, also what is below the thresholds; and who gave no answer, but may fail."""
+    """The findings in one text, also those below the thresholds, and the detectors that failed and may fail."""
 
     found: Sequence[Detection]
     failed: frozenset[str]
@@ -236,28 +236,28 @@ class ModerationRoutes:
     async def moderate(self, exchange: Exchange) -> None:
         """POST /v1/moderations."""
         answering = self._answering
-        asked = await decode(await exchange.request.read_json(answering.limits.body_bytes), read_moderation)
-        chosen = self._find_policy(asked, exchange.request.policy)
+        body = await decode(await exchange.request.read_json(answering.limits.body_bytes), read_moderation)
+        chosen = self._find_policy(body, exchange.request.policy)
         readers = await self._choose(chosen, answering.headers(exchange))
-        texts = [text for texts in asked.inputs for text in texts]
+        texts = [text for texts in body.inputs for text in texts]
         # A text asks each detector once, so that many texts at once are as many requests to each of them.
         read = await run_together([partial(self._read, text, readers.guards) for text in texts], self._max_open)
         left = iter(read)
-        results = [_build(readers, [next(left) for _ in texts]) for texts in asked.inputs]
+        results = [_build(readers, [next(left) for _ in texts]) for texts in body.inputs]
         failed = dict.fromkeys(name for one in read for name in sorted(one.failed))
         warnings = [warn(*describe_failure(name, ends=False)) for name in failed]
-        await exchange.reply.answer_json(encode_moderation(asked.model or chosen.name, chosen.name, results, warnings))
+        await exchange.reply.answer_json(encode_moderation(body.model or chosen.name, chosen.name, results, warnings))
 
-    def _find_policy(self, asked: Moderated, in_path: str | None) -> PolicySettings:
+    def _find_policy(self, request: Moderated, in_path: str | None) -> PolicySettings:
         """The policy of the path, of the body, of the model's name, or of the settings."""
-        names = (asked.model, asked.model.rpartition("@")[2])
+        names = (request.model, request.model.rpartition("@")[2])
         by_model = next((one for one in names if one in self._policies), None)
-        said = asked.policy if asked.policy is not None else by_model
-        if by_model not in (None, said):
-            raise InvalidRequest(f"`model` names policy `{by_model}`, `policy` names `{said}`: name one", status=400)
-        if in_path is not None and said not in (None, in_path):
-            raise InvalidRequest(f"the path names policy `{in_path}`, the request `{said}`: name one", status=400)
-        name = next((one for one in (in_path, said, self._default) if one is not None), None)
+        named = request.policy if request.policy is not None else by_model
+        if by_model not in (None, named):
+            raise InvalidRequest(f"`model` names policy `{by_model}`, `policy` names `{named}`: name one", status=400)
+        if in_path is not None and named not in (None, in_path):
+            raise InvalidRequest(f"the path names policy `{in_path}`, the request `{named}`: name one", status=400)
+        name = next((one for one in (in_path, named, self._default) if one is not None), None)
         if name is None:
             raise InvalidRequest(_NO_POLICY, status=404)
         policy: PolicySettings | None = self._policies.get(name)
@@ -266,24 +266,24 @@ class ModerationRoutes:
         return policy
 
     async def _choose(self, policy: PolicySettings, headers: Headers) -> _Readers:
-        """Who reads: each detector of contents once, whether it may fail or not as its section says."""
-        asked: dict[str, Mapping[str, Any]] = {}
+        """The detectors of contents, each once; the section where it is named says whether it may fail."""
+        requested: dict[str, Mapping[str, Any]] = {}
         passes: dict[str, bool] = {}
         for section in _SECTIONS:
             for name, params in getattr(policy, section).items():
-                if name not in asked and self._gateway.guards[name].type == TEXT_CONTENTS:
-                    asked[name], passes[name] = params, policy.passes(section, name)
-        if not asked:
+                if name not in requested and self._gateway.guards[name].type == TEXT_CONTENTS:
+                    requested[name], passes[name] = params, policy.passes(section, name)
+        if not requested:
             message = f"policy `{policy.name}` has no detector of type text_contents in `input` or `output`"
             raise InvalidRequest(message, status=400)
-        chosen = await self._answering.choose(asked, self._answering.rules(TEXT_CONTENTS), headers)
-        foreseen = {name: self._foresee(name, params) for name, params in asked.items()}
+        chosen = await self._answering.choose(requested, self._answering.rules(TEXT_CONTENTS), headers)
+        foreseen = {name: self._foresee(name, params) for name, params in requested.items()}
         return _Readers(apply_failure_policy(chosen, passes.__getitem__).contents, foreseen)
 
     async def _read(self, text: str, guards: Sequence[ActiveGuard]) -> _Readings:
         meter = Meter()
-        at_work = meter.watch([replace(one, threshold=-inf) for one in guards], RequestPart.PROMPT)
-        found = await detect_contents(text, at_work, self._max_open)
+        guards = meter.watch([replace(one, threshold=-inf) for one in guards], RequestPart.PROMPT)
+        found = await detect_contents(text, guards, self._max_open)
         return _Readings(found, frozenset(meter.failed_detectors))
 
     def _foresee(self, detector_id: str, params: Mapping[str, Any]) -> frozenset[str]:
@@ -298,7 +298,7 @@ class ModerationRoutes:
 
 
 def _build(readers: _Readers, readings: Sequence[_Readings]) -> ModerationResult:
-    """The result of one input. What only a detector looks for that failed was not looked for."""
+    """The result of one input. Categories that only failed detectors look for count as not looked for."""
     thresholds = {one.guard.id: one.threshold for one in readers.guards}
     found = [one for reading in readings for one in reading.found]
     failed = frozenset(name for reading in readings for name in reading.failed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat and text completions with detections, under our names and under those that clients know."""
+"""Chat and text completions with detections, on the orchestrator's paths and on those of OpenAI clients."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -14,7 +14,7 @@ from lockgate.api.openai.configured_model import ConfiguredModel, configure
 from lockgate.api.openai.events import DONE, EventWriter
 from lockgate.api.openai.format import CompletionRequest
 from lockgate.api.openai.stream_reader import StreamOptions
-from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refusing_plainly, start_events
+from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refuse_with_400, start_events
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
 from lockgate.errors import InvalidRequest
@@ -33,12 +33,12 @@ from lockgate.policy_resolver import Surface
 from lockgate.server.exchange import Exchange
 
 _LINES = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-cache"), UNBUFFERED]
-Start = Callable[[Exchange], Awaitable[None]]  # of a stream; an error becomes its last word
+Start = Callable[[Exchange], Awaitable[None]]  # begins a stream: later errors are sent in it
 _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
 class NamedTarget(NamedTuple):
-    """A configured model: the policy that its name in the request carries, and its own."""
+    """A configured model, the policy that the request names with it (`<model>@<policy>`), and its default."""
 
     backend: ConfiguredModel
     policy: str | None = None
@@ -46,7 +46,7 @@ class NamedTarget(NamedTuple):
 
 
 class OpenAIRoutes:
-    """The completions of one open gateway: of the server behind it, and of configured models."""
+    """The completions of one open gateway, from its upstream server and from configured models."""
 
     def __init__(self, gateway: Gateway, backend: Backend, formats: Formats) -> None:
         self._answering = Answering(gateway)
@@ -65,7 +65,7 @@ class OpenAIRoutes:
         self._only_contents = build_surface()
 
     def find_target(self, name: str, policy: str | None) -> NamedTarget:
-        """A configured model, under a policy if one is named with it."""
+        """A configured model, with the policy that is named with it, if any."""
         return NamedTarget(self._models[name], policy, self._answering.gateway.settings.models[name].policy)
 
     async def complete_chat(self, exchange: Exchange) -> None:
@@ -84,125 +84,125 @@ class OpenAIRoutes:
             await self._complete_configured(exchange, dialect, raw, target)
             return
         read = self._formats.read_chat if dialect is CHATS else self._formats.read_text
-        asked = self._find_input(dialect, self._settle_policy(exchange, await decode(raw, read)))
-        self._check_thresholds(asked)
-        if asked.is_stream:
+        request = self._find_input(dialect, self._settle_policy(exchange, await decode(raw, read)))
+        self._check_thresholds(request)
+        if request.is_stream:
             await exchange.reply.start_events(done=DONE)
-        generation = self._build_generation(exchange, dialect, asked)
-        policy = await self._resolve(exchange, dialect, asked, generation)
-        if asked.is_stream and self._relay is not None and not (policy.is_on or policy.name):
+        generation = self._build_generation(exchange, dialect, request)
+        policy = await self._resolve(exchange, dialect, request, generation)
+        if request.is_stream and self._relay is not None and not (policy.is_on or policy.name):
             await relay(exchange, self._relay.relay(generation))
             return
-        writer = self._build_writer(dialect, asked, policy)
-        request = self._build_request(dialect, asked, policy, self._backend, generation, writer)
-        await self._answering.answer(exchange, request, writer)
+        writer = self._build_writer(dialect, request, policy)
+        guarded = self._build_request(dialect, request, policy, self._backend, generation, writer)
+        await self._answering.answer(exchange, guarded, writer)
 
     async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: NamedTarget) -> None:
-        with refusing_plainly():
-            asked = self._aim(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
-            asked = self._find_input(dialect, asked)
-            self._check_thresholds(asked)
-            generation = self._build_generation(exchange, dialect, asked)
-            policy = await self._resolve(exchange, dialect, asked, generation)
-        writer = self._build_writer(dialect, asked, policy)
-        request = self._build_request(dialect, asked, policy, target.backend, generation, writer)
-        begin = partial(start_events, exchange) if asked.is_stream else None
-        await self._answering.answer(exchange, request, writer, begin)
+        with refuse_with_400():
+            request = self._choose_policy(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
+            request = self._find_input(dialect, request)
+            self._check_thresholds(request)
+            generation = self._build_generation(exchange, dialect, request)
+            policy = await self._resolve(exchange, dialect, request, generation)
+        writer = self._build_writer(dialect, request, policy)
+        guarded = self._build_request(dialect, request, policy, target.backend, generation, writer)
+        begin = partial(start_events, exchange) if request.is_stream else None
+        await self._answering.answer(exchange, guarded, writer, begin)
 
     async def answer_text(
-        self, exchange: Exchange, wanted: TurnRequest, target: NamedTarget, turn_writer: TurnWriter, start: Start
+        self, exchange: Exchange, turn: TurnRequest, target: NamedTarget, turn_writer: TurnWriter, start: Start
     ) -> None:
-        """Answer a request to a configured model in another format than OpenAI's, which has only text."""
-        body: dict[str, Any] = {"stream": wanted.is_stream, **wanted.params}
-        body["messages"] = [{"role": one.role, "content": one.text} for one in wanted.sent]
-        if wanted.is_stream:
+        """Answer a request to a configured model in a format other than OpenAI's; these have only text."""
+        body: dict[str, Any] = {"stream": turn.is_stream, **turn.params}
+        body["messages"] = [{"role": one.role, "content": one.text} for one in turn.sent]
+        if turn.is_stream:
             body["stream_options"] = {"include_usage": True}
-        with refusing_plainly():
-            asked = self._aim(exchange, CompletionRequest(wanted.model, body, wanted.is_stream, {}, {}), target)
-            asked = self._find_input(CHATS, asked)
-            generation = self._build_generation(exchange, CHATS, asked)
-            policy = await self._resolve(exchange, CHATS, asked, generation, self._only_contents)
-        writer = OllamaWriter(turn_writer, asked)
-        request = self._build_request(CHATS, asked, policy, target.backend, generation, writer)
-        begin = partial(start, exchange) if asked.is_stream else None
-        await self._answering.answer(exchange, request, writer, begin)
+        with refuse_with_400():
+            request = self._choose_policy(exchange, CompletionRequest(turn.model, body, turn.is_stream, {}, {}), target)
+            request = self._find_input(CHATS, request)
+            generation = self._build_generation(exchange, CHATS, request)
+            policy = await self._resolve(exchange, CHATS, request, generation, self._only_contents)
+        writer = OllamaWriter(turn_writer, request)
+        guarded = self._build_request(CHATS, request, policy, target.backend, generation, writer)
+        begin = partial(start, exchange) if request.is_stream else None
+        await self._answering.answer(exchange, guarded, writer, begin)
 
-    def _aim(self, exchange: Exchange, asked: CompletionRequest, target: NamedTarget) -> CompletionRequest:
-        """The request under the policy that it names, else that of its model."""
-        if asked.policy is not None and target.policy not in (None, asked.policy):
+    def _choose_policy(self, exchange: Exchange, request: CompletionRequest, target: NamedTarget) -> CompletionRequest:
+        """The request with the policy that it names, else the default of its model."""
+        if request.policy is not None and target.policy not in (None, request.policy):
             raise InvalidRequest(
-                f"`model` names policy `{target.policy}`, `detectors` names `{asked.policy}`: name one"
+                f"`model` names policy `{target.policy}`, `detectors` names `{request.policy}`: name one"
             )
-        named = asked.policy or target.policy
-        return asked._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
+        named = request.policy or target.policy
+        return request._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
 
-    def _find_input(self, dialect: Dialect, asked: CompletionRequest) -> CompletionRequest:
-        """The request with the text of its prompt that is read, and where that stands; raises InvalidRequest."""
-        if not asked.model:
+    def _find_input(self, dialect: Dialect, request: CompletionRequest) -> CompletionRequest:
+        """The request with the prompt text that detectors read, and its positions; raises InvalidRequest."""
+        if not request.model:
             raise InvalidRequest("`model` must not be empty")
-        policy = self._answering.find_policy(asked.policy)
-        has_input = bool(asked.input or policy.input)
+        policy = self._answering.find_policy(request.policy)
+        has_input = bool(request.input or policy.input)
         if dialect is TEXTS:
-            if has_input and not asked.prompt:
+            if has_input and not request.prompt:
                 raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
-            if any(start > end for start, end in asked.masks):
+            if any(start > end for start, end in request.masks):
                 raise InvalidRequest("invalid masks")
-            return asked._replace(text=asked.prompt)
-        if not asked.messages:
+            return request._replace(text=request.prompt)
+        if not request.messages:
             raise InvalidRequest("`messages` must not be empty")
         if not has_input:
-            return asked
-        check_last_content(asked.messages, allows_parts=bool(policy.name))
+            return request
+        check_last_content(request.messages, allows_parts=bool(policy.name))
         if not policy.name:
-            return asked._replace(text=text_of(asked.messages[-1]))
-        text, read = join_texts(asked.messages)
-        return asked._replace(text=text, read=read)
+            return request._replace(text=text_of(request.messages[-1]))
+        text, read = join_texts(request.messages)
+        return request._replace(text=text, read=read)
 
-    def _settle_policy(self, exchange: Exchange, asked: CompletionRequest) -> CompletionRequest:
+    def _settle_policy(self, exchange: Exchange, request: CompletionRequest) -> CompletionRequest:
         """The request with its policy.
 
-        `<model>@<policy>` is the model under that policy, where there is such a policy and no other is named.
+        `<model>@<policy>` is the model under that policy, if the policy exists and no other is named.
         """
-        model, _, policy = asked.model.rpartition("@")
+        model, _, policy = request.model.rpartition("@")
         if model and self._rules.has_extensions and policy in self._policies:
-            if asked.policy not in (None, policy):
-                raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{asked.policy}`: name one")
-            asked = asked._replace(model=model, body=asked.body | {"model": model}, policy=policy)
-        default = self._default_policies.get(asked.model, self._default_policies.get("*"))
-        if default is not None and (asked.input or asked.output) and self._policies[default].is_shadow:
+            if request.policy not in (None, policy):
+                raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{request.policy}`: name one")
+            request = request._replace(model=model, body=request.body | {"model": model}, policy=policy)
+        default = self._default_policies.get(request.model, self._default_policies.get("*"))
+        if default is not None and (request.input or request.output) and self._policies[default].is_shadow:
             default = None  # a default policy does not put a request's own detectors into shadow
-        return asked._replace(policy=self._answering.name_policy(exchange, asked.policy, default))
+        return request._replace(policy=self._answering.name_policy(exchange, request.policy, default))
 
-    def _check_thresholds(self, asked: CompletionRequest) -> None:
-        """Thresholds are numbers; one that is none must be refused before a stream begins."""
+    def _check_thresholds(self, request: CompletionRequest) -> None:
+        """Refuse a threshold that is no number, before a stream begins."""
         if self._rules.checks_thresholds_first:
-            for own in (asked.input, asked.output):
+            for own in (request.input, request.output):
                 if own:
                     check_thresholds(own)
 
-    def _build_generation(self, exchange: Exchange, dialect: Dialect, asked: CompletionRequest) -> Generation:
-        return Generation(asked.model, asked.body, self._answering.headers(exchange), dialect.kind)
+    def _build_generation(self, exchange: Exchange, dialect: Dialect, request: CompletionRequest) -> Generation:
+        return Generation(request.model, request.body, self._answering.headers(exchange), dialect.kind)
 
     async def _resolve(
         self,
         exchange: Exchange,
         dialect: Dialect,
-        asked: CompletionRequest,
+        request: CompletionRequest,
         generation: Generation,
         surface: Surface | None = None,
     ) -> Policy:
         """The policy of a request; `surface` is that of the dialect unless another one is given."""
         surface = surface or (self._chats if dialect is CHATS else self._texts)
-        requested = {"input": asked.input, "output": asked.output}
-        policy = await self._answering.resolve(exchange, asked.policy, surface, requested, generation.headers)
+        requested = {"input": request.input, "output": request.output}
+        policy = await self._answering.resolve(exchange, request.policy, surface, requested, generation.headers)
         if policy.input and dialect is CHATS:
-            check_last_role(asked.messages)
+            check_last_role(request.messages)
         return policy
 
     def _build_request(
         self,
         dialect: Dialect,
-        asked: CompletionRequest,
+        request: CompletionRequest,
         policy: Policy,
         backend: Backend,
         generation: Generation,
@@ -210,11 +210,11 @@ class OpenAIRoutes:
     ) -> GuardedRequest:
         slices: Sequence[Slice] = ()
         if policy.input:
-            slices = [Slice(start, asked.text[start:end]) for _, start, end in asked.read]
-            slices = slices or cut_masks(asked.text, asked.masks)
+            slices = [Slice(start, request.text[start:end]) for _, start, end in request.read]
+            slices = slices or cut_masks(request.text, request.masks)
         lanes = partial(
             self._answering.lanes,
-            is_stream=asked.is_stream,
+            is_stream=request.is_stream,
             strategy=Strategy.FRONTIER,
             reads_empty=dialect is TEXTS and not policy.name,
             max_choices=_MAX_LANES if policy.name else MAX_CHOICES,
@@ -222,18 +222,18 @@ class OpenAIRoutes:
         return GuardedRequest(
             policy,
             policy.open_meter(),
-            Input(asked.text, slices),
-            ask_model(backend, generation, writer, partial(_with_prompt, asked, generation)),
+            Input(request.text, slices),
+            ask_model(backend, generation, writer, partial(_with_prompt, request, generation)),
             lanes,
-            count_tokens=partial(backend.tokenize, asked.model, asked.text, generation.headers),
+            count_tokens=partial(backend.tokenize, request.model, request.text, generation.headers),
         )
 
-    def _build_writer(self, dialect: Dialect, asked: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
+    def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
         lanes = frozenset(policy.lanes) if policy.name else None
-        if not asked.is_stream:
+        if not request.is_stream:
             return self._formats.whole_answer(
                 dialect,
-                asked,
+                request,
                 has_guards=bool(policy.output or policy.reviews),
                 fallback=policy.fallback if policy.hides else None,
                 lanes=lanes,
@@ -248,11 +248,11 @@ class OpenAIRoutes:
             holds=policy.is_holding,
             is_shadow=policy.is_shadow,
         )
-        return self._formats.event_writer(dialect, asked, options)
+        return self._formats.event_writer(dialect, request, options)
 
 
 async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], None]) -> None:
-    """Pass a stream on that nothing reads."""
+    """Forward a stream that no detector reads."""
     async with aclosing(packets):
         async for events in packets:
             await exchange.reply.write(b"".join(events), len(events))
@@ -261,19 +261,19 @@ async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], Non
 
 
 async def start_lines(exchange: Exchange) -> None:
-    """Begin the stream of an answer for Ollama's clients: an error is its last line."""
+    """Begin the stream of an answer for Ollama clients: an error is its last line."""
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
-def _with_prompt(asked: CompletionRequest, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
-    """The request to the model, with what may go on in place of the text that was read."""
-    if "messages" not in asked.body:
-        return generation._replace(body=asked.body | {"prompt": masked})
-    messages = list(asked.messages)
-    if not asked.read:
+def _with_prompt(request: CompletionRequest, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
+    """The request to the model, with the masked text in place of the original."""
+    if "messages" not in request.body:
+        return generation._replace(body=request.body | {"prompt": masked})
+    messages = list(request.messages)
+    if not request.read:
         messages[-1] = with_text(messages[-1], masked)
-    for at, start, end in asked.read:
-        part = mask_part(start, asked.text[start:end], masks)
-        if part != asked.text[start:end]:
+    for at, start, end in request.read:
+        part = mask_part(start, request.text[start:end], masks)
+        if part != request.text[start:end]:
             messages[at] = with_text(messages[at], part)
-    return generation._replace(body=asked.body | {"messages": messages})
+    return generation._replace(body=request.body | {"messages": messages})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """StreamOrder: when the parts of a streamed completion may be written. Pure: releases in, releases out.
 
-A lane in the queue of its choice leaves when all lanes before it are complete and the content that the model sent
-before it has left: clients take a tool call for complete when the next one begins. A choice ends once. What ends an
-answer waits for the end of the stream, because the last event carries the receipt.
+A lane in the queue of its choice is written when all lanes before it are complete and the content that the model
+sent before it has been written: clients take a tool call for complete when the next one begins. A choice ends once.
+Messages that end the answer wait for the end of the stream, because the last event carries the receipt.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ Leaving = list[tuple[int, Release]]  # lanes and their releases, in the order in
 
 
 class _QueuedLane(NamedTuple):
-    """A queued lane, the content that has to leave before it, and its releases that wait."""
+    """A queued lane, how much content must be written before it, and its waiting releases."""
 
     lane: int
     after: int
@@ -33,7 +33,7 @@ class StreamOrder:
         self._held_chars = 0
         self._turns: dict[int, _QueuedLane] = {}  # by lane
         self._queues: dict[int, deque[_QueuedLane]] = {}  # by choice
-        self._passed: dict[int, int] = {}  # by choice: how much of the content has left
+        self._passed: dict[int, int] = {}  # by choice: how much content was written
         self._last: list[Message] = []
         self.ended: set[int] = set()  # choices
         self.endings: dict[int, dict[str, Any]] = {}  # by choice: the message that ends it
@@ -44,18 +44,18 @@ class StreamOrder:
         return not any(self._queues.values())
 
     def hold(self, chars: int) -> None:
-        """Count characters that wait, or with a negative number that no longer do."""
+        """Add to the number of characters that wait; a negative number reduces it."""
         self._held_chars += chars
         if self._held_chars > self._max_held_chars:
             raise HeldTooMuch(f"more than {self._max_held_chars} characters wait for a detector")
 
     def enqueue(self, choice: int, lane: int, after: int = 0) -> None:
-        """Let the lane wait for those before it, and for so many characters of content."""
+        """Let the lane wait for those before it, and for `after` characters of content."""
         turn = self._turns[lane] = _QueuedLane(lane, after, [])
         self._queues.setdefault(choice, deque()).append(turn)
 
     def take(self, choice: int, lane: int, release: Release) -> Leaving:
-        """The releases that may be written now that this one has come."""
+        """Add a release; return those that may be written now."""
         turn = self._turns.get(lane)
         if turn is None:
             return [(lane, release)]
@@ -69,7 +69,7 @@ class StreamOrder:
         return [(lane, release), *self._take_waiting(choice)]
 
     def pass_content(self, choice: int, upto: int) -> Leaving:
-        """The releases that waited for the content up to here, which has been written."""
+        """Note that the content up to here was written; return the releases that waited for it."""
         self._passed[choice] = upto
         return self._take_waiting(choice)
 
@@ -96,7 +96,7 @@ class StreamOrder:
         return leaving
 
     def drop(self, choice: int) -> int:
-        """Forget the releases of a choice that wait: it has been cut off. How many characters of the model they are."""
+        """Drop the waiting releases of a choice that was cut off; return how many characters of the model they are."""
         chars = 0
         for turn in self._queues.pop(choice, ()):
             chars += sum([release.end - release.start for release in turn.waiting])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StreamReader: the messages of a streamed completion into frames, in the lanes of their texts."""
+"""StreamReader: turns the messages of a streamed completion into frames, in the lanes of their texts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +34,10 @@ _OTHER_KEYS = REASONING_KEYS | {REFUSAL}  # of a delta: texts besides content an
 
 
 class StreamOptions(NamedTuple):
-    """What a policy, or a request's own detectors, ask of a stream.
+    """What a policy, or a request's own detectors, require of a stream.
 
-    `trailing`: detectors that report at the end. `holds`: text waits until it is read; else messages pass as they came.
-    `lanes`: what a policy reads; None without a policy. `hides`: text with findings must not be seen.
+    `trailing`: detectors that report at the end. `holds`: text waits until it is read; else messages pass unchanged.
+    `lanes`: what a policy reads; None without a policy. `hides`: text with findings must not be sent.
     """
 
     trailing: frozenset[str] = frozenset()
@@ -72,17 +72,17 @@ class ChoiceState:
     is_read: bool = True
     open: dict[str, Segment] = field(default_factory=dict)  # by field
     ends: dict[str, int] = field(default_factory=dict)  # by field: where its latest segment ended
-    latest: Segment | None = None  # where messages without text leave: the latest run, or the content
+    latest: Segment | None = None  # lane of messages without text: the latest run, or the content
     trailing: list[Detection] | None = None
     late: list[dict[str, Any]] = field(default_factory=list)  # the same under a policy: entries by field
-    textless: list[dict[str, Any]] = field(default_factory=list)  # their logprobs leave with the next message
+    textless: list[dict[str, Any]] = field(default_factory=list)  # their logprobs are sent with the next message
 
 
 class StreamReader:
     """Reads the messages of one stream and knows its choices and segments.
 
     Without a policy each run of one kind of text is a segment; under a policy each field of a choice is one, from its
-    first to its last piece, so that nothing hides between two pieces.
+    first to its last piece, so that no finding is lost between two pieces.
     """
 
     def __init__(self, options: StreamOptions, order: StreamOrder, *, is_chat: bool) -> None:
@@ -99,10 +99,10 @@ class StreamReader:
         self._is_simple = is_chat and self._reads_content
         self._keeps_logprobs = not options.hides
         self._kept_chars = 0
-        self._number = -1  # of the message that is read
-        self._frames: list[Frame] = []  # the same
-        self.guarded = _OTHER_KEYS - unread  # parts of a delta that leave as texts of their own, or not at all
-        self.kept = unread if options.hides else None  # parts that may leave unread; None: all may
+        self._number = -1  # of the current message
+        self._frames: list[Frame] = []  # of the current message
+        self.guarded = _OTHER_KEYS - unread  # keys of a delta that are sent as separate texts or not at all
+        self.kept = unread if options.hides else None  # keys that may be sent unread; None: all may
         self.keeps_text = options.has_reviews or bool(options.trailing)  # detectors read it whole
         self.first: dict[str, Any] = {}
         self.usage: Any = None
@@ -110,7 +110,7 @@ class StreamReader:
         self.segments: list[Segment] = []
 
     def choose(self) -> Callable[[dict[str, Any]], Iterable[Frame]]:
-        """The way to read messages that the options ask for."""
+        """The method that reads messages under these options."""
         if self._options.holds:
             return self.read_held
         if self._is_ruled:
@@ -118,7 +118,7 @@ class StreamReader:
             return self.read_beside
         return self.read_along if self.keeps_text else self.pass_on
 
-    # Messages that pass as they came.
+    # Messages that pass unchanged.
 
     def pass_on(self, message: dict[str, Any]) -> Iterable[Frame]:
         """The message in one frame, unread."""
@@ -126,7 +126,7 @@ class StreamReader:
         return (Frame(number, "", 0, message),)
 
     def read_along(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message in frames that have its text too, in the lanes of its choices."""
+        """The message as frames with its text, in the lanes of its choices."""
         self._number = number = self._number + 1
         frames = []
         for index, choice, own in self._split(message):
@@ -136,7 +136,7 @@ class StreamReader:
         return frames or (Frame(number, "", next(reversed(self.choices), 0), message),)
 
     def read_beside(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message without text in the first lane, and its texts in theirs."""
+        """The message as a frame without text in the first lane, and its texts in their lanes."""
         self._number += 1
         self._frames = [Frame(self._number, "", 0, message)]
         for index, choice, _ in self._split(message):
@@ -169,7 +169,7 @@ class StreamReader:
         return self._frames
 
     def _continue(self, message: dict[str, Any]) -> Frame | None:
-        """The frame of a message that only goes on with the content of its choice, as nearly every one does."""
+        """The frame of a message that only continues the content of its choice, as is usual; else None."""
         choices = message["choices"]
         if len(choices) != 1 or type(choices[0]) is not dict:
             return None
@@ -219,7 +219,7 @@ class StreamReader:
             self._order.endings[index] = self._with_earlier_logprobs(known, self._order.endings[index])
 
     def _keep_ending(self, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
-        """The message without what ends its choice, which is written last."""
+        """The message without the fields that end its choice, which are written last."""
         choice = choice_of(own)
         if choice.get("finish_reason") is None:
             return own
@@ -236,7 +236,7 @@ class StreamReader:
             self._emit(self._find_segment(index, name), text)
 
     def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
-        """The message without the calls that are read, and these."""
+        """The message without the calls that detectors read, and these calls."""
         choice = choice_of(own)
         delta = choice.get("delta")
         if not (self._reads_calls and isinstance(delta, dict) and any(delta.get(key) for key in CALL_KEYS)):
@@ -263,7 +263,7 @@ class StreamReader:
                 raise HeldTooMuch(f"more than {self._options.max_held_chars} characters wait for a detector")
 
     def _add_unread(self, index: int, own: dict[str, Any]) -> dict[str, Any]:
-        """Pass on what a message with content has in lanes that nothing reads; the message without it."""
+        """Add a frame of the fields that no detector reads; return the message without them."""
         delta = choice_of(own).get("delta") or {}
         unread = {key: value for key, value in delta.items() if key in self._unread and value}
         if not unread:
@@ -273,7 +273,7 @@ class StreamReader:
         return {**own, "choices": [{**choice_of(own), "delta": rest}]}
 
     def _with_earlier_logprobs(self, known: ChoiceState, own: dict[str, Any]) -> dict[str, Any]:
-        """The message with the logprobs of those before it that had no text: part of a character is a token too."""
+        """The message with the logprobs of those before it that had no text: a token may be part of a character."""
         if not known.textless:
             return own
         messages = [*known.textless, own]
@@ -305,7 +305,7 @@ class StreamReader:
         return self.choices[index].open.get(name) or self._open(index, name)
 
     def _open(self, index: int, name: str) -> Segment:
-        """A new segment; a run before it has all its text, so what it still holds need not wait for more."""
+        """Open a segment. A run before it is complete, so its held text need not wait for more."""
         known = self.choices[index]
         segment = Segment(len(self.segments), index, name)
         if not self._is_ruled:
@@ -321,10 +321,10 @@ class StreamReader:
         self.segments.append(segment)
         return segment
 
-    # What is known of messages.
+    # Choices of messages.
 
     def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
-        """The choices of a message, each with a message of its own; one without choices may have the usage."""
+        """The choices of a message, each with a message that has no other; one without choices may have the usage."""
         choices = message["choices"]
         self.first = self.first or message
         if not choices and message.get("usage") is not None:
@@ -355,7 +355,7 @@ class StreamReader:
         return text or ""
 
     def _remember(self, index: int, choice: Mapping[str, Any], text: str) -> ChoiceState:
-        """Note what reviewers and roles need of a message."""
+        """Note the role, the tool calls and the text of a choice, as far as they are needed."""
         known = self.choices.get(index)
         if known is None:
             if len(self.choices) >= _MAX_CHOICES:
@@ -377,7 +377,7 @@ class StreamReader:
         known.reviewable.append(text)
 
     def _count_kept(self, chars: int) -> None:
-        """Text that detectors read whole is bounded, as text that is held is."""
+        """Count text that detectors read whole; raises HeldTooMuch past the limit of held text."""
         self._kept_chars += chars
         limit = self._options.max_held_chars
         if self._kept_chars > limit * len(self.choices):
@@ -385,6 +385,6 @@ class StreamReader:
 
 
 def _without_delta(message: dict[str, Any]) -> dict[str, Any]:
-    """The message of a text completion without what only messages of a chat have: nothing reads it here."""
+    """The message of a text completion without `delta`, which only chats have: no detector reads it here."""
     choice = {key: value for key, value in choice_of(message).items() if key != "delta"}
     return {**message, "choices": [choice]}

@@ -13,20 +13,20 @@ TOOL_CALLS, FUNCTION_CALL = "tool_calls", "function_call"
 _FUNCTION, _CUSTOM = ("function", "arguments"), ("custom", "input")
 _KINDS = (_FUNCTION, _CUSTOM)
 _TEXT_KEYS = ("arguments", "input")
-_KNOWN_KEYS = ("index", "id", "type", "name")  # of a call that was not hidden, besides its text
+_KNOWN_KEYS = ("index", "id", "type", "name")  # of a call: never hidden, unlike its text
 
 
 class CallText(NamedTuple):
-    """The text of one call, or a piece of it: which call, of which kind, and what it says."""
+    """The text of one call, or a piece of it: which call, of which kind, and the text."""
 
-    place: int | None  # None: the one call of clients that know only one
+    place: int | None  # None: the single `function_call` of older clients
     kind: str
     key: str
     text: str
 
     @property
     def field(self) -> str:
-        """How findings and lanes name it."""
+        """Its name in findings and lanes."""
         name = FUNCTION_CALL if self.place is None else f"{TOOL_CALLS}/{self.place}"
         return f"{name}/{self.key}"
 
@@ -36,14 +36,14 @@ class CallText(NamedTuple):
         return self.key == "arguments"
 
     def build(self, text: str) -> dict[str, Any]:
-        """The part of a delta that says this."""
+        """The part of a delta that holds this text."""
         if self.place is None:
             return {FUNCTION_CALL: {self.key: text}}
         return {TOOL_CALLS: [{"index": self.place, self.kind: {self.key: text}}]}
 
 
 def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The calls of a delta one by one, each in a delta of its own."""
+    """The calls of a delta one by one, each as a separate delta."""
     for place, call in _list_calls(delta):
         if place is None:
             yield {FUNCTION_CALL: call["function"]}
@@ -70,7 +70,7 @@ def with_texts(
 ) -> dict[str, Any]:
     """The calls of a message with other texts, by field; of a call without one the text is empty.
 
-    `hides`: unknown fields of a call may show what its text no longer does, so they are left out.
+    `hides`: unknown fields of a call may show hidden text, so they are left out.
     """
     written: dict[str, Any] = {}
     if isinstance(message.get(TOOL_CALLS), list):
@@ -90,18 +90,18 @@ def with_texts(
     return written
 
 
-def keep_spoken_calls(calls: Mapping[str, Any]) -> dict[str, Any]:
+def keep_calls_with_text(calls: Mapping[str, Any]) -> dict[str, Any]:
     """The calls of a message that have a text."""
     kept: dict[str, Any] = {}
     single, listed = calls.get(FUNCTION_CALL), calls.get(TOOL_CALLS) or ()
-    if single and _is_spoken({"function": single}):
+    if single and _has_text({"function": single}):
         kept[FUNCTION_CALL] = single
-    if spoken := [call for call in listed if _is_spoken(call)]:
-        kept[TOOL_CALLS] = spoken
+    if with_text := [call for call in listed if _has_text(call)]:
+        kept[TOOL_CALLS] = with_text
     return kept
 
 
-def _is_spoken(call: Mapping[str, Any]) -> bool:
+def _has_text(call: Mapping[str, Any]) -> bool:
     return any((call.get(kind) or {}).get(key) for kind, key in _KINDS)
 
 
@@ -112,7 +112,7 @@ def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
 def _list_calls(
     message: Mapping[str, Any], *, is_whole: bool = False
 ) -> Iterable[tuple[int | None, Mapping[str, Any]]]:
-    """The calls with their places: one without an index has that in the list, a lone function call has none."""
+    """The calls with their places: the index, else the position in the list; None for a `function_call`."""
     single, calls = message.get(FUNCTION_CALL), message.get(TOOL_CALLS)
     if isinstance(single, Mapping):
         yield None, {"function": single}
@@ -123,7 +123,7 @@ def _list_calls(
 
 
 def says_more(delta: Mapping[str, Any]) -> bool:
-    """Whether calls without their texts still say something, as the first piece of one does with its name."""
+    """Whether calls hold more than their texts, as the first piece of a call holds its name."""
     for _, call in _list_calls(delta):
         own = {key: value for key, value in call.items() if key not in ("index", "function", "custom")}
         parts = [own] + [call[kind] for kind, _ in _KINDS if isinstance(call.get(kind), Mapping)]
@@ -133,7 +133,7 @@ def says_more(delta: Mapping[str, Any]) -> bool:
 
 
 class CallReader:
-    """One call's text: what detectors read of it and, where it is held, what may leave of it."""
+    """One call's text: what detectors read of it and, if it is held, what may be sent of it."""
 
     __slots__ = ("_arguments", "call")
 
@@ -149,16 +149,16 @@ class CallReader:
         return self._arguments.held if isinstance(self._arguments, ArgumentsReader) else 0
 
     def feed(self, text: str) -> str:
-        """What there is to read of a piece."""
+        """The text in a piece for detectors to read."""
         return text if self._arguments is None else self._arguments.feed(text)
 
-    def release(self, release: Release, verdict: Verdict | None, said: str) -> str:
-        """What of a release may leave, in the model's own notation; `said` is the same of a plain text.
+    def release(self, release: Release, verdict: Verdict | None, text: str) -> str:
+        """What may be sent of a release, escaped as the model wrote it; plain text is returned as `text`.
 
-        An escape that never came to its end stands for no character: nothing has to read it.
+        An escape that was never completed stands for no character, so no detector has to read it.
         """
         if not isinstance(self._arguments, ArgumentsReader):
-            return said
+            return text
         length = release.end - release.start
         kept, masks = (length, ()) if verdict is None else (verdict.kept, verdict.masks)
         is_over = release.is_final and kept == length

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of a request to an agent or a configured model, the same for every wire format.
 
-Every parameter is taken by the model or refused by name. Nothing is left out in silence.
+The model takes every parameter, or the request is refused with its name. None is dropped silently.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _ALWAYS = frozenset(
         *("safety_identifier", "prompt_cache_key"),
     }
 )
-# Values that ask for nothing, besides empty ones. A model that does not take `temperature` says the likeliest word.
+# Defaults, which are accepted like empty values. A model that does not take `temperature` picks the likeliest token.
 _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "frequency_penalty": (0,),
@@ -51,7 +51,7 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
 }
-_NOT_TAKEN = ("refusal", "audio", "function_call", "tool_call_id")  # of a message
+_NOT_TAKEN = ("refusal", "audio", "function_call", "tool_call_id")  # of a message: refused
 _ONE_ANSWER = "ask once for each answer"
 _NAME_POLICY = "name a policy with a configured model, as `<model>@<policy>`"
 _ADVICE: Mapping[str, str] = {
@@ -79,7 +79,7 @@ class AgentMessage(msgspec.Struct):
 
 
 class AgentRequest(msgspec.Struct):
-    """What every dialect has, as its own field or as one of ours."""
+    """Fields of every wire format: its own, and those that Lockgate adds."""
 
     model: str
     stream: bool | None = None
@@ -89,7 +89,7 @@ class AgentRequest(msgspec.Struct):
 
 
 class TurnRequest(NamedTuple):
-    """A request, read. `sent` ends with the question; `tells_usage`: a stream shall end with its counters."""
+    """A decoded request. `sent` ends with the question; `includes_usage`: a stream ends with its counters."""
 
     model: str
     sent: tuple[Message, ...]
@@ -99,7 +99,7 @@ class TurnRequest(NamedTuple):
     editor: Editor = Editor()
     account: str = ""
     params: Mapping[str, Any] = MappingProxyType({})
-    tells_usage: bool = False
+    includes_usage: bool = False
 
 
 class TurnWriter(Protocol):
@@ -109,7 +109,7 @@ class TurnWriter(Protocol):
     warnings: Sequence[Mapping[str, str]]
 
     def begin(self) -> bytes:
-        """What comes before the first piece of a stream."""
+        """The bytes before the first piece of a stream."""
 
     def add(self, piece: str) -> bytes:
         """A piece of a stream."""
@@ -131,7 +131,7 @@ decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def peek_model(raw: bytes) -> str:
-    """The model that a body names, at little cost; nothing where it cannot be read."""
+    """The model that a body names, at little cost; empty if it cannot be read."""
     try:
         return _peek(raw).model
     except (ValueError, RecursionError):
@@ -139,14 +139,14 @@ def peek_model(raw: bytes) -> str:
 
 
 def read_model(raw: bytes) -> str:
-    """The same, of a body that must name one."""
+    """The model that a body names; raises RequestError if it names none."""
     return _NAMED.decode(raw).model
 
 
 def choose_params(fields: Mapping[str, Any], takes: frozenset[str], inside: str = "") -> dict[str, Any]:
     """The parameters among these fields that the model takes; raises InvalidRequest for one that it does not.
 
-    `inside` is the name of the object that holds the fields, where it is not the body.
+    `inside` is the name of the object that holds the fields, if it is not the body.
     """
     params = {}
     for name, value in fields.items():
@@ -161,7 +161,7 @@ def choose_params(fields: Mapping[str, Any], takes: frozenset[str], inside: str 
 
 
 def _is_default(name: str, value: Any) -> bool:
-    """Whether the value asks for nothing: it is empty, false, or the default; `false` is not 0."""
+    """Whether the value is empty, false, or the default; `false` is not 0."""
     is_empty = value is False or (isinstance(value, str | list | dict) and not value)
     return is_empty or (value in _DEFAULTS.get(name, ()) and (value is True) is (name == "parallel_tool_calls"))
 
@@ -172,9 +172,9 @@ def build_turn_request(
     params: Mapping[str, Any],
     *,
     is_stream: bool,
-    tells_usage: bool = False,
+    includes_usage: bool = False,
 ) -> TurnRequest:
-    """What a request wants, of its own fields and of those that all have."""
+    """Build the decoded request from its own parts and from the fields that all formats have."""
     if request.session_id:
         check_session_id(request.session_id)
     editor, account = read_user(request.user) if request.user else (Editor(), "")
@@ -187,7 +187,7 @@ def build_turn_request(
         editor,
         account,
         params,
-        tells_usage,
+        includes_usage,
     )
 
 
@@ -230,13 +230,13 @@ def _read_message(place: int, message: AgentMessage) -> Message:
     return Message(role, content if isinstance(content, str) else "\n".join(part.text or "" for part in parts))
 
 
-# Fields of ours.
+# Fields that Lockgate adds.
 
 
 def read_user(user: str) -> tuple[Editor, str]:
-    """What the user has before the eyes and what is said about the user, if `user` is a JSON text that tells it.
+    """The content of the user's editor and data about the user, if `user` holds a JSON object as text.
 
-    Any other `user` is the name of one, which is not needed here.
+    Any other `user` is a name, which is not needed here.
     """
     if not user.lstrip().startswith("{"):
         return Editor(), ""
@@ -244,20 +244,20 @@ def read_user(user: str) -> tuple[Editor, str]:
         fields = decode_fields(user)
     except (ValueError, RecursionError):
         return Editor(), ""
-    told = [fields.get(name) for name in _EDITOR_FIELDS]
-    for name, value in zip(_EDITOR_FIELDS, told, strict=True):
+    values = [fields.get(name) for name in _EDITOR_FIELDS]
+    for name, value in zip(_EDITOR_FIELDS, values, strict=True):
         if not isinstance(value, str | None):
             raise refuse(f"user.{name}", "must be a string")
     account = fields.get(_ACCOUNT_FIELD)
     if not isinstance(account, dict | None):
         raise refuse(f"user.{_ACCOUNT_FIELD}", "must be an object")
-    texts = [decode_text(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, told, strict=True)]
+    texts = [decode_text(f"user.{name}", value or "") for name, value in zip(_EDITOR_FIELDS, values, strict=True)]
     return Editor(*texts), msgspec.json.encode(account).decode() if account else ""
 
 
 @contextmanager
-def refusing_plainly() -> Iterator[None]:
-    """What is wrong with a request is 400 here, also its shape: clients of agents and configured models know no 422."""
+def refuse_with_400() -> Iterator[None]:
+    """Give each InvalidRequest the status 400: clients of agents and configured models do not expect 422."""
     try:
         yield
     except InvalidRequest as error:

@@ -34,7 +34,7 @@ Prompt = Annotated[str | list[str], msgspec.Meta(title="Prompt")]
 
 
 class TurnStreamOptions(msgspec.Struct):
-    """How a stream is told."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
 
@@ -92,7 +92,7 @@ def read_text(raw: bytes, takes: frozenset[str]) -> TurnRequest:
 
 
 def find_prompt(prompt: str | list[str]) -> str:
-    """The prompt, also of a list of one."""
+    """The prompt, also from a list with one entry."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if len(prompts) != 1:
         raise InvalidRequest("`prompt` must be one text")
@@ -115,7 +115,7 @@ def _read(request: _TurnCompletion, raw: bytes, takes: frozenset[str], sent: tup
         sent,
         choose_params(fields, takes),
         is_stream=bool(request.stream),
-        tells_usage=bool(options and options.include_usage),
+        includes_usage=bool(options and options.include_usage),
     )
 
 
@@ -128,7 +128,7 @@ class ChatTurnWriter:
     _nothing: ClassVar[Mapping[str, Any]] = {"delta": {}}
 
     def __init__(self, wanted: TurnRequest) -> None:
-        self._tells_usage = wanted.is_stream and wanted.tells_usage
+        self._includes_usage = wanted.is_stream and wanted.includes_usage
         kind = self._chunk if wanted.is_stream else self._whole
         self._head = {
             "id": self._prefix + uuid.uuid4().hex,
@@ -140,7 +140,7 @@ class ChatTurnWriter:
         self.warnings: Sequence[Mapping[str, str]] = ()
 
     def begin(self) -> bytes:
-        """What comes before the first piece."""
+        """The event before the first piece."""
         return self._event({"delta": {"role": "assistant", "content": ""}})
 
     def add(self, piece: str) -> bytes:
@@ -149,14 +149,14 @@ class ChatTurnWriter:
 
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
-        told = self._tell_rest()
-        if not (self._tells_usage and usage is not None):
-            return self._event(self._nothing, end, told) + DONE
-        counted = {**self._head, "choices": [], "usage": count(usage), **told}
+        report = self._build_report()
+        if not (self._includes_usage and usage is not None):
+            return self._event(self._nothing, end, report) + DONE
+        counted = {**self._head, "choices": [], "usage": count(usage), **report}
         return self._event(self._nothing, end) + encode_event(counted) + DONE
 
-    def _tell_rest(self) -> dict[str, Any]:
-        """What is told of who read the answer."""
+    def _build_report(self) -> dict[str, Any]:
+        """Warnings, findings and the receipt."""
         return ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
     def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
@@ -164,21 +164,21 @@ class ChatTurnWriter:
         choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
         whole = {**self._head, "choices": [choice], "usage": count(usage) if usage is not None else None}
         self.account.add(whole)
-        return encode({**whole, **self._tell_rest()})
+        return encode({**whole, **self._build_report()})
 
     def _say(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def _event(self, said: Mapping[str, Any], end: str | None = None, told: Mapping[str, Any] | None = None) -> bytes:
+    def _event(self, part: Mapping[str, Any], end: str | None = None, report: Mapping[str, Any] | None = None) -> bytes:
         event = {
             **self._head,
-            "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": end}],
+            "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": end}],
         }
-        if self._tells_usage:
+        if self._includes_usage:
             event["usage"] = None
         if self.account.receipt is not None:
             self.account.add(event)
-        return encode_event({**event, **told} if told else event)
+        return encode_event({**event, **report} if report else event)
 
 
 class TextTurnWriter(ChatTurnWriter):
@@ -202,7 +202,7 @@ class TextTurnWriter(ChatTurnWriter):
 
 
 def count(usage: Mapping[str, int]) -> dict[str, int]:
-    """The counters that clients expect, of those that the model told."""
+    """The counters that clients expect, from those of the model."""
     counted = {name: usage.get(name, 0) for name in _USAGE_KEYS}
     counted["total_tokens"] = counted["total_tokens"] or counted["prompt_tokens"] + counted["completion_tokens"]
     return counted

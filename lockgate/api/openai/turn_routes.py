@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes of OpenAI's and Ollama's clients: finds what `model` names, and answers for agents.
+"""The endpoints for OpenAI and Ollama clients: finds what `model` names, and answers for agents.
 
-Configured models, and the server behind us, answer by `routes`.
+Requests to configured models and to the upstream server are answered by `routes`.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lockgate._version import __version__
 from lockgate.agent.answer import ANSWERED, AgentQuestion, AnyAgent, TurnResult
-from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, tell_inspected
+from lockgate.api.aggregator.format import UNSUITABLE_DOCUMENTS, describe_inspected
 from lockgate.api.endpoints import MODELS_PATH
 from lockgate.api.guarded_answer import MAPPING_HEADER
 from lockgate.api.ollama import format as agent_ollama
@@ -25,7 +25,7 @@ from lockgate.api.openai.turn_fields import (
     TurnWriter,
     peek_model,
     read_model,
-    refusing_plainly,
+    refuse_with_400,
     start_events,
 )
 from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
@@ -40,26 +40,26 @@ from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
 BRUNIX, AGENT_PREFIX = "brunix", "agent/"
-_MAX_FOUND = 256  # names that are kept with who has them, if they are not longer than the next
+_MAX_FOUND = 256  # cached names, each of at most so many characters:
 _MAX_KEPT_CHARS = 200
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
 
 
 class ReadTurn(Protocol):
-    """Reads a body that asks a model which takes these parameters."""
+    """Reads the body of a request to a model that takes these parameters."""
 
     def __call__(self, raw: bytes, takes: frozenset[str]) -> TurnRequest: ...
 
 
 class TurnFormat(NamedTuple):
-    """One wire format of turns: how requests are read and answers written."""
+    """One wire format: how requests are read and answers written."""
 
     read: ReadTurn
     writer: Callable[[TurnRequest], TurnWriter]
-    read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # of at most so many bytes
+    read_body: Callable[[HttpRequest, int], Awaitable[bytes]]  # with a limit in bytes
     start: Start
     encode_unknown: Callable[[str], bytes]  # the answer to a name that no model has
-    suffix: str = ""  # that names may have or not
+    suffix: str = ""  # optional end of a name
 
 
 _openai = partial(TurnFormat, read_body=HttpRequest.read_json, start=start_events, encode_unknown=encode_unknown_model)
@@ -86,14 +86,14 @@ class AgentGateway(Protocol):
 
     @property
     def openai(self) -> Backend | None:
-        """The server behind us, if there is one."""
+        """The upstream server, if one is configured."""
 
     @property
     def agents(self) -> Mapping[str, AnyAgent]:
         """The agents by name."""
 
     def find_agent(self, name: str, policy: str | None) -> AnyAgent:
-        """An agent, under another policy than its own if one is named."""
+        """An agent, under the named policy if there is one, else under its own."""
 
 
 class FoundAgent(NamedTuple):
@@ -118,7 +118,7 @@ class AgentRoutes:
 
     @property
     def names(self) -> list[str]:
-        """Everything that a request may name, without the combinations with policies."""
+        """All names that `model` may have, without those with `@<policy>`."""
         agents = self._gateway.agents
         brunix = [BRUNIX] if DEFAULT_AGENT in agents else []
         return list(dict.fromkeys([*brunix, *(AGENT_PREFIX + name for name in agents), *self._models]))
@@ -141,15 +141,15 @@ class AgentRoutes:
 
     async def show_model(self, exchange: Exchange) -> None:
         """GET /v1/models/<name>."""
-        name = exchange.request.path.partition(f"{MODELS_PATH}/")[2]  # before it may stand a policy
+        name = exchange.request.path.partition(f"{MODELS_PATH}/")[2]  # a policy may come before it
         found = (await self._describe_models()).get(name)
         if found is None:
-            await _tell_unknown(exchange, OPENAI_CHAT, name)
+            await _answer_unknown(exchange, OPENAI_CHAT, name)
         else:
             await exchange.reply.answer_json(encode(found))
 
     async def _describe_models(self) -> dict[str, Mapping[str, Any]]:
-        """Ours first, then those of the server behind us that have another name."""
+        """Agents and configured models, then those of the upstream server that have other names."""
         own = {name: describe(name, self._created) for name in self.names}
         return {**own, **{name: one for name, one in (await self._proxied.find()).items() if name not in own}}
 
@@ -158,33 +158,33 @@ class AgentRoutes:
         await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
     async def _take(self, exchange: Exchange, form: TurnFormat, dialect: Dialect | None = None) -> None:
-        """Answer, or pass on what is for a model."""
+        """Answer a request to an agent; hand one to a model over to `completions`."""
         completions = self._completions
         is_proxied = dialect is not None and self._gateway.openai is not None
-        ours, theirs = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
-        raw = await form.read_body(exchange.request, max(ours, theirs))
+        own_limit, proxy_limit = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
+        raw = await form.read_body(exchange.request, max(own_limit, proxy_limit))
         name = await decode(raw, peek_model)
         find = self._find_short if len(name) <= _MAX_KEPT_CHARS else self._find
         found = find(name, exchange.request.policy, form.suffix)
-        if len(raw) > (theirs if found is None and is_proxied else ours):
+        if len(raw) > (proxy_limit if found is None and is_proxied else own_limit):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
-            with refusing_plainly():
+            with refuse_with_400():
                 wanted = await decode(raw, partial(form.read, takes=found.takes))
             await _answer(exchange, found, wanted, form)
         elif completions is not None and dialect is not None and (found is not None or is_proxied):
             await completions.complete(exchange, dialect, raw, found)
         elif completions is not None and found is not None:
-            with refusing_plainly():
+            with refuse_with_400():
                 wanted = await decode(raw, partial(form.read, takes=found.backend.takes))
                 refuse_session({"session_id": wanted.session_id, "query_type": wanted.label})
             await completions.answer_text(exchange, wanted, found, form.writer(wanted), form.start)
         else:
-            with refusing_plainly():
-                await _tell_unknown(exchange, form, await decode(raw, read_model))
+            with refuse_with_400():
+                await _answer_unknown(exchange, form, await decode(raw, read_model))
 
     def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | NamedTarget | None:
-        """Who has that name; `under`: the policy that the path names."""
+        """The agent or model of that name; `under`: the policy that the path names."""
         found = self._find_named(name, under)
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
@@ -192,10 +192,10 @@ class AgentRoutes:
 
     def _find_named(self, name: str, under: str | None) -> FoundAgent | NamedTarget | None:
         found = self._find_exactly(name, under)
-        who, _, policy = name.rpartition("@")
+        model, _, policy = name.rpartition("@")
         if found is not None or policy not in self._gateway.settings.policies:
             return found
-        found = self._find_exactly(who, policy)
+        found = self._find_exactly(model, policy)
         if found is not None and under not in (None, policy):
             raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
         return found
@@ -234,7 +234,7 @@ def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> AgentQues
 async def _answer(exchange: Exchange, found: FoundAgent, wanted: TurnRequest, form: TurnFormat) -> None:
     """Answer with a turn, whole or as a stream. Its end is written when the turn has been stored.
 
-    Before the first piece has come nothing is sent, so that a failure still has its status.
+    Nothing is sent before the first piece arrives, so that an earlier failure keeps its status.
     """
     writer, reply = form.writer(wanted), exchange.reply
     async with found.agent.open(_build_ask(exchange, wanted, found.name)) as (facts, pieces):
@@ -269,13 +269,13 @@ def _list_detections(facts: TurnResult) -> dict[str, Any]:
         by_message.setdefault(at, []).append(found)
     output = [one for one in facts.found_in_answer if one.detector_id not in facts.grounding]
     grounding = [one for one in facts.found_in_answer if one.detector_id in facts.grounding]
-    told = {
+    sections = {
         "input": [{"message_index": at, "results": to_results(found)} for at, found in sorted(by_message.items())],
-        "documents": [tell_inspected(one, to_results) for one in facts.inspected],
+        "documents": [describe_inspected(one, to_results) for one in facts.inspected],
         "output": [{"choice_index": 0, "results": to_results(output)}] if output else [],
         "grounding": [{"choice_index": 0, "results": to_results(grounding)}] if grounding else [],
     }
-    return {section: entries for section, entries in told.items() if entries}
+    return {section: entries for section, entries in sections.items() if entries}
 
 
 def _list_warnings(facts: TurnResult) -> list[dict[str, str]]:
@@ -285,6 +285,6 @@ def _list_warnings(facts: TurnResult) -> list[dict[str, str]]:
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in facts.failed_detectors.items()]
 
 
-async def _tell_unknown(exchange: Exchange, form: TurnFormat, name: str) -> None:
+async def _answer_unknown(exchange: Exchange, form: TurnFormat, name: str) -> None:
     exchange.reply.error_code = 404
     await exchange.reply.answer_json(form.encode_unknown(name), 404)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WholeAnswer: a chat or text completion that is answered whole, from an upstream answer to ours with its findings."""
+"""WholeAnswer: turns a whole upstream answer to a chat or text completion into one with findings."""
 
 import time
 import uuid
@@ -26,7 +26,7 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
-from lockgate.api.openai.tool_calls import CallReader, keep_spoken_calls, list_call_texts, with_texts
+from lockgate.api.openai.tool_calls import CallReader, keep_calls_with_text, list_call_texts, with_texts
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
 from lockgate.gate.receipts import RequestPart
@@ -41,7 +41,7 @@ _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_r
 
 
 class Dialect(NamedTuple):
-    """What differs between chats and texts in their answers."""
+    """How the answers of chat and text completions differ."""
 
     kind: str
     is_chat: bool  # a choice has a message or a delta; else it has a text
@@ -51,7 +51,7 @@ class Dialect(NamedTuple):
     empty_warning: str
 
     def say(self, text: str, key: str = "message") -> dict[str, Any]:
-        """The part of a choice that says this; `key` is `delta` in a stream."""
+        """The part of a choice that holds this text; `key` is `delta` in a stream."""
         return {key: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
 
 
@@ -62,12 +62,12 @@ TEXTS = Dialect("text", False, "text_completion", "text_completion", ("usage",),
 
 
 class WholeAnswer(AnswerWriter):
-    """One answer on its way: its choices become frames, their findings come back, and it is written."""
+    """Turns an answer's choices into frames, collects their findings, and writes the answer."""
 
     def __init__(
         self,
         dialect: Dialect,
-        asked: CompletionRequest,
+        request: CompletionRequest,
         *,
         has_guards: bool,
         fallback: str | None = None,
@@ -76,7 +76,7 @@ class WholeAnswer(AnswerWriter):
         super().__init__()
         self._dialect = dialect
         self._is_chat = dialect.is_chat
-        self._asked = asked
+        self._request = request
         self._has_guards = has_guards
         self._fallback = fallback or ""
         self._hides = fallback is not None  # other fields must not show what was found either
@@ -87,10 +87,10 @@ class WholeAnswer(AnswerWriter):
         self._message: dict[str, Any] = {}
         self.choices: list[dict[str, Any]] = []  # of the upstream answer
         self._lanes: list[tuple[int, str]] = []  # the place of the choice, and which of its texts
-        self._texts: dict[int, dict[str, str]] = {}  # what may leave, where something is hidden
-        self._released_chars: dict[tuple[int, str], int] = {}  # the same as counted: characters of the model
+        self._texts: dict[int, dict[str, str]] = {}  # to be sent, if something is hidden
+        self._released_chars: dict[tuple[int, str], int] = {}  # counted in characters of the model
         self._blocked: set[tuple[int, str]] = set()
-        self._dropped: set[tuple[int, str]] = set()  # texts behind one that is blocked
+        self._dropped: set[tuple[int, str]] = set()  # texts after one that is blocked
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
@@ -150,9 +150,9 @@ class WholeAnswer(AnswerWriter):
         """What reviewers read, by choice."""
         for place, choice in enumerate(self.choices):
             if self._is_chat:
-                yield place, Conversation([*self._asked.messages, choice["message"]], self._asked.tools)
+                yield place, Conversation([*self._request.messages, choice["message"]], self._request.tools)
             elif choice["text"]:
-                yield place, Generated(self._asked.prompt, choice["text"])
+                yield place, Generated(self._request.prompt, choice["text"])
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
         """Keep what reviewers found in a choice."""
@@ -170,7 +170,7 @@ class WholeAnswer(AnswerWriter):
         return b""
 
     def _keep(self, release: Release, verdict: Verdict | None) -> None:
-        """What may leave of a text. Behind the release with which it is blocked there is nothing."""
+        """Keep what may be sent of a release; one that is blocked is the last of its text."""
         place, field = self._lanes[release.choice]
         text, kept = release.text, release.end - release.start
         if verdict is not None:
@@ -186,7 +186,7 @@ class WholeAnswer(AnswerWriter):
         self._released_chars[place, field] = release.start + kept
 
     def _choice(self, place: int) -> dict[str, Any]:
-        """The choice as it may leave."""
+        """The choice as it is sent."""
         choice = self.choices[place]
         if not (self._hides and self._is_read(choice)):
             return self._write_choice(choice)
@@ -202,18 +202,18 @@ class WholeAnswer(AnswerWriter):
     def _replace_texts(
         self, message: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool
     ) -> dict[str, Any]:
-        """The message with these texts, and nothing that could show those that it had."""
+        """The message with these texts, and nothing that could show the original ones."""
         content = None if message.get("content") is None else ""
         left = {"role": message.get("role", "assistant"), "content": content}
-        spoken = {field: text for field, text in texts.items() if "/" not in field}
+        plain = {field: text for field, text in texts.items() if "/" not in field}
         kept = list_unread_keys(self._named_lanes) | {"tool_call_id", "name"}
         calls: dict[str, Any] = {}
         if CALLS_LANE in self._named_lanes:
             kept -= CALL_KEYS
             calls = with_texts(message, texts, hides=True, is_whole=True)
         if is_blocked:
-            return left | spoken | keep_spoken_calls(calls)
-        return left | {key: message[key] for key in message if key in kept} | spoken | calls
+            return left | plain | keep_calls_with_text(calls)
+        return left | {key: message[key] for key in message if key in kept} | plain | calls
 
     def _write_choice(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The choice with the keys that clients expect, in their order, then all others."""
@@ -224,7 +224,7 @@ class WholeAnswer(AnswerWriter):
         return first | {key: value for key, value in choice.items() if key not in first}
 
     def _list_left(self, place: int) -> tuple[dict[str, str], bool]:
-        """The texts of a choice that may leave. Behind one that is blocked stands the fallback, and no text follows."""
+        """The texts of a choice to send, and whether one is blocked: the fallback follows that one, and no other."""
         left: dict[str, str] = {}
         texts = self._texts.get(place, {})
         fields = [field for of_choice, field in self._lanes if of_choice == place and field in texts]
@@ -238,7 +238,7 @@ class WholeAnswer(AnswerWriter):
         return left, False
 
     def _drop(self, place: int, fields: Iterable[str]) -> None:
-        """These texts do not leave after all: they are not counted, and their findings are not reported."""
+        """Do not send these texts after all: they are not counted, and their findings are not reported."""
         for field in fields:
             self._dropped.add((place, field))
             if self.account.receipt is not None:
@@ -265,10 +265,10 @@ class WholeAnswer(AnswerWriter):
         return encode(answer | self.account.tell())
 
     def _build_blocked(self, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
-        return build_blocked(self._dialect, self._asked, blocked, fallback)
+        return build_blocked(self._dialect, self._request, blocked, fallback)
 
     def _build_answer(self) -> dict[str, Any]:
-        """The upstream answer as it may leave, without findings."""
+        """The upstream answer as it is sent, without findings."""
         message = self._message
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
         if not self._hides:
@@ -290,7 +290,7 @@ class WholeAnswer(AnswerWriter):
         for place, field, found in self._elsewhere:
             index = self.choices[place].get("index", place)
             entries.append({"choice_index": index, "field": field, "results": to_results(found)})
-        inputs = input_entries(self._asked, self.found_in_prompt)
+        inputs = input_entries(self._request, self.found_in_prompt)
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 
     def _warnings(self) -> list[dict[str, str]]:
@@ -305,37 +305,37 @@ class WholeAnswer(AnswerWriter):
         return warnings + self.warnings
 
 
-def build_blocked(dialect: Dialect, asked: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+def build_blocked(dialect: Dialect, request: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
     """The answer to a prompt that is blocked, whole or as the one event of a stream.
 
-    Where a policy blocks it, the fallback stands there as if it came from the model.
+    If a policy blocks it, the fallback takes the place of the model's text.
     """
     choices: list[dict[str, Any]] = []
     if not blocked.input.is_refused:
-        said = dialect.say(fallback, "delta" if asked.is_stream else "message")
-        choices = [{"index": 0, **said, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}]
+        part = dialect.say(fallback, "delta" if request.is_stream else "message")
+        choices = [{"index": 0, **part, "logprobs": None, "finish_reason": FILTERED, "stop_reason": None}]
     answer: dict[str, Any] = {
         "id": uuid.uuid4().hex,
-        "object": dialect.chunk_object if asked.is_stream else dialect.whole_object,
+        "object": dialect.chunk_object if request.is_stream else dialect.whole_object,
         "created": int(time.time()),
-        "model": asked.model,
+        "model": request.model,
         "choices": choices,
         "usage": {"prompt_tokens": blocked.tokens, "total_tokens": 0, "completion_tokens": 0},
     }
-    if not asked.is_stream:
+    if not request.is_stream:
         for key in dialect.last_keys:
             answer.setdefault(key, None)
-    answer["detections"] = {"input": input_entries(asked, blocked.input.found)}
+    answer["detections"] = {"input": input_entries(request, blocked.input.found)}
     answer["warnings"] = [UNSUITABLE_INPUT]
     return answer
 
 
-def input_entries(asked: CompletionRequest, found: Sequence[Detection]) -> list[dict[str, Any]]:
+def input_entries(request: CompletionRequest, found: Sequence[Detection]) -> list[dict[str, Any]]:
     """What was found in the prompt."""
     if not found:
         return []
-    if asked.read:
-        of_messages = [(at, start, [one for one in found if start <= one.start < end]) for at, start, end in asked.read]
-        return [{"message_index": at, "results": to_results(own, -start)} for at, start, own in of_messages if own]
-    place = len(asked.messages) - 1 if "messages" in asked.body else 0
+    if request.read:
+        messages = [(at, start, [one for one in found if start <= one.start < end]) for at, start, end in request.read]
+        return [{"message_index": at, "results": to_results(own, -start)} for at, start, own in messages if own]
+    place = len(request.messages) - 1 if "messages" in request.body else 0
     return [{"message_index": place, "results": to_results(found)}]
