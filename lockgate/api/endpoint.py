@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of one endpoint: path, wire format, permitted callers, types of requests and responses."""
+"""One endpoint: path, wire format, permitted callers, types of requests and responses."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ _ANSWER_STATUSES = {
 
 
 class WireFormat(NamedTuple):
-    """How endpoints of one format encode errors, and the type and statuses of errors in the OpenAPI document."""
+    """How endpoints of one format encode errors, and their type and statuses in the OpenAPI document."""
 
     encode_error: Callable[[int, str], bytes]
     error: Any
@@ -72,7 +72,7 @@ class HealthAnswer(msgspec.Struct):
 
 
 class ReadyAnswer(msgspec.Struct):
-    """Whether requests are accepted, and which services have not been reached yet."""
+    """Whether requests are accepted, and which services were not reached yet."""
 
     status: str
     checks: dict[str, str]
@@ -86,7 +86,7 @@ class Port(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """Who may call. Only with `KEY` and `BEARER` requests have a caller, count towards limits and are logged."""
+    """Who may call. Only `KEY` and `BEARER` identify callers, count towards limits and are logged."""
 
     KEY = enum.auto()  # callers, by X-Lockgate-Key or certificate
     BEARER = enum.auto()  # also by a bearer token
@@ -102,7 +102,7 @@ class CorsRule(enum.Enum):
     NONE = enum.auto()
 
 
-ANY_VALUE = "{}"  # stands for any value of the variable at the end of a path
+ANY_VALUE = "{}"  # stands for any value of a path's variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class ApiEndpoint:
     summary: str = ""
     request: tuple[Any, ...] = ()  # types of the body
     request_media: str = JSON
-    response: Mapping[str, Any] = field(default_factory=dict)  # types by media type; of named events by event name
+    response: Mapping[str, Any] = field(default_factory=dict)  # by media type; of named events by name
     statuses: tuple[str, ...] = ()  # of errors; empty: all of the format
     input: tuple[str, ...] = ()  # types of detectors that requests may name
     output: tuple[str, ...] = ()
@@ -149,5 +149,5 @@ class ApiEndpoint:
 
     @property
     def takes_policy(self) -> bool:
-        """Whether the path is also served below the name of each policy."""
+        """Whether the path is also served below each policy's name."""
         return self.format is OPENAI

@@ -154,7 +154,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="classify",
         path="/api/v1/task/classification-with-text-generation",
         span="classification_with_gen",
-        summary="Text that a model generates, with findings.",
+        summary="Generated text, with findings.",
         response={JSON: ClassifiedText},
     ),
     _text_generation(
@@ -168,7 +168,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="generate",
         path="/api/v2/text/generation-detection",
         span="generation_with_detection",
-        summary="Generated text, and the findings of detectors that read it with its prompt.",
+        summary="Generated text, and findings on it and its prompt.",
         request=(GenerationDetection,),
         response={JSON: ReviewedGeneration},
         output=(TEXT_GENERATION,),
@@ -316,7 +316,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         name="listModels",
         path=MODELS_PATH,
         format=OPENAI,
-        summary="the models that a request may name",
+        summary="models that a request may name",
         response={JSON: ModelList},
     ),
     _list(name="showModel", path=f"{MODELS_PATH}/{{model}}", format=OPENAI, response={JSON: ModelEntry}),
@@ -361,13 +361,13 @@ _TEMPLATES = tuple(one for one in ENDPOINTS if one.is_template)
 
 
 def split_policy(path: str) -> tuple[str, str] | None:
-    """Split `/<policy>/v1/...` into the policy and the path below it; None for any other path."""
+    """Split `/<policy>/v1/...` into policy and path; None for any other path."""
     found = _POLICY_PATH.fullmatch(path)
     return None if found is None else (found[1], found[2])
 
 
 def put_under(policy: str, path: str) -> str:
-    """The path below the name of a policy; empty if `split_policy` would not split it into these two."""
+    """The path below the name of a policy; empty if `split_policy` would not undo it."""
     under = f"/{policy}{path}"
     return under if split_policy(under) == (policy, path) else ""
 
@@ -396,7 +396,7 @@ def _find(path: str) -> ApiEndpoint:
 
 
 def list_endpoints(settings: Settings) -> list[Row]:
-    """A row of titles, then one row for each API endpoint that these settings enable."""
+    """A row of titles, then one for each API endpoint that these settings enable."""
     rows = [_describe_row(settings, one) for one in ENDPOINTS if _is_listed(one) and one.exists(settings)]
     return [("path", "served", "input detectors", "output detectors"), *rows]
 

@@ -63,7 +63,7 @@ class AnswerWriter:
         raise NotImplementedError
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
-        """What reviewers (detectors of whole answers) read, by choice; called when the answer is complete."""
+        """What reviewers (detectors of whole answers) read, by choice; called at the end."""
         return ()
 
     def note_reviews(self, choice: int, found: Sequence[Detection]) -> None:
@@ -83,7 +83,7 @@ class AnswerWriter:
 
 
 class Answering:
-    """The steps that all generating endpoints of one open gateway share."""
+    """The steps that all generating endpoints of a gateway share."""
 
     def __init__(self, gateway: Gateway) -> None:
         settings = gateway.settings
@@ -95,13 +95,13 @@ class Answering:
         self.headers = build_passthrough(settings)
 
     def name_policy(self, exchange: Exchange, named: str | None, default: str | None = None) -> str | None:
-        """The policy that the body or the path names, else the default; raises InvalidRequest if these two differ."""
+        """The policy that the body or the path names, which must agree, else the default."""
         if exchange.request.policy is not None and named is not None and named != exchange.request.policy:
             raise InvalidRequest(f"the path names policy `{exchange.request.policy}`, the request `{named}`: name one")
         return named or exchange.request.policy or default
 
     def find_policy(self, name: str | None) -> PolicySettings:
-        """The settings of the policy of that name; without a name an empty policy."""
+        """The policy of that name; an empty one without a name."""
         if name is None:
             return _NO_POLICY
         policy: PolicySettings | None = self.gateway.settings.policies.get(name)
@@ -110,7 +110,7 @@ class Answering:
         return policy
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
-        """The detectors that an endpoint allows; thresholds have been checked before."""
+        """The detectors that an endpoint allows; thresholds were checked before."""
         status = self._endpoint_rules.unsuitable_status
         return Rules(types, status, allows_whole_text, whole_text_holds, checks_threshold=False)
 
@@ -121,7 +121,7 @@ class Answering:
         whole_text_holds: bool = True,
         lanes: tuple[str, ...] | None = ONLY_CONTENT,
     ) -> Surface:
-        """The rules for detectors of prompt and answer. Nothing is retrieved, so other sections are not used."""
+        """The rules for detectors of prompt and answer. Other sections are not used: nothing is retrieved."""
         outputs = self.rules(*types, allows_whole_text=allows_whole_text, whole_text_holds=whole_text_holds)
         rules = {"input": self.rules(TEXT_CONTENTS), "output": outputs}
         return Surface(rules, lanes, refuses_input=True, trusts_chunks=self._endpoint_rules.trusts_chunks)
@@ -134,7 +134,7 @@ class Answering:
         requested: Mapping[str, DetectorMap],
         headers: Headers,
     ) -> Policy:
-        """The policy to apply: the detectors of the request and those of the named policy."""
+        """The policy to apply: the detectors of request and named policy."""
         found = self.find_policy(policy)
         wants_receipt = self._endpoint_rules.has_extensions and exchange.request.wants(RECEIPT_HEADER)
         is_metered = bool(found.name) or wants_receipt
@@ -143,7 +143,7 @@ class Answering:
     async def choose(
         self, requested: Mapping[str, Mapping[str, Any]], rules: Rules, headers: Headers
     ) -> ChosenDetectors:
-        """The detectors that a request names, ready to be called."""
+        """The detectors that a request names."""
         if not requested:
             return ChosenDetectors()
         return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
@@ -158,7 +158,7 @@ class Answering:
         reads_empty: bool = False,
         max_choices: int = MAX_CHOICES,
     ) -> LanePlan:
-        """The plan for texts that these detectors read: a whole answer at once, a stream within limits."""
+        """The plan by which these detectors read an answer."""
         if not is_stream:
             return LanePlan(
                 list_readers(guards),
@@ -187,7 +187,7 @@ class Answering:
         writer: AnswerWriter,
         start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Run the request and write its answer; `start` begins the stream, just before its first bytes."""
+        """Run the request and write its answer; `start` begins a stream before its first bytes."""
         meter = request.meter
         if meter.is_on:
             names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
@@ -224,7 +224,7 @@ class Answering:
 
 
 def ask_model(backend: Backend, generation: Generation, writer: AnswerWriter, with_prompt: WithPrompt) -> Prepare:
-    """The step of a request that calls the model, with the masked prompt if the input was masked."""
+    """The step of a request that calls the model, with masks applied to the prompt."""
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         sent = with_prompt(checked.text, checked.masks) if checked.masks else generation
@@ -237,7 +237,7 @@ def ask_model(backend: Backend, generation: Generation, writer: AnswerWriter, wi
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:
-    """The release with the verdict's text and findings, and the verdict."""
+    """The release after its verdict, and the verdict."""
     release, verdict = released
     if verdict is None or (verdict.text is release.text and verdict.detections is release.detections):
         return released

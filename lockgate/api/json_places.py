@@ -16,13 +16,13 @@ Scalar = str | bool | int | float | None
 
 
 class JsonPlace:
-    """The values that are allowed at one place of a document."""
+    """The values allowed at one place of a document."""
 
     words: str
     opens = ""  # the bracket with which a value of this place begins, if any
 
     def objection(self, found: Scalar) -> str | None:
-        """The reference's error text for this scalar value, or None if it accepts the value."""
+        """The reference's error text for this value, or None if it accepts it."""
         return f"invalid type: {describe(found)}, expected {self.words}"
 
 

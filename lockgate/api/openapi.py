@@ -18,7 +18,7 @@ Schemas = Mapping[Any, Schema]  # by type
 
 @cache
 def build_document() -> dict[str, Any]:
-    """Build the document; the message types give the schemas of bodies."""
+    """Build the document; message types give the schemas."""
     documented = [one for one in ENDPOINTS if one.summary]
     types = list(dict.fromkeys(kind for one in documented for kind in _list_types(one)))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

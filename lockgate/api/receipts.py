@@ -71,7 +71,7 @@ class ReceiptBody(msgspec.Struct):
 
 
 def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str, Any]:
-    """The receipt as JSON values, after the last frame was sent; `chain` is used in place of the receipt's own."""
+    """The receipt as JSON values, after the last frame; `chain` is used in place of its own."""
     chain = receipt.chain if chain is None else chain
     return {
         "version": VERSION,
@@ -110,7 +110,7 @@ class AnswerAccount(NamedTuple):
     detections: Mapping[str, Any] = MappingProxyType({})
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add the texts of an event that is sent now to the digest."""
+        """Add the texts of an event to the digest."""
         if self.receipt is not None:
             add_frames(self.receipt.chain, event)
 
@@ -126,7 +126,7 @@ NO_ACCOUNT = AnswerAccount()
 
 
 def describe_failure(name: str, *, ends: bool) -> tuple[str, str]:
-    """The code and the text of a warning about a failed detector; `ends`: under `enforce` it ends the request."""
+    """Code and text of the warning about a failed detector; `ends`: under `enforce` it ends the request."""
     text = f"Detector `{name}` failed. The text was not checked by it."
     if ends:
         return "DETECTOR_FAILED_IN_SHADOW", f"{text} Under `enforce` the request would have ended with an error."
@@ -163,7 +163,7 @@ def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _find_only_content(event: Mapping[str, Any]) -> str | None:
-    """The content of the first choice if the message has no other text, as is usual; else None."""
+    """The content of the first choice if the message has no other text; else None."""
     choices = event.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choices[0]) is not dict:
         return None
@@ -203,7 +203,7 @@ def _keep(frames: list[tuple[str, str]], lane: str, text: Any) -> None:
 
 
 def _list_objects(value: Any) -> Iterable[tuple[int, dict[str, Any]]]:
-    """The objects of a list, each after its `index`, or its position if it has none."""
+    """The objects of a list, each after its `index` or else its position."""
     for place, one in enumerate(value if isinstance(value, list) else ()):
         if isinstance(one, dict):
             index = one.get("index")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes JSON bodies into message types; error texts are those of the Rust orchestrator (serde), the reference.
+"""Decodes JSON bodies into message types; errors are as in the Rust orchestrator (serde), the reference.
 
 msgspec decodes; it is more lenient than the reference in four ways: a repeated field, containers too deep, integers too
 long, bad text in parts that are not read. `json_faults` decides about a body that might use one of them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks and decodes single field values of a request to an agent, the same for gRPC and HTTP.
 
-A value that cannot be used raises InvalidRequest with the name of its field; a bad request id is ignored.
+A bad value raises InvalidRequest with the name of its field; a bad request id is ignored.
 """
 
 import re
@@ -15,7 +15,7 @@ _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{
 
 
 def check_session_id(session_id: str) -> None:
-    """Raise InvalidRequest for a session id that is too long; any characters are allowed."""
+    """Refuse a session id that is too long."""
     if len(session_id) > MAX_SESSION_CHARS:
         raise refuse("session_id", f"must have at most {MAX_SESSION_CHARS} characters")
 

@@ -201,7 +201,7 @@ class AnswerFault(msgspec.Struct):
 
 
 class RetrievalStart(msgspec.Struct):
-    """Retrieval begins, from so many sources."""
+    """Retrieval from so many sources begins."""
 
     sources: int
 
@@ -285,7 +285,7 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def read_fault(text: str) -> InvalidField:
-    """Turn msgspec's error text into an error for the field at fault; unknown texts are kept unchanged."""
+    """Turn msgspec's error text into an error for the field at fault; unknown texts are kept."""
     found = _PLACE.fullmatch(text)
     text, place = (found[1], found[2]) if found else (text, "")
     if missing := _MISSING.match(text):
@@ -353,7 +353,7 @@ def encode_error(status: int, details: str) -> bytes:
 
 
 def encode_fault(error: Fault) -> bytes:
-    """An error with details, such as the field or the model."""
+    """An error with details."""
     details: dict[str, Any]
     match error:
         case InvalidField():
@@ -434,7 +434,7 @@ def _build_detections(outcome: AnswerResult) -> dict[str, Any]:
 def describe_inspected(
     one: InspectedDocument, write: Callable[[Iterable[Detection]], Any] = from_detections
 ) -> dict[str, Any]:
-    """The findings and the outcome of a document; `write` encodes the findings."""
+    """A document's findings and outcome; `write` encodes the findings."""
     outcome = "dropped" if one.is_dropped else "masked" if one.is_masked else "flagged"
     entry: dict[str, Any] = {"path": one.source, "title": one.title, "outcome": outcome}
     entry["results"] = write(one.detections)

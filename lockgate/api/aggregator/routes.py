@@ -35,7 +35,7 @@ from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")
-_DEFAULT_ACTIONS = wire.OnFinding()
+_DEFAULTS = wire.OnFinding()
 _TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
 # Keep proxies from buffering events, and old ones from closing the connection.
 _STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"connection", b"keep-alive"))
@@ -145,7 +145,7 @@ class ChatRoutes:
         )
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
-        """The plan by which detectors read the answer; a whole answer, too, is held only up to the limit."""
+        """The plan by which detectors read an answer; a whole one, too, is held only up to the limit."""
         plan = self._answering.lanes(guards, is_stream=is_stream, strategy=Strategy.FRONTIER)
         return plan._replace(max_held_chars=self._answering.limits.max_held_chars)
 
@@ -175,7 +175,7 @@ class ChatRoutes:
                 if getattr(wanted, name) is not None:
                     raise InvalidField(f"detectors.{name}", _ONE_RULE)
         else:
-            actions = wanted.on_finding or _DEFAULT_ACTIONS
+            actions = wanted.on_finding or _DEFAULTS
             policy = replace(
                 policy,
                 on_input=Action.BLOCK if actions.input == "stop" else TEXT_WORDS[actions.input],

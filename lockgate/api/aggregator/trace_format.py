@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a trace, sent among those of the answer: documents, held text, and what detectors have read."""
+"""The events of a trace, sent among those of the answer: documents, held text, what detectors read."""
 
 from typing import Any
 

@@ -71,7 +71,7 @@ class AgentMethods:
         self._shares_default = gateway.settings.sessions.shared_default
 
     def list_services(self) -> Services:
-        """The services and methods of the port."""
+        """The services of the port."""
         return {
             SERVICE: {
                 ASK: GrpcMethod(AgentRequest, self.ask, grpc.unary_stream_rpc_method_handler),
@@ -145,7 +145,7 @@ class AgentMethods:
 
 
 def _pick(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of the message."""
+    """The values that are fields of a message."""
     return {name: value for name, value in values.items() if name in kind.DESCRIPTOR.fields_by_name}
 
 
@@ -186,7 +186,7 @@ def _list_facts(facts: TurnResult, session_id: str) -> Mapping[str, str]:
 def build_agent_port(
     gateway: Gateway, readiness: Readiness, listener: Listener, callers: Callers | None = None
 ) -> GrpcPort:
-    """Build and bind the port, which other Lockgate processes may share; `callers` may be shared with other ports."""
+    """Build and bind the port, which other processes may share; other ports may share `callers`."""
     settings = gateway.settings
     calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
     methods = AgentMethods(gateway, calls)
@@ -207,7 +207,7 @@ def build_agent_port(
 
 
 def _load_credentials(tls: ServerTlsSettings) -> grpc.ServerCredentials | None:
-    """Credentials from the files of the API port, which have been checked; None without TLS."""
+    """Load the same files as the API port, which has checked them."""
     if tls.cert_path is None or tls.key_path is None:
         return None
     roots = tls.client_ca_cert_path.read_bytes() if tls.client_ca_cert_path is not None else None

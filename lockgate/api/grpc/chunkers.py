@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chunker API over gRPC: texts in, chunks out, in streams with the messages that they were made of."""
+"""The chunker API over gRPC: texts in, chunks out with the messages that they were made of."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence

@@ -40,13 +40,13 @@ _CODES: Mapping[int, grpc.StatusCode] = {
 }
 _HEALTH = "grpc.health.v1.Health"
 _FOR_EVER_S = 31_536_000.0
-_LOOK_S = 0.5  # between two checks of the status for a watcher
+_LOOK_S = 0.5  # between two checks for a watcher
 _MAX_WATCHERS = 100
 _FLUSH_S = 0.5  # for the last messages of calls that have ended
 
 
 class Calls:
-    """Admits, limits and ends the calls of one port."""
+    """Admits and ends the calls of one port."""
 
     def __init__(self, limits: LimitSettings, callers: Callers | None = None) -> None:
         self._callers = callers or Callers()
@@ -55,7 +55,7 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def attend(self, path: str, context: Context, answer: Callable[[str], Awaitable[T]]) -> T:
-        """Run `answer` with the caller's name; an exception that it raises ends the call with a status."""
+        """Run `answer` with the caller's name; its exceptions end the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
         code, has_left, caller = 0, False, ""
         task = asyncio.current_task()

@@ -44,7 +44,7 @@ class LengthPenalty(msgspec.Struct, omit_defaults=True):
 
 
 class Parameters(msgspec.Struct, omit_defaults=True):
-    """Parameters of generation."""
+    """Generation parameters."""
 
     max_new_tokens: Unsigned32 | None = None
     min_new_tokens: Unsigned32 | None = None
@@ -81,7 +81,7 @@ class StrictOutputGuards(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class StrictGuardrailConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The detectors of prompt and answer, and the policy."""
+    """The detectors by section, and the policy."""
 
     input: StrictInputGuards | None = None
     output: StrictOutputGuards | None = None
@@ -339,7 +339,7 @@ class TextEvents(TextWriter):
         return written
 
     def finish(self) -> bytes:
-        """The last event, if there is more to report; the stream has no end mark."""
+        """The last event, if there is more to report."""
         report = self.account.tell()
         if not (self.warnings or self.found_in_prompt or report):
             return b""
@@ -350,7 +350,7 @@ class TextEvents(TextWriter):
         return encode_event(_in_order(last) | report)
 
     def _pass_silent(self, release: Release) -> list[dict[str, Any]]:
-        """The event of messages without text, if one is due; else their counts of the prompt's tokens are kept."""
+        """The event of messages without text, if one is due; else those that count tokens are kept."""
         counting = []  # messages that count or list the tokens of the prompt: they can wait for the text
         for frame in release.frames:
             message = frame.fields or {}

@@ -151,7 +151,7 @@ class GenerationRoutes:
         await self._classify(exchange, wanted, is_stream=False)
 
     async def classify_stream(self, exchange: Exchange) -> None:
-        """POST classification with text generation, streamed."""
+        """POST classification, streamed."""
         wanted = await self._read(exchange)
         await exchange.reply.start_events()
         await self._classify(exchange, wanted, is_stream=True)

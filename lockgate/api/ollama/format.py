@@ -102,13 +102,13 @@ class OllamaModelEntry(msgspec.Struct):
 
 
 class OllamaModels(msgspec.Struct):
-    """All models that a request may name."""
+    """The list of models."""
 
     models: list[OllamaModelEntry]
 
 
 class OllamaVersion(msgspec.Struct):
-    """The version of Lockgate."""
+    """Lockgate's version."""
 
     version: str
 
@@ -257,7 +257,7 @@ def encode_models(names: Iterable[str], created: int) -> bytes:
 
 
 def encode_version(version: str) -> bytes:
-    """The version, which clients read to see whether a server runs."""
+    """The version; clients use it to find a server."""
     return encode(OllamaVersion(version))
 
 

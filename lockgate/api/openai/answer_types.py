@@ -10,7 +10,7 @@ from lockgate.api.receipts import ReceiptBody
 
 
 class CompletionFinding(msgspec.Struct, kw_only=True):
-    """A finding; without a position if a detector read the answer whole."""
+    """A finding; one of a reviewer has no position."""
 
     start: int | UnsetType = UNSET
     end: int | UnsetType = UNSET
@@ -67,7 +67,7 @@ class CompletionWarning(msgspec.Struct):
 
 
 class AnswerReport(msgspec.Struct, kw_only=True):
-    """The report of an answer or of the last event of a stream. `pseudonyms` are sent if a header asks for them."""
+    """The report at the end of an answer. `pseudonyms` are sent if a header asks for them."""
 
     detections: CompletionDetections | UnsetType = UNSET
     warnings: list[CompletionWarning] | UnsetType = UNSET
@@ -76,14 +76,14 @@ class AnswerReport(msgspec.Struct, kw_only=True):
 
 
 class CalledFunction(msgspec.Struct):
-    """The function that is called, or a piece of it in a stream."""
+    """A function that is called, or a piece of it."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class CalledTool(msgspec.Struct):
-    """The custom tool that is called, or a piece of it in a stream."""
+    """A custom tool that is called, or a piece of it."""
 
     name: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
@@ -147,7 +147,7 @@ class ModelEntry(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All models that a request may name."""
+    """The list of models."""
 
     object: str
     data: list[ModelEntry]

@@ -68,7 +68,7 @@ class ConfiguredModel(ABC):
                     yield [_rename(one, request) for one in messages]
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
-        """Return 0: configured models do not count tokens."""
+        """Configured models count no tokens."""
         return 0
 
     @abstractmethod
@@ -176,7 +176,7 @@ def _to_chat(request: Generation) -> Generation:
 
 
 def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
-    """The message with the model name of the request, for a text completion in the format of one."""
+    """The message with the request's model name, for a text completion in its format."""
     renamed = {**message, "model": request.model}
     if request.kind == "chat":
         return renamed

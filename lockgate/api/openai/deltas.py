@@ -22,7 +22,7 @@ def list_lane_texts(message: Mapping[str, Any], lanes: frozenset[str]) -> Iterab
 
 
 def list_unread_keys(lanes: frozenset[str]) -> frozenset[str]:
-    """The keys of a message or a delta that lanes leave unread; calls are among them, as their names are not read."""
+    """The keys of a message or a delta that lanes leave unread; calls always, as their names are not read."""
     unread = set(CALL_KEYS)
     if REASONING_LANE not in lanes:
         unread |= REASONING_KEYS
@@ -95,7 +95,7 @@ def with_delta(message: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str
 
 
 def without_text(message: Mapping[str, Any], *, keeps_calls: bool = True) -> dict[str, Any]:
-    """The message without its text, which was sent; without `keeps_calls` it only ends its choice."""
+    """The message without its text; without `keeps_calls` it only ends its choice."""
     choice = choice_of(message)
     if "delta" in choice:
         delta = choice["delta"] if keeps_calls else {}

@@ -133,7 +133,7 @@ class EventWriter(AnswerWriter):
         return b"".join(parts) + DONE
 
     def _encode(self, event: Mapping[str, Any]) -> bytes:
-        """Encode an event that is sent now, and add it to the digest."""
+        """Encode an event, and add it to the digest."""
         if self._hides:
             event = self._trim(event)
         if self.account.receipt is not None:
@@ -320,8 +320,8 @@ class EventWriter(AnswerWriter):
     def _build_last(self) -> list[dict[str, Any]]:
         """The last events, with the report.
 
-        Without a policy this is one event without choices, if there is anything to report. Under a policy these are the
-        events that waited; clients expect a choice in each, except in one with the usage.
+        Without a policy one without choices, if there is anything to report. Under a policy those that waited;
+        clients expect a choice in each, except in one with the usage.
         """
         usage = self._reader.usage if self._options.holds or self._repeats_usage else None
         is_due = self._reader.keeps_text or self.account.receipt or self.warnings or self.found_in_prompt

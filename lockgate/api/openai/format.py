@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for chat and text completions: which fields are checked, and what goes upstream.
 
-Only the fields that Lockgate uses are checked; all others are passed on unchanged, in both directions.
+Only fields that Lockgate uses are checked; others are passed on unchanged, in both directions.
 `whole_answer` and `events` write the answers.
 """
 
@@ -63,7 +63,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
-    """The detectors of input and output, and the policy."""
+    """The detectors by section, and the policy."""
 
     input: DetectorMap = {}
     output: DetectorMap = {}
@@ -151,7 +151,7 @@ class CompletionRequest(NamedTuple):
 
 
 def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> CompletionRequest:
-    """Decode a request: known fields are checked, all others kept."""
+    """Decode a request: check known fields, keep the others."""
     known = shape.decode(raw)
     whole = _decode(raw)
     tools, masks = getattr(known, "tools", None), getattr(known, "prompt_masks", None)
@@ -177,7 +177,7 @@ read_chat_completion, read_text_completion = partial(read_request, CHAT), partia
 
 
 def read_chat(raw: bytes) -> tuple[DetectorMap, Conversation]:
-    """Decode a request of detection/chat: its detectors and its conversation."""
+    """A request of detection/chat: detectors and conversation."""
     known = CHAT_DETECTION.decode(raw)
     _check_tools(known.tools)
     whole = _decode(raw)

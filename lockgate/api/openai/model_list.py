@@ -42,7 +42,7 @@ class ProxiedModels:
 
 
 def _read_models(listed: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """The models that have a name, limited in number and in length of names."""
+    """The models with a name, limited in number and length."""
     models: dict[str, dict[str, Any]] = {}
     for one in listed:
         name = one.get("id") if isinstance(one, dict) else None
@@ -54,7 +54,7 @@ def _read_models(listed: Iterable[Any]) -> dict[str, dict[str, Any]]:
 
 
 def describe(name: str, created: int) -> dict[str, Any]:
-    """The entry of a model in the list."""
+    """The entry of a model."""
     return {"id": name, "object": "model", "created": created, "owned_by": OWNER}
 
 

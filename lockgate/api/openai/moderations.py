@@ -121,7 +121,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_moderation(raw: bytes) -> Moderated:
-    """Decode a request; an invalid one has the status 400, as OpenAI clients expect."""
+    """Decode a request; an invalid one has status 400, as OpenAI clients expect."""
     try:
         request = _REQUEST.decode(raw)
         return Moderated(_read_inputs(request.input), request.model or "", request.policy)
@@ -210,7 +210,7 @@ _BY_FLAT_NAME = {_flatten(name): name for name in CATEGORIES}
 
 
 class _Readers(NamedTuple):
-    """The detectors, and the categories that each looks for, as far as they are known beforehand."""
+    """The detectors, and the categories that each looks for, if they are known."""
 
     guards: Sequence[ActiveGuard]
     categories: Mapping[str, frozenset[str]]
@@ -266,7 +266,7 @@ class ModerationRoutes:
         return policy
 
     async def _choose(self, policy: PolicySettings, headers: Headers) -> _Readers:
-        """The detectors of contents, each once; the section where it is named says whether it may fail."""
+        """The detectors of contents, each once; its section says whether it may fail."""
         requested: dict[str, Mapping[str, Any]] = {}
         passes: dict[str, bool] = {}
         for section in _SECTIONS:
@@ -298,7 +298,7 @@ class ModerationRoutes:
 
 
 def _build(readers: _Readers, readings: Sequence[_Readings]) -> ModerationResult:
-    """The result of one input. Categories that only failed detectors look for count as not looked for."""
+    """The result of one input. What only failed detectors look for was not looked for."""
     thresholds = {one.guard.id: one.threshold for one in readers.guards}
     found = [one for reading in readings for one in reading.found]
     failed = frozenset(name for reading in readings for name in reading.failed)

@@ -38,7 +38,7 @@ _MAX_LANES = 1024  # of one answer under a policy, where every tool call is one
 
 
 class NamedTarget(NamedTuple):
-    """A configured model, the policy that the request names with it (`<model>@<policy>`), and its default."""
+    """A configured model, the policy of `<model>@<policy>`, and its default policy."""
 
     backend: ConfiguredModel
     policy: str | None = None
@@ -99,7 +99,7 @@ class OpenAIRoutes:
 
     async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: NamedTarget) -> None:
         with refuse_with_400():
-            request = self._choose_policy(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
+            request = self._find_policy(exchange, await decode(raw, partial(target.backend.read, dialect)), target)
             request = self._find_input(dialect, request)
             self._check_thresholds(request)
             generation = self._build_generation(exchange, dialect, request)
@@ -112,13 +112,13 @@ class OpenAIRoutes:
     async def answer_text(
         self, exchange: Exchange, turn: TurnRequest, target: NamedTarget, turn_writer: TurnWriter, start: Start
     ) -> None:
-        """Answer a request to a configured model in a format other than OpenAI's; these have only text."""
+        """Answer for a configured model in a format other than OpenAI's; these have only text."""
         body: dict[str, Any] = {"stream": turn.is_stream, **turn.params}
         body["messages"] = [{"role": one.role, "content": one.text} for one in turn.sent]
         if turn.is_stream:
             body["stream_options"] = {"include_usage": True}
         with refuse_with_400():
-            request = self._choose_policy(exchange, CompletionRequest(turn.model, body, turn.is_stream, {}, {}), target)
+            request = self._find_policy(exchange, CompletionRequest(turn.model, body, turn.is_stream, {}, {}), target)
             request = self._find_input(CHATS, request)
             generation = self._build_generation(exchange, CHATS, request)
             policy = await self._resolve(exchange, CHATS, request, generation, self._only_contents)
@@ -127,7 +127,7 @@ class OpenAIRoutes:
         begin = partial(start, exchange) if request.is_stream else None
         await self._answering.answer(exchange, guarded, writer, begin)
 
-    def _choose_policy(self, exchange: Exchange, request: CompletionRequest, target: NamedTarget) -> CompletionRequest:
+    def _find_policy(self, exchange: Exchange, request: CompletionRequest, target: NamedTarget) -> CompletionRequest:
         """The request with the policy that it names, else the default of its model."""
         if request.policy is not None and target.policy not in (None, request.policy):
             raise InvalidRequest(
@@ -137,7 +137,7 @@ class OpenAIRoutes:
         return request._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
 
     def _find_input(self, dialect: Dialect, request: CompletionRequest) -> CompletionRequest:
-        """The request with the prompt text that detectors read, and its positions; raises InvalidRequest."""
+        """The request with the prompt text that detectors read, and its positions."""
         if not request.model:
             raise InvalidRequest("`model` must not be empty")
         policy = self._answering.find_policy(request.policy)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """StreamOrder: when the parts of a streamed completion may be written. Pure: releases in, releases out.
 
-A lane in the queue of its choice is written when all lanes before it are complete and the content that the model
-sent before it has been written: clients take a tool call for complete when the next one begins. A choice ends once.
-Messages that end the answer wait for the end of the stream, because the last event carries the receipt.
+A queued lane is written when all lanes before it are complete and the content that the model sent before it was
+written: clients take a tool call for complete when the next one begins. A choice ends once. Messages that end the
+answer wait for the end of the stream, because the last event carries the receipt.
 """
 
 from collections import deque

@@ -136,7 +136,7 @@ class StreamReader:
         return frames or (Frame(number, "", next(reversed(self.choices), 0), message),)
 
     def read_beside(self, message: dict[str, Any]) -> Iterable[Frame]:
-        """The message as a frame without text in the first lane, and its texts in their lanes."""
+        """The message without text in the first lane, and its texts in their lanes."""
         self._number += 1
         self._frames = [Frame(self._number, "", 0, message)]
         for index, choice, _ in self._split(message):
@@ -219,7 +219,7 @@ class StreamReader:
             self._order.endings[index] = self._with_earlier_logprobs(known, self._order.endings[index])
 
     def _keep_ending(self, index: int, own: dict[str, Any], *, has_text: bool) -> dict[str, Any]:
-        """The message without the fields that end its choice, which are written last."""
+        """The message without its choice's end, which is written last."""
         choice = choice_of(own)
         if choice.get("finish_reason") is None:
             return own
@@ -236,7 +236,7 @@ class StreamReader:
             self._emit(self._find_segment(index, name), text)
 
     def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
-        """The message without the calls that detectors read, and these calls."""
+        """The message without the calls that are read, and these calls."""
         choice = choice_of(own)
         delta = choice.get("delta")
         if not (self._reads_calls and isinstance(delta, dict) and any(delta.get(key) for key in CALL_KEYS)):
@@ -355,7 +355,7 @@ class StreamReader:
         return text or ""
 
     def _remember(self, index: int, choice: Mapping[str, Any], text: str) -> ChoiceState:
-        """Note the role, the tool calls and the text of a choice, as far as they are needed."""
+        """Note the role, the tool calls and the text of a choice."""
         known = self.choices.get(index)
         if known is None:
             if len(self.choices) >= _MAX_CHOICES:
@@ -377,7 +377,7 @@ class StreamReader:
         known.reviewable.append(text)
 
     def _count_kept(self, chars: int) -> None:
-        """Count text that detectors read whole; raises HeldTooMuch past the limit of held text."""
+        """Count text that detectors read whole, which is limited like held text."""
         self._kept_chars += chars
         limit = self._options.max_held_chars
         if self._kept_chars > limit * len(self.choices):

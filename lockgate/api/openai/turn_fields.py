@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of a request to an agent or a configured model, the same for every wire format.
 
-The model takes every parameter, or the request is refused with its name. None is dropped silently.
+The model takes every parameter, or the request is refused. None is dropped silently.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def peek_model(raw: bytes) -> str:
 
 
 def read_model(raw: bytes) -> str:
-    """The model that a body names; raises RequestError if it names none."""
+    """The model that a body must name."""
     return _NAMED.decode(raw).model
 
 
@@ -174,7 +174,7 @@ def build_turn_request(
     is_stream: bool,
     includes_usage: bool = False,
 ) -> TurnRequest:
-    """Build the decoded request from its own parts and from the fields that all formats have."""
+    """Build the request from its own parts and the fields that all formats have."""
     if request.session_id:
         check_session_id(request.session_id)
     editor, account = read_user(request.user) if request.user else (Editor(), "")
@@ -257,7 +257,7 @@ def read_user(user: str) -> tuple[Editor, str]:
 
 @contextmanager
 def refuse_with_400() -> Iterator[None]:
-    """Give each InvalidRequest the status 400: clients of agents and configured models do not expect 422."""
+    """Give each InvalidRequest status 400: clients of agents and configured models do not expect 422."""
     try:
         yield
     except InvalidRequest as error:

@@ -92,7 +92,7 @@ def read_text(raw: bytes, takes: frozenset[str]) -> TurnRequest:
 
 
 def find_prompt(prompt: str | list[str]) -> str:
-    """The prompt, also from a list with one entry."""
+    """The prompt, also from a list of one."""
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if len(prompts) != 1:
         raise InvalidRequest("`prompt` must be one text")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints for OpenAI and Ollama clients: finds what `model` names, and answers for agents.
 
-Requests to configured models and to the upstream server are answered by `routes`.
+`routes` answers for configured models and the upstream server.
 """
 
 import time
@@ -93,7 +93,7 @@ class AgentGateway(Protocol):
         """The agents by name."""
 
     def find_agent(self, name: str, policy: str | None) -> AnyAgent:
-        """An agent, under the named policy if there is one, else under its own."""
+        """An agent, under the named policy, else under its own."""
 
 
 class FoundAgent(NamedTuple):
@@ -149,7 +149,7 @@ class AgentRoutes:
             await exchange.reply.answer_json(encode(found))
 
     async def _describe_models(self) -> dict[str, Mapping[str, Any]]:
-        """Agents and configured models, then those of the upstream server that have other names."""
+        """Own models, then those of the upstream server that have other names."""
         own = {name: describe(name, self._created) for name in self.names}
         return {**own, **{name: one for name, one in (await self._proxied.find()).items() if name not in own}}
 
@@ -158,15 +158,15 @@ class AgentRoutes:
         await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
     async def _take(self, exchange: Exchange, form: TurnFormat, dialect: Dialect | None = None) -> None:
-        """Answer a request to an agent; hand one to a model over to `completions`."""
+        """Answer for an agent, or pass a request to a model on."""
         completions = self._completions
         is_proxied = dialect is not None and self._gateway.openai is not None
-        own_limit, proxy_limit = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
-        raw = await form.read_body(exchange.request, max(own_limit, proxy_limit))
+        own_max, proxy_max = self._limits.agent_request_bytes, self._limits.body_bytes if is_proxied else 0
+        raw = await form.read_body(exchange.request, max(own_max, proxy_max))
         name = await decode(raw, peek_model)
         find = self._find_short if len(name) <= _MAX_KEPT_CHARS else self._find
         found = find(name, exchange.request.policy, form.suffix)
-        if len(raw) > (proxy_limit if found is None and is_proxied else own_limit):
+        if len(raw) > (proxy_max if found is None and is_proxied else own_max):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
             with refuse_with_400():
@@ -184,7 +184,7 @@ class AgentRoutes:
                 await _answer_unknown(exchange, form, await decode(raw, read_model))
 
     def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | NamedTarget | None:
-        """The agent or model of that name; `under`: the policy that the path names."""
+        """The agent or model of that name; `under`: the policy in the path."""
         found = self._find_named(name, under)
         if found is None and suffix and name.endswith(suffix):
             found = self._find_named(name.removesuffix(suffix), under)
