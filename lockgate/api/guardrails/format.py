@@ -56,7 +56,7 @@ class GeneratedRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ContentDetection(msgspec.Struct, omit_defaults=True):
-    """A finding with its place in the text."""
+    """A finding with its position in the text."""
 
     start: int
     end: int

@@ -107,7 +107,7 @@ class GenerationDetection(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FoundWord(msgspec.Struct):
-    """A finding with its place in the text."""
+    """A finding with its position in the text."""
 
     start: int
     end: int
@@ -382,7 +382,7 @@ class TextEvents(TextWriter):
         return event
 
     def _fields_of(self, release: Release) -> dict[str, Any]:
-        """The fields of the messages that leave with a release, and of those that waited for it."""
+        """The fields of the messages of a release, and of those that waited for it."""
         event: dict[str, Any] = {"input_token_count": 0, "tokens": []}
         for frame in [*self._waiting, *release.frames]:
             message = frame.fields or {}

@@ -298,7 +298,7 @@ class ModerationRoutes:
 
 
 def _build(readers: _Readers, readings: Sequence[_Readings]) -> ModerationResult:
-    """The result of one input. What only failed detectors look for was not looked for."""
+    """The result of one input. Categories of failed detectors alone count as not looked for."""
     thresholds = {one.guard.id: one.threshold for one in readers.guards}
     found = [one for reading in readings for one in reading.found]
     failed = frozenset(name for reading in readings for name in reading.failed)
