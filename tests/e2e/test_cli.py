@@ -223,9 +223,9 @@ def test_check_accepts_every_example(path: Path, tmp_path: Path) -> None:
     pair = Authority(tmp_path, "authority").issue("server")
     pair.cert.rename(tmp_path / "cert.pem")
     pair.key.rename(tmp_path / "key.pem")
-    secrets = {"LLM_TOKEN": "t0psecret", "WEB_KEY": "t0psecret"}
-    data_dir = str(require_weights().parents[1])
-    done = run("check", "--config-path", str(path), cwd=tmp_path, LOCKGATE_DATA_DIR=data_dir, **secrets)
+    data_dir, secret = str(require_weights().parents[1]), "t0psecret"
+    command = ("check", "--config-path", str(path))
+    done = run(*command, cwd=tmp_path, LOCKGATE_DATA_DIR=data_dir, LLM_TOKEN=secret, WEB_KEY=secret)
     lacks_files = b"would not start here" in done.stdout
     assert lacks_files == (path.name == "orchestrator.yaml")  # its certificates belong to other servers
     assert (done.returncode, done.stderr) == (2 if lacks_files else 0, b"")
