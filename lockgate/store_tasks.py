@@ -31,7 +31,7 @@ class Queues(Generic[Key]):
         return len(self._locks)
 
     @contextlib.asynccontextmanager
-    async def alone(self, key: Key) -> AsyncIterator[None]:
+    async def hold(self, key: Key) -> AsyncIterator[None]:
         """Holds the key, after all tasks that asked before."""
         lock = self._locks.setdefault(key, _CountedLock())
         lock.users += 1
@@ -44,7 +44,7 @@ class Queues(Generic[Key]):
                 del self._locks[key]
 
 
-async def look(reading: Awaitable[object]) -> Health:
+async def read_health(reading: Awaitable[object]) -> Health:
     """Returns the health of a store, from a read that runs now; raises errors that are no UpstreamError."""
     try:
         await reading

@@ -191,7 +191,7 @@ class MemorySessionStore:
     @asynccontextmanager
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
         """Locks the session, in the order of the calls."""
-        async with self._queues.alone(key):
+        async with self._queues.hold(key):
             self._held.add(key)
             try:
                 yield

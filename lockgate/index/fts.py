@@ -30,7 +30,7 @@ from lockgate.index.index_file import IndexFile, IndexVersion, StoredVectors, op
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.index.search_words import find_search_words
 from lockgate.interfaces import Embedder, Headers
-from lockgate.store_tasks import look
+from lockgate.store_tasks import read_health
 from lockgate.telemetry import LogEvent, log_event
 
 if TYPE_CHECKING:
@@ -170,11 +170,11 @@ class FtsDataSource(DoubleSearch):
         words = find_search_words(query.keywords or query.question)
         by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
         found = await self._ask_both(partial(self._search_words, words), by_meaning)
-        return await self._put_together(*found, limit)
+        return await self._build_documents(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
         """Returns whether the file can be read; a missing file is healthy. Never raises."""
-        return await look(self._files.run(IndexFile.read_edition)) if self._files.exists() else Health("HEALTHY")
+        return await read_health(self._files.run(IndexFile.read_edition)) if self._files.exists() else Health("HEALTHY")
 
     def log_state(self) -> None:
         """Logs what is missing."""

@@ -84,7 +84,7 @@ class DoubleSearch(ABC):
         self._warn(leg, result.message if isinstance(result, NothingToCompare) else name_causes(result))
         return None
 
-    async def _put_together(
+    async def _build_documents(
         self, words: FoundByWords | None, near: FoundByMeaning | None, limit: int
     ) -> list[Document]:
         rankings: list[Sequence[Hit]] = []

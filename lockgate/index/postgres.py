@@ -28,7 +28,7 @@ from lockgate.index.hybrid_search import (
 from lockgate.index.passages import DocumentEntry, IndexedDocument, Passage
 from lockgate.index.search_words import find_search_words
 from lockgate.interfaces import Embedder, Headers
-from lockgate.store_tasks import look
+from lockgate.store_tasks import read_health
 
 
 class IndexStatements(Table, frozen=True):
@@ -88,15 +88,15 @@ class PostgresIndex(DoubleSearch):
         words = find_search_words(query.keywords or query.question)
         by_meaning = partial(self._search_meaning, self._embedder, query) if self._embedder else None
         found = await self._ask_both(partial(self._search_words, words), by_meaning)
-        return await self._put_together(*found, limit)
+        return await self._build_documents(*found, limit)
 
     async def probe(self, headers: Headers) -> Health:
         """Whether the database answers; never raises."""
-        return await look(self._pool.fetch("SELECT 1"))
+        return await read_health(self._pool.fetch("SELECT 1"))
 
     async def knows(self, document: IndexedDocument) -> bool:
         """Whether it has this version of the document, with vectors of its model, if any."""
-        state = await self._look()
+        state = await self._find_state()
         if not state.has_tables:
             return False
         rows = await self._pool.fetch(self._sql.known, document.source)
@@ -122,19 +122,19 @@ class PostgresIndex(DoubleSearch):
 
     async def list_documents(self) -> Sequence[DocumentEntry]:
         """All documents, sorted by source."""
-        if not (await self._look()).has_tables:
+        if not (await self._find_state()).has_tables:
             return []
         rows = await self._pool.fetch(self._sql.list)
         return [DocumentEntry(IndexedDocument(*row[:5]), row[5], row[6]) for row in map(tuple, rows)]
 
     async def remove_documents(self, sources: Sequence[str]) -> int:
         """Removes documents; returns how many there were."""
-        if not (await self._look()).has_tables:
+        if not (await self._find_state()).has_tables:
             return 0
         return int((await self._pool.execute(self._sql.remove, list(sources))).split()[-1])
 
     async def _search_words(self, words: Sequence[str]) -> FoundByWords:
-        if not words or not (await self._look()).has_tables:
+        if not words or not (await self._find_state()).has_tables:
             return FoundByWords([])
         rows = await self._pool.fetch(self._sql.find_words, [f"'{word}'" for word in words], LEG_LIMIT)
         if not rows:
@@ -146,7 +146,7 @@ class PostgresIndex(DoubleSearch):
         return FoundByWords([_read_hit(row) for row in rows], rows[0]["total"], spreads)
 
     async def _search_meaning(self, embedder: Embedder, query: Query) -> FoundByMeaning:
-        state = await self._look()
+        state = await self._find_state()
         if not state.has_tables:
             return FoundByMeaning([], partial(self._look_up, "", 0))
         if not state.has_vectors:
@@ -161,7 +161,7 @@ class PostgresIndex(DoubleSearch):
         rows = await self._pool.fetch(self._sql.look_up, vector, self._model, length, list(keys))
         return {row["id"]: row["cosine"] for row in rows}
 
-    async def _look(self) -> _DatabaseState:
+    async def _find_state(self) -> _DatabaseState:
         """Returns which parts exist; reads that again until all exist."""
         if self._known is None or not all(self._known):
             async with self._pool.borrow() as connection:
@@ -176,7 +176,7 @@ class PostgresIndex(DoubleSearch):
 
     async def _set_up(self) -> _DatabaseState:
         """Creates the tables, and the column of vectors if the extension is installed."""
-        state = await self._look()
+        state = await self._find_state()
         if all(state):
             return state
         with suppress(UpstreamError):  # if it cannot be installed, only words are searched
@@ -187,7 +187,7 @@ class PostgresIndex(DoubleSearch):
                 await connection.execute(self._sql.tables)
             if await connection.fetchval("SELECT count(*) FROM pg_extension WHERE extname = 'vector'"):
                 await connection.execute(self._sql.add_column)
-        return await self._look()
+        return await self._find_state()
 
 
 def _read_hit(row: Any) -> Hit:

@@ -43,7 +43,7 @@ class PostgresSessions(rows.RowSessions):
         """Locks a session: in the order of the calls in this process, in no order among several processes."""
         key = rows.clean_key(key)
         number = rows.number_of(key)
-        async with self._queues.alone(key):
+        async with self._queues.hold(key):
             try:
                 self._held[key] = await self._writer.lock(number)
                 yield

@@ -25,7 +25,7 @@ from lockgate.sessions.turns import (
     StoreLimits,
     Turn,
 )
-from lockgate.store_tasks import look
+from lockgate.store_tasks import read_health
 
 VERSION = 1
 MAX_ABORTED = 100  # per session
@@ -146,7 +146,7 @@ class RowSessions(ABC):
 
     async def probe(self, headers: Headers) -> Health:
         """Checks that sessions can be read; never raises."""
-        return await look(self.load(PROBE_KEY, 1))
+        return await read_health(self.load(PROBE_KEY, 1))
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Adds a turn, unless its request id is already stored."""

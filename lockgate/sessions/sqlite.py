@@ -290,7 +290,7 @@ class SqliteSessions(rows.RowSessions):
     async def hold(self, key: SessionKey) -> AsyncIterator[None]:
         """Locks a session: in the order of the calls in this process, in no order among several processes."""
         key = rows.clean_key(key)
-        async with self._queues.alone(key), self._locks.hold(rows.number_of(key)):
+        async with self._queues.hold(key), self._locks.hold(rows.number_of(key)):
             self._held.add(key)
             try:
                 yield
