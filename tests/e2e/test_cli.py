@@ -48,8 +48,8 @@ def test_every_command_has_help(command: list[str]) -> None:
 
 def test_the_exit_codes_are_documented() -> None:
     words = " ".join(run("--help").stdout.decode().split())
-    assert "exit codes: 0 all went well (detect: nothing found), 1 detect found something" in words
-    assert "2 wrong usage or settings, 3 anything else failed" in words
+    assert "exit codes: 0 success (detect: nothing found), 1 detect found something" in words
+    assert "2 wrong usage or settings, 3 any other failure" in words
 
 
 @pytest.mark.parametrize(
