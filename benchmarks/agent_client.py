@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the agent's benchmarks, a process of its own so that its CPU time does not count.
+"""The client of the agent's benchmarks, a separate process so that its CPU time does not count.
 
 It speaks gRPC to the agent, and to what stands behind it the way that the agent does: with the same HTTP library.
 

@@ -127,7 +127,7 @@ class Upstream(KeepAlive):
 
 
 def _find_kind(path: str, body: bytes) -> str:
-    """What is asked; nothing for whatever else is asked of such servers."""
+    """The kind of a request; empty for all other requests to such servers."""
     if path == CHAT_PATH:
         if b'"stream":true' in body:
             return SPEAK

@@ -84,7 +84,7 @@ def build_config(upstream: Server) -> str:
 
 
 def build_job(path: str, case: Case, effort: Effort) -> dict[str, Any]:
-    """What the client is told to do."""
+    """The job for the client."""
     is_paced = case.how == "paced"
     counts = {"unary": effort.content_requests, "burst": effort.chat_requests, "paced": effort.chat_streams}
     body: dict[str, Any] = {"model": f"{PACED}{effort.pace_ms}" if is_paced else BURST, "messages": _MESSAGES}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the HTTP benchmarks, a process of its own so that its CPU time does not count.
+"""The client of the HTTP benchmarks, a separate process so that its CPU time does not count.
 
 `python -m benchmarks.client` reads one job as a line of JSON and prints one line of JSON when it is done:
   requests   send `body` to `path` so many times over `connections` keep-alive connections; answers may be streams

@@ -134,7 +134,7 @@ async def _measure_one(gateway: Gateway, name: str, effort: Effort) -> list[Row]
 
 
 def load_samples(name: str) -> list[Sample]:
-    """A labelled set; what is in no wanted language is to be reported, where languages are told apart."""
+    """A labelled set; for `language`, texts in no wanted language are to be reported."""
     lines = (SETS / f"{name}.jsonl").read_text("utf-8").splitlines()
     return [_read_sample(json.loads(line)) for line in lines]
 

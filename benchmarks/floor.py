@@ -2,7 +2,7 @@
 """The floor: bare handlers on Lockgate's own server stack, which decode the same JSON and encode as much.
 
 Each answer is served twice: as it is, and under PARTS behind a call of the bare chunker and the bare detector function
-on the request's text. So the parts are measured where they work, between two requests and not in a loop of their own.
+on the request's text. So the parts are measured where they work, between two requests, and not only in a loop.
 
 `python -m benchmarks.floor PORT ANSWERS` serves until SIGTERM. ANSWERS is a JSON file: path -> body to be encoded.
 """

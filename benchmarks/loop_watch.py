@@ -3,7 +3,7 @@
 
 It asks to be woken every millisecond and writes down, in the file that its options name, when it was woken late, by how
 much, and how much of that the loop's thread was ready to run and had no processor. All processes read the same clock,
-so that whoever reads the file can tell what happened when.
+so the file can be compared with what other processes wrote.
 """
 
 import asyncio

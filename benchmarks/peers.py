@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench-peers`: the chat load on LiteLLM's proxy and on Lockgate, each before the same scripted model.
 
-The proxy is installed once, in a virtualenv of its own under the data directory, and runs in its production mode with
-one worker, no log and no database. Its start asks nobody on the network. Neither it nor Lockgate asks for a key: both
+The proxy is installed once, in a separate virtualenv under the data directory, and runs in its production mode with
+one worker, no log and no database. Its start sends nothing to the network. Neither it nor Lockgate asks for a key: both
 listen on loopback only, and what stands behind them is scripted. Exit code 1 if a target is missed.
 """
 

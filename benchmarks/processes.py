@@ -170,7 +170,7 @@ def _wait_for(port: int, process: "subprocess.Popen[Any]") -> None:
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

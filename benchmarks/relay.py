@@ -2,8 +2,8 @@
 """The floor of the chat benchmarks: the least that a gateway to an OpenAI-compatible server can be.
 
 Raw ASGI on uvicorn (uvloop, httptools) and one aiohttp session. The request, the answer and every chunk of a stream are
-decoded and encoded again; each chunk is sent on by itself. It checks nothing, reports nothing, and notices nobody who
-leaves.
+decoded and encoded again; each chunk is sent on by itself. It checks nothing, reports nothing, and does not notice
+clients that leave.
 
 `python -m benchmarks.relay PORT UPSTREAM_PORT` serves until SIGTERM.
 """

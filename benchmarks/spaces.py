@@ -3,7 +3,7 @@
 
 Every answer is made beforehand, so that it costs next to nothing. A slug says who is asked and how long that takes:
 `docs3-50` is the fourth source and takes 50 ms, `model-0` the model without delay. A model that is asked for a stream
-says its 200 tokens in one write, each an HTTP chunk of its own; `model-0-20` says one every 20 ms.
+says its 200 tokens in one write, each in a separate HTTP chunk; `model-0-20` says one every 20 ms.
 
 `GET /prompt` gives the last request that the model got; `GET /times` what each call took that had a delay, by
 correlation id, and forgets it.

@@ -4,7 +4,7 @@
 Raw ASGI on uvicorn (uvloop, httptools) and one aiohttp session. It decodes the request, asks all sources at once,
 decodes what they say, asks the model with a prompt that is always the same, decodes the answer, and encodes an answer
 that is always the same. Both have the size of Lockgate's. It builds no prompt, checks nothing, limits nothing, and
-notices nobody who leaves.
+does not notice clients that leave.
 
 `python -m benchmarks.spaces_floor PORT CONSTANTS` serves until SIGTERM. CONSTANTS is a JSON file with `prompt`, the
 request to the model, and `answer`.

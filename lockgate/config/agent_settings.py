@@ -17,7 +17,7 @@ SESSIONS_FILE = "sessions.db"
 class OpenAIModelSettings:
     """A model of an OpenAI-compatible server. `api_token` names a variable."""
 
-    url: str = option(kinds.URL, "address of the server: what stands before `/chat/completions`")
+    url: str = option(kinds.URL, "address of the server: the URL before `/chat/completions`")
     model: str = option(kinds.NAME, "name of the model there")
     api_token: str | None = option(kinds.TEXT, "name of the environment variable that holds the bearer token", None)
     api_token_value: Secret | None = None
@@ -27,7 +27,7 @@ class OpenAIModelSettings:
 class OllamaModelSettings:
     """A model of an Ollama server."""
 
-    url: str = option(kinds.URL, "address of the server: what stands before `/api`")
+    url: str = option(kinds.URL, "address of the server: the URL before `/api`")
     model: str = option(kinds.NAME, "name of the model there")
 
 
