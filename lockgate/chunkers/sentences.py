@@ -176,9 +176,10 @@ class SentenceMachine(CuttingMachine):
             core = tail[: -len(token)].rstrip()
         if not core or core[-1] not in _MARKS or text[at] in _MARKS:
             return False
-        closes = text[at] in _LONE_CLOSERS and _is_lone_closer(text, at, is_final)
-        if closes is not False:
-            return None if closes is None else False
+        if text[at] in _LONE_CLOSERS:
+            following = _next_word(text, at, is_final)
+            if following is None or not following.strip(_LONE_CLOSERS):
+                return None if following is None else False
         # "Is it?" he asked.
         if core != token and text[at].islower() and _LINE_END.search(text, gap, at) is None:
             return False
@@ -194,11 +195,6 @@ class SentenceMachine(CuttingMachine):
         if _ENUMERATOR.fullmatch(core.lstrip(_OPENERS)) and (not before or before[-1] in "\r\n\u2029"):
             return False
         return self._stops.ends(token, word, following)
-
-
-def _is_lone_closer(text: str, at: int, is_final: bool) -> bool | None:
-    following = _next_word(text, at, is_final)
-    return None if following is None else not following.strip(_LONE_CLOSERS)
 
 
 def _begins_item(text: str, at: int, is_final: bool) -> bool | None:

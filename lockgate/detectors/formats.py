@@ -37,15 +37,11 @@ class _NotPlainFormat(Exception):
     """A constant that Python's parser accepts and JSON does not, or a document type declaration."""
 
 
-def _refuse_constant(name: str) -> None:
-    raise _NotPlainFormat(name)
+def _refuse(*found: object) -> None:
+    raise _NotPlainFormat(*found)
 
 
-def _ignore_number(_digits: str) -> int:
-    return 0
-
-
-_READ_JSON = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_ignore_number, parse_float=_ignore_number)
+_READ_JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=str, parse_float=str)  # converts no number
 
 
 def check_json(text: str) -> FormatFault | None:
@@ -83,8 +79,8 @@ def _too_deep_json(text: str) -> FormatFault | None:
 def check_xml(text: str) -> FormatFault | None:
     """Returns the first error of the text as XML, or None."""
     parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = _refuse_doctype
-    parser.EntityDeclHandler = _refuse_doctype
+    parser.StartDoctypeDeclHandler = _refuse
+    parser.EntityDeclHandler = _refuse
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
@@ -93,10 +89,6 @@ def check_xml(text: str) -> FormatFault | None:
         offset = _char_offset(text, parser.CurrentByteIndex)
         return FormatFault(max(0, text.rfind("<!", 0, offset + 2)), "document type declarations are not allowed")
     return None
-
-
-def _refuse_doctype(*_declaration: object) -> None:
-    raise _NotPlainFormat
 
 
 def _char_offset(text: str, byte_offset: int) -> int:

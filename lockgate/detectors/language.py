@@ -103,7 +103,6 @@ def read_prose(text: str) -> str:
 
 
 def _read_rule(params: Params, codes: frozenset[str]) -> LanguageRule | None:
-    """Reads the given list; returns None if there is none."""
     given = [name for name in KNOWN if params.value(name) is not None]
     if len(given) > 1:
         raise params.fault("allow", "`allow` and `deny` exclude each other, give one of them")

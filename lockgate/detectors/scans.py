@@ -87,7 +87,6 @@ class ScanReading:
         return findings
 
     def _read_behind(self, excerpt: Excerpt) -> list[Detection]:
-        """Returns the findings of an excerpt with text before it."""
         shift = len(excerpt.before)
         found = self.scan(excerpt.before + excerpt.text)
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]

@@ -95,8 +95,11 @@ class ModelPool(Generic[Item, Result]):
             await asyncio.sleep(0)
 
     async def _share(self, batch: list[BatchShare[Item, Result]]) -> None:
+        items = [item for share in batch for item in share.items]
+        if not items:  # all callers have gone
+            return
         try:
-            results = await self._run_in_thread([item for share in batch for item in share.items])
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._run_safely, items)
         except LockgateError as error:
             if len(batch) == 1:
                 self._end(batch[0].call, error)
@@ -110,11 +113,6 @@ class ModelPool(Generic[Item, Result]):
             if self._queue.add_results(share, results[start : start + len(share.items)]):
                 self._end(share.call)
             start += len(share.items)
-
-    async def _run_in_thread(self, items: list[Item]) -> Sequence[Result]:
-        if not items:  # all callers have gone
-            return ()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_safely, items)
 
     def _run_safely(self, items: list[Item]) -> Sequence[Result]:
         try:
@@ -151,7 +149,7 @@ def _step_back() -> None:
 async def open_pool(
     run: Run[Item, Result], *, name: str, max_items: int = 32, max_wait_s: float = 0.005, max_waiting: int = 4096
 ) -> AsyncIterator[ModelPool[Item, Result]]:
-    """Opens a pool for all streams: `run` gets at most `max_items`, in a thread, and returns a result for each."""
+    """Opens a pool; `run` gets at most `max_items`, in a thread, and returns a result for each."""
     pool: ModelPool[Item, Result] = ModelPool(run, name, max_items, max_wait_s, max_waiting)
     task = asyncio.create_task(pool.work())
     try:
@@ -273,12 +271,10 @@ class WindowReading(Generic[Result]):
         ]
 
     def _cut_all(self, excerpts: Sequence[Excerpt]) -> list[list[Window]]:
-        return [list(self._cut(excerpt)) for excerpt in excerpts]
-
-    def _cut(self, excerpt: Excerpt) -> Iterator[Window]:
-        """Yields the excerpt's windows; those of only the text before it were read already."""
-        start = len(excerpt.before)
-        return (one for one in self._cutter.cut(excerpt.before + excerpt.text) if one.end > start)
+        return [  # without windows of only the text before an excerpt: they were read already
+            [one for one in self._cutter.cut(excerpt.before + excerpt.text) if one.end > len(excerpt.before)]
+            for excerpt in excerpts
+        ]
 
     def _build_findings(
         self, excerpt: Excerpt, windows: Sequence[Window], results: Iterator[Result]

@@ -109,13 +109,14 @@ class Calendar(NamedTuple):
 
 
 def read_calendar(text: str, *, is_generous: bool) -> Calendar:
-    """Finds the days, months and periods of a text; `is_generous` also counts short names, ranges and groups."""
+    """Finds days, months and periods; `is_generous` also counts short names and ranges."""
     folded = fold(text)
     words = find_words(text)
     days = frozenset(WEEKDAYS[one] for one in map(fold_word, words) if one in WEEKDAYS)
     barred: frozenset[int] = frozenset()
     if not _ALL_DAYS.keys().isdisjoint(map(fold_word, words)):
-        barred = _find_barred(folded)
+        parts = _BARRED_DAYS.findall(folded)
+        barred = frozenset(_ALL_DAYS[word] for part in parts for word in find_words(part) if word in _ALL_DAYS)
         days |= _find_more_days(folded, words) if is_generous else frozenset()
     periods: frozenset[int] = frozenset()
     if _HINT.search(folded):
@@ -130,11 +131,6 @@ def is_calendar(word: str) -> bool:
     """Returns whether a word is the name of a day or a month."""
     folded = fold_word(word)
     return folded in WEEKDAYS or (folded in MONTHS and (word[:1].isupper() or folded not in _CAPITAL_MONTHS))
-
-
-def _find_barred(folded: str) -> frozenset[int]:
-    parts = _BARRED_DAYS.findall(folded)
-    return frozenset(_ALL_DAYS[word] for part in parts for word in find_words(part) if word in _ALL_DAYS)
 
 
 def _find_more_days(folded: str, words: list[str]) -> set[int]:
@@ -199,7 +195,8 @@ class Assertion:
 
 def read_claim(text: str, language: str) -> list[Assertion]:
     """Returns the assertions of one sentence; none if it claims nothing. `language` is that of the documents."""
-    plain = _LIST_MARK.sub("", _MARK.sub(_drop_citation, text)).strip()
+    uncited = _MARK.sub(lambda mark: "" if _CITATION.fullmatch(mark[1]) else mark[0], text)
+    plain = _LIST_MARK.sub("", uncited).strip()
     if not plain or _QUESTION.search(plain) or _PLEASANTRY.fullmatch(plain):
         return []
     language = guess_language(find_words(plain), language)
@@ -211,10 +208,6 @@ def read_claim(text: str, language: str) -> list[Assertion]:
     if plain.endswith(":") and not any(one.figures for one in found):
         return []
     return [one for one in found if one.weight >= _MIN_WEIGHT or one.is_lack]
-
-
-def _drop_citation(mark: re.Match[str]) -> str:
-    return "" if _CITATION.fullmatch(mark[1]) else mark[0]
 
 
 def _without(text: str, amounts: Iterable[Amount]) -> str:
@@ -244,7 +237,6 @@ def _cut(text: str, language: str) -> Iterator[str]:
 
 
 def _estimate_weight(text: str, language: str) -> int:
-    """Estimates the weight of an assertion of this text; a figure counts twice."""
     words = [word for word in find_words(text) if not is_small(word, language)]
     return len(words) + sum(word[0].isdigit() or is_calendar(word) for word in words)
 

@@ -41,20 +41,15 @@ async def run_in_slices(steps: Steps[T], turn: asyncio.Lock) -> T:
     with closing(steps):
         while True:
             async with turn:
+                until = time.perf_counter() + SLICE_S
                 try:
-                    _run_slice(steps)
+                    while time.perf_counter() < until:
+                        next(steps)
                 except StopIteration as end:
                     result: T = end.value
                     return result
                 finally:
                     await asyncio.sleep(0)  # with the lock held, so that the loop runs before the next slice
-
-
-def _run_slice(steps: Steps[object]) -> None:
-    """Runs steps for SLICE_S; raises StopIteration at the end of the work."""
-    until = time.perf_counter() + SLICE_S
-    while time.perf_counter() < until:
-        next(steps)
 
 
 class Book:
@@ -178,7 +173,7 @@ def _check(subject: Subject) -> Claim:
 
 
 def _share_out(documents: Sequence[str]) -> tuple[list[str], bool]:
-    """Shortens all documents to one length if they exceed the limit; returns whether they are complete."""
+    """Shortens documents to one length at the limit; returns whether they are complete."""
     taken = documents[:MAX_DOCUMENTS]
     if len(taken) == len(documents) and sum(map(len, taken)) <= MAX_DOCUMENTS_CHARS:
         return list(taken), True

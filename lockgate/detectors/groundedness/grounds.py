@@ -212,7 +212,7 @@ class SourceFacts:
         self.sentences.append(one)
 
     def find_candidates(self, one: Assertion) -> Steps[list[int]]:
-        """Returns the places of the sentences to compare with an assertion, those that share most first."""
+        """Returns the places of the sentences that share most with an assertion."""
         shared: Counter[int] = Counter()
         for known in one.traits.stems:
             shared.update(self._places.get(known, ()))
@@ -249,8 +249,7 @@ class SourceFacts:
         for place in nearness:
             sentence = self.sentences[place]
             if len(stems) >= _LACK_WORDS and all(find_stem(known, sentence.known) for known in stems):
-                reason = Reason(NOT_LACKING)
-                return Judgement(_LACK_SCORE, (reason,), sentence.traits.text)
+                return Judgement(_LACK_SCORE, (Reason(NOT_LACKING),), sentence.traits.text)
             yield
         return Judgement(0.0)
 
@@ -316,16 +315,13 @@ def _scale(unsupported: float) -> float:
 
 
 def _worth(known: str, others: Collection[str]) -> float:
-    """Returns how well a word is found among others, from 0 to 1."""
     return 1.0 if find_stem(known, others) else _COMPOUND if has_compound(known, others) else 0.0
 
 
 def _count_figures(one: Assertion, sentence: Sentence) -> int:
-    """Counts the numbers, days and months of an assertion that a sentence has."""
-    named = len(one.traits.calendar.days & sentence.traits.calendar.days) + len(
-        one.traits.months & sentence.traits.months
-    )
-    return named + sum(sentence.amount_set.has(figure) for figure in one.figures)
+    days = one.traits.calendar.days & sentence.traits.calendar.days
+    months = one.traits.months & sentence.traits.months
+    return len(days) + len(months) + sum(sentence.amount_set.has(figure) for figure in one.figures)
 
 
 # --- Contradictions -------------------------------------------------------------------------------------------
@@ -383,7 +379,7 @@ def _find_generalised(mine: Traits, theirs: Traits) -> Iterator[Reason]:
 
 
 def _find_contradiction(mine: Traits, sentence: Sentence) -> Steps[list[Reason]]:
-    """Finds denials and opposites in the clauses most like the assertion; all must disagree with it."""
+    """Finds contradictions in the clauses most like the assertion; all must disagree."""
     clauses = sentence.clauses
     if clauses.excepted.intersection(mine.stems):
         return []  # an exception need not follow the rule
@@ -435,7 +431,6 @@ def _contradict(mine: Traits, clause: Traits, sentence: Sentence) -> Reason | No
 
 
 def _deny_the_same(mine: Traits, clause: Traits) -> bool:
-    """Returns whether one text contains a word that the other denies."""
     ours, theirs = mine.denials.denied, clause.denials.denied
     return any(_worth(one, clause.stems) for one in ours - theirs) or any(
         _worth(one, mine.stems) for one in theirs - ours

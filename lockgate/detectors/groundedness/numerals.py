@@ -162,7 +162,7 @@ def _is_near(one: Amount, known: set[float], value: float) -> bool:
 
 
 def list_sums(amounts: Iterable[Amount]) -> list[Amount]:
-    """Returns the sums and differences of any two amounts of one unit, since answers often state them."""
+    """Returns the sums and differences of two amounts, which answers often state."""
     plain = [one for one in amounts if one.is_firm and len(one.values) == 1 and not one.minutes][:_MAX_SUMMED]
     found = []
     for at, one in enumerate(plain):
@@ -174,7 +174,7 @@ def list_sums(amounts: Iterable[Amount]) -> list[Amount]:
 
 
 def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[list[Amount], set[int]]:
-    """Returns all amounts in order, number words in the given languages, and the months of numeric dates."""
+    """Returns all amounts in order, and the months of numeric dates."""
     amounts, months, rest = _find_written(text) if _DIGIT.search(text) else ([], set(), text)
     amounts += _find_words(rest, languages)
     amounts = [_read_before(text, one) if one.is_firm else one for one in amounts]
@@ -182,7 +182,6 @@ def find_amounts(text: str, languages: tuple[str, ...] = tuple(WORDS)) -> tuple[
 
 
 def _find_written(text: str) -> tuple[list[Amount], set[int], str]:
-    """Returns the amounts in digits, the months of dates, and the text without them."""
     amounts: list[Amount] = []
     months: set[int] = set()
     for match in _DATE.finditer(text):
@@ -262,7 +261,6 @@ def _find_digits(text: str) -> Iterator[Amount]:
 
 
 def _read_digits(number: str, gap: str | None) -> tuple[float, ...]:
-    """Returns the readings of digits with points and commas between them."""
     if len(number) > MAX_DIGITS:
         return (float(int(re.sub(r"\D", "", number)[: 2 * MAX_DIGITS])),)
     if gap and gap not in ".,":
@@ -287,7 +285,7 @@ def _read_scale(text: str, end: int) -> tuple[float, int]:
 
 
 def _read_unit(text: str, start: int, end: int) -> tuple[Unit | None, int]:
-    """Returns the unit right after a number, or the currency before it, and the end of both."""
+    """Returns the unit after a number or the currency before it, and their end."""
     match = _UNIT.match(text, end)
     unit = UNITS.get(match[1].casefold().replace(" ", "")) if match else None
     if match and unit:
@@ -304,8 +302,7 @@ def _find_words(text: str, languages: tuple[str, ...]) -> Iterator[Amount]:
             at += 1
             continue
         count = _count_run(text, words, at, languages)
-        run = words[at : at + count]
-        yield _read_run(text, run, languages)
+        yield _read_run(text, words[at : at + count], languages)
         at += count
     for match in HALF_HOURS.finditer(text):
         yield Amount(match.start(), match.end(), (30.0,), UNITS["minute"], is_firm=False)
@@ -314,9 +311,8 @@ def _find_words(text: str, languages: tuple[str, ...]) -> Iterator[Amount]:
 @lru_cache(4096)
 def _value_of(word: str, languages: tuple[str, ...]) -> float | None:
     for language in languages:
-        value = WORDS[language].get(word)
-        if value is not None:
-            return value
+        if word in WORDS[language]:
+            return WORDS[language][word]
     return read_german(word) if "de" in languages else None
 
 
@@ -365,9 +361,7 @@ def _continues(last: float, value: float) -> bool:
 def _read_run(text: str, run: list[tuple[int, int, str]], languages: tuple[str, ...]) -> Amount:
     total, current = 0.0, 0.0
     for _, _, word in run:
-        value = _value_of(word, languages)
-        if value is None:
-            continue
+        value = _value_of(word, languages) or 0.0  # words such as `and` have none
         if value >= 1000 and value in SCALES.values():
             total, current = total + (current or 1.0) * value, 0.0
         elif value == 100:

@@ -53,7 +53,7 @@ class Ruling(NamedTuple):
 
 
 def build_task(criteria: str, text: str, examples: Sequence[RuledExample] = ()) -> tuple[Message, ...]:
-    """Builds the prompt for a text; the examples come before it as turns that the judge has answered."""
+    """Builds the prompt for a text, with the examples as earlier turns."""
     shown = [
         message
         for one in examples
@@ -121,7 +121,6 @@ def _read_flag(value: object) -> bool | None:
 
 
 def _read_share(value: object) -> float | None:
-    """Returns a number between 0 and 1; None for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= 1 else None  # type: ignore[arg-type, operator]
 
@@ -187,7 +186,6 @@ class LlmJudge:
             raise Unavailable(NAME, f"the judge's model `{self.settings.model}` is not configured") from None
 
     async def _ask(self, model: Model, task: Sequence[Message]) -> str:
-        """Returns the model's reply, up to the length of the longest ruling."""
         params = {"temperature": 0, "max_tokens": self.settings.max_tokens, "stream": False}
         reply = ""
         async with aclosing(model.generate(task, params)) as bursts:
@@ -281,7 +279,6 @@ class JudgeReading:
 
 
 def _cut(number: int, excerpt: Excerpt, max_chars: int) -> list[_ExcerptPart]:
-    """Returns the parts of an excerpt to judge; none if it is blank."""
     whole, shift = excerpt.before + excerpt.text, len(excerpt.before)
     if not excerpt.text.strip():
         return []
@@ -297,7 +294,7 @@ def _hit(part: _ExcerptPart, name: str, ruling: Ruling) -> Detection:
 @with_context
 @asynccontextmanager
 async def open_llm_judge(options: Mapping[str, Any], context: PartContext) -> AsyncIterator[LlmJudge]:
-    """Reports texts that do what `criteria` describe, as the model `model` judges. Options: see `OPTIONS`."""
+    """Reports texts that do what `criteria` describe. Options: see `OPTIONS`."""
     yield LlmJudge(_read_settings(Params.of_options(options, OPTIONS)), context)
 
 

@@ -180,7 +180,6 @@ class PhoneFinder:
 
 
 def _region_of(value: str, region: str | None) -> str:
-    """Returns the region of a valid number; empty for any other."""
     try:
         number = phonenumbers.parse(value, region)
     except phonenumbers.NumberParseException:
@@ -229,14 +228,14 @@ class PiiScan(Scan):
         return not self._finders.keys().isdisjoint(self._table.occurring(flatten(text)))
 
 
-def _read_regions(params: Params) -> tuple[str, ...] | None:
+def _read_regions(params: Params, default: tuple[str, ...]) -> tuple[str, ...]:
     known = sorted(phonenumbers.SUPPORTED_REGIONS)
     values = params.items("regions", len(known))
     for value in values:
         if not isinstance(value, str) or value not in phonenumbers.SUPPORTED_REGIONS:
             given = f"`{value}`" if isinstance(value, str) else "a value that is no string"
             raise params.fault("regions", f"`regions` has {given}, expected country codes such as `US` or `DE`")
-    return None if params.value("regions") is None else tuple(values)
+    return default if params.value("regions") is None else tuple(values)
 
 
 @asynccontextmanager
@@ -244,15 +243,12 @@ async def open_pii_detector(options: Mapping[str, Any]) -> AsyncIterator[Scannin
     """Reports personal data. Options: `entities`, `regions`."""
     given = Params.of_options(options, KNOWN)
     entities = given.choices("entities", ENTITIES) or ENTITIES
-    regions = _read_regions(given)
-    if regions is None:
-        regions = DEFAULT_REGIONS
+    regions = _read_regions(given, DEFAULT_REGIONS)
     table = PatternTable(_PATTERNS)
     for region in regions:  # The library reads its tables on first use: now, not in a request.
         _region_of("0", region)
 
     def prepare(params: Params) -> Scan:
-        given = _read_regions(params)
-        return PiiScan(table, params.choices("entities", ENTITIES) or entities, regions if given is None else given)
+        return PiiScan(table, params.choices("entities", ENTITIES) or entities, _read_regions(params, regions))
 
     yield ScanningDetector(prepare, KNOWN, LOOKBEHIND_CHARS)

@@ -47,11 +47,6 @@ def _is_random(value: str) -> bool:
     return has_both and _entropy(value) >= 3.0 and not _WORD_LIKE.fullmatch(value) and not _PLACEHOLDER.search(value)
 
 
-def _is_token(value: str) -> bool:
-    """Accepts any token with a known prefix except placeholders such as a row of `x`."""
-    return _entropy(value) >= 3.0
-
-
 def _is_password(value: str) -> bool:
     """Accepts at least two kinds of characters, no placeholder and no piece of a program."""
     if _PLACEHOLDER.search(value) or _PROGRAM.fullmatch(value):
@@ -78,7 +73,7 @@ def _is_jwt(value: str) -> bool:
 
 
 class SecretForm(Table, frozen=True):
-    """One rule: its detection, its pattern (group 1 is the secret, else the whole match), and its check's name."""
+    """One rule. Group 1 of its pattern is the secret, else the whole match."""
 
     rule: str
     detection: str
@@ -97,7 +92,7 @@ class SecretFile(Table, frozen=True):
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "any": bool,  # no secret is empty
     "random": _is_random,
-    "token": _is_token,
+    "token": lambda value: _entropy(value) >= 3.0,  # not a placeholder such as a row of `x`
     "password": _is_password,
     "url_password": _is_url_password,
     "jwt": _is_jwt,

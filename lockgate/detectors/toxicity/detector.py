@@ -100,7 +100,7 @@ class KnownWords:
         return [self._find(match[0]) for match in _WORD.finditer(text.lower())]
 
     def is_readable(self, tokens: Sequence[int]) -> bool:
-        """Returns whether enough words are known and English for the classifier's answer to be meaningful."""
+        """Returns whether enough words are known and English for the classifier."""
         known = sum(1 for token in tokens if token != UNKNOWN and token not in self._foreign)
         if not known:
             return False
@@ -165,7 +165,6 @@ class ToxicityModel:
         ]
 
     def _read(self, window: Window) -> list[int]:
-        """Returns the known words of a window; none if the model cannot read it."""
         return [token for token in window.tokens if token] if self._words.is_readable(window.tokens) else []
 
     def _classify(self, rows: Sequence[Sequence[int]]) -> list[Scores]:
