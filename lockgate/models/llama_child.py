@@ -105,9 +105,8 @@ class Engine:
         if not opening:
             return
         body: dict[str, Any] = {"messages": opening, "add_generation_prompt": False, "max_tokens": 1}
-        if known != opening:
-            self._run({**body, "cache_prompt": False}, _ignore, is_stopped)
-        self._run({**body, "cache_prompt": True}, _ignore, is_stopped)
+        for is_cached in (True,) if known == opening else (False, True):
+            self._run({**body, "cache_prompt": is_cached}, lambda _event: None, is_stopped)
         self._opening = opening
 
     def _run(
@@ -201,7 +200,9 @@ def serve(engine: Engine, commands: EngineCommands, send: Callable[[Reply], None
 def main() -> int:
     """Runs the program."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
-    _die_with_parent()
+    if sys.platform == "linux":  # elsewhere this process ends with its input
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     out = _take_output()
 
     def send(reply: Reply) -> None:
@@ -230,17 +231,6 @@ def _take_output() -> IO[bytes]:
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     return out
-
-
-def _die_with_parent() -> None:
-    """Lets Linux kill this process with its parent; elsewhere it ends with its input."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
-def _ignore(_event: Mapping[str, Any]) -> None:
-    pass
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ class LlamaProcess:
         return self._child is not None and self._child.is_ready
 
     async def ask(self, ask: Mapping[str, Any]) -> AsyncGenerator[list[str] | GenerationEnd, None]:
-        """Yields the pieces of the answer, those that came together in one list, and its end. Raises UpstreamError."""
+        """Yields the pieces of the answer, then its end; raises UpstreamError."""
         job = self._admit(ask)
         try:
             while True:
@@ -267,7 +267,6 @@ class LlamaProcess:
         self._send_next()
 
     def _drop_child(self) -> None:
-        """Forgets a child that has ended and fails its job."""
         self._child, job, self._job = None, self._job, None
         if job is not None:
             job.fail(Unavailable(NAME, DIED))
@@ -286,7 +285,6 @@ class LlamaProcess:
         return float(min(FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), MAX_PAUSE_S))
 
     def _refuse(self, reason: str) -> None:
-        """Fails all jobs, and refuses new ones until a child is started again."""
         self._refusal = reason
         jobs, self._waiting = self._waiting, deque()
         if self._job is not None:

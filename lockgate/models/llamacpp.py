@@ -61,16 +61,14 @@ class LlamaModel:
         """The id of the model's process, or None while there is none."""
         return self._keeper.pid
 
-    async def generate(
+    def generate(
         self, messages: Sequence[Message], params: Mapping[str, Any]
     ) -> AsyncGenerator[Frame | list[Frame], None]:
-        """Yields the answer's frames, those that came together in one list; closing it stops the model."""
+        """Yields the answer's frames; closing it stops the model."""
         options = {name: params[name] for name in self.takes & params.keys() if name not in _READ_HERE}
         if not self._settings.greedy and (temperature := params.get("temperature")):
             options |= {"temperature": temperature, "top_k": 40}
-        async with aclosing(self._answer({"messages": _write(messages)}, options, params)) as frames:
-            async for burst in frames:
-                yield burst
+        return self._answer({"messages": _write(messages)}, options, params)
 
     async def probe(self, headers: Headers) -> Health:
         """Returns whether the model is loaded; never raises."""
@@ -98,7 +96,7 @@ class LlamaModel:
 
 
 class ShortLlamaModel(LlamaModel):
-    """A small model, which answers from documents with a special prompt: short, with two example turns."""
+    """A small model, which answers from documents with a short prompt."""
 
     note = "runs here, in llama.cpp; small, and mistaken at times"
 
@@ -109,16 +107,12 @@ class ShortLlamaModel(LlamaModel):
                 "; a grammar holds an answer from documents to the words of one passage and ends it with its source"
             )
 
-    async def answer(
-        self, grounds: AnswerGrounds, params: Mapping[str, Any]
-    ) -> AsyncGenerator[Frame | list[Frame], None]:
+    def answer(self, grounds: AnswerGrounds, params: Mapping[str, Any]) -> AsyncGenerator[Frame | list[Frame], None]:
         """Answers a question from documents; yields frames like `generate`."""
         prompt = build_short_prompt(grounds)
         ask = {"messages": _write(prompt.messages), "opening": len(OPENING)}
         options = {"grammar": build_citing_grammar(prompt.lines)} if self._settings.cites else {}
-        async with aclosing(self._answer(ask, options, params)) as frames:
-            async for burst in frames:
-                yield burst
+        return self._answer(ask, options, params)
 
 
 @with_context

@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -241,10 +241,8 @@ def _largest_bytes(folder: Path) -> int:
     sizes = [0]
     for place, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):  # gone meanwhile
                 sizes.append(os.stat(f"{place}/{name}").st_size)
-            except OSError:  # gone meanwhile
-                continue
     return max(sizes)
 
 

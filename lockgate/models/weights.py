@@ -18,7 +18,7 @@ Watch = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """A file taken from `member` of a package or made of it by `converter`; size and hash are of this file."""
+    """A file: the package's `member`, or what `converter` makes of it."""
 
     name: str
     member: str
