@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types shared by agents: the question, the result of a turn, the gate of an answer, and the call of a model.
 
-Applies a model's time limits and maps its failures to errors. Without detectors each chunk of the model is one piece;
-with them a piece is what the gate releases. The model is read only as fast as pieces are taken.
+A piece is a chunk of the model or, with detectors, what the gate releases. The model is read as fast as they are taken.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -38,8 +36,6 @@ BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _OPEN_IN_STREAMS = 4  # requests per detector
 _BETWEEN = "\n\n"  # separates the texts of a request
-_GONE = "the model is not available"
-_LATE = "the model did not answer in time"
 
 
 @dataclass(slots=True)
@@ -84,15 +80,11 @@ class TurnResult:
 
 
 class AgentQuestion(NamedTuple):
-    """A question to an agent; without a session the turn is not stored.
-
-    `sent`: the client's own messages; the last one of its user is the question. Without a session those before it are
-    the history. `params`: the parameters of the request, all of which the agent takes.
-    """
+    """A question to an agent. Without a session, the messages before it are the history."""
 
     question: str
     session: SessionKey | None = None
-    sent: tuple[Message, ...] = ()
+    sent: tuple[Message, ...] = ()  # by the client; the last one of its user is the question
     label: str = ""
     editor: Editor = Editor()
     account: str = ""
@@ -102,11 +94,7 @@ class AgentQuestion(NamedTuple):
 
 
 class OpenTurn(NamedTuple):
-    """A running turn: its result and the pieces of its answer.
-
-    Only a streamed answer has several pieces. They end when the turn is complete and, if it has a session, stored;
-    then `facts` are complete too.
-    """
+    """A running turn: its result, complete at the end, and the pieces of its answer."""
 
     facts: TurnResult
     pieces: AsyncIterator[str]
@@ -145,9 +133,7 @@ class InputTexts:
         places = {text: at for at, text in enumerate(self.texts)}
         located = []
         for one in found:
-            text, start = max(
-                [(text, start) for text, start in self._starts.items() if start <= one.start], key=itemgetter(1)
-            )
+            text, start = [pair for pair in self._starts.items() if pair[1] <= one.start][-1]
             located.append((places[text], one._replace(start=one.start - start, end=one.end - start)))
         return located
 
@@ -167,14 +153,11 @@ PACE = Pace()
 
 
 class Gate(NamedTuple):
-    """The limits of held text, and the chunker for detectors that compare an answer with documents.
-
-    `max_open`: how many requests a detector has at once for a whole answer.
-    """
+    """The limits of held text, and the chunker for detectors that compare an answer with documents."""
 
     chunking: Chunking
     max_held_chars: int = 1_048_576
-    max_open: int = _OPEN_IN_STREAMS
+    max_open: int = _OPEN_IN_STREAMS  # for a whole answer
 
     def plan(self, guards: Sequence[ActiveGuard], *, is_whole: bool) -> LanePlan:
         """The lane plan of an answer that these guards read, streamed or whole."""
@@ -201,9 +184,7 @@ def list_params(model: Model) -> frozenset[str]:
 
 
 def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> LockgateError:
-    """Logs the failure of a model and returns the error for the client. It leaves out the model's own message, which
-    may quote the prompt or a header. A timeout has status 504 before the first text, and 503 after it.
-    """
+    """Logs a failure; returns an error without the model's words, which may quote the prompt."""
     name = model.known_as if isinstance(model, NamedModel) else ""
     log_event(
         LogEvent.UPSTREAM_FAILED,
@@ -214,12 +195,12 @@ def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> L
         reason=name_causes(error),
     )
     if isinstance(error, TimedOut):
-        return TurnFailed(_LATE, status=TurnFailed.status if has_begun else 504)
-    return TurnFailed(_GONE)
+        return TurnFailed("the model did not answer in time", status=TurnFailed.status if has_begun else 504)
+    return TurnFailed("the model is not available")
 
 
 def listen(call: ModelCall, facts: TurnResult) -> Source:
-    """Returns the frames of the model within its time limits; records tokens, usage and `is_cut` in `facts`."""
+    """Returns the model's frames within its time limits; records the usage in `facts`."""
     generate = partial(call.model.generate, call.messages, {**call.params, "stream": True})
     return keep_pace(generate, call.pace, partial(fail_model, call.model), partial(_note, facts))
 
@@ -270,7 +251,6 @@ async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
 
 
 def _note(facts: TurnResult, burst: Frame | list[Frame]) -> bool:
-    """Counts tokens and records usage; returns whether there was text."""
     before = facts.tokens
     for frame in burst if isinstance(burst, list) else (burst,):
         if frame.text:

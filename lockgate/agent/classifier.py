@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels a question by its meaning, with an embedding and a logistic regression.
-
-A question gets no label if the model is not precise enough in its language.
-"""
+"""Labels questions in languages where a logistic regression is precise enough."""
 
 import json
 import logging

@@ -44,7 +44,6 @@ _REQUIRED = ("id", "question", "reference")
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 _PREVIEW_CHARS = 200
 _UNREADABLE = "the judge's reply could not be read"
-_BROKEN = "it failed"
 _NO_JUDGE = "answers cannot be judged: no judge is set; name a model of the section `models` in `evaluation.judge`"
 _NO_QUESTIONS = "answers cannot be judged: no questions are set; name a file of JSON lines in `evaluation.questions`"
 
@@ -60,7 +59,7 @@ class EvaluationQuestion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What to evaluate: questions of one category or of all, the first `limit` or all, on one source or the agent's."""
+    """Which questions to evaluate, all by default, and on which source."""
 
     category: str = ""
     limit: int = 0
@@ -170,7 +169,7 @@ def load_questions(path: Path) -> tuple[EvaluationQuestion, ...]:
 
 
 def read_questions(text: str) -> tuple[EvaluationQuestion, ...]:
-    """Returns the questions, one JSON object per line; raises ValueError with the number of a wrong line."""
+    """Returns the questions of lines of JSON; raises ValueError with a line's number."""
     found: dict[str, EvaluationQuestion] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.isspace():
@@ -192,7 +191,7 @@ def read_questions(text: str) -> tuple[EvaluationQuestion, ...]:
 def choose_questions(
     questions: Sequence[EvaluationQuestion], category: str, limit: int
 ) -> tuple[EvaluationQuestion, ...]:
-    """Returns the first `limit` questions of a category; 0 means all questions, "" means all categories."""
+    """Returns the first questions of a category; 0 and "" mean all."""
     if limit < 0:
         raise InvalidRequest("`limit` must not be negative; 0 means all")
     chosen = [one for one in questions if not category or one.category == category]
@@ -274,7 +273,7 @@ class _EvaluationRun:
             return FailedQuestion(question.id, error.message)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the other questions go on
             log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="evaluation", reason=describe_exception(error))
-            return FailedQuestion(question.id, f"{_BROKEN}: {type(error).__qualname__}")
+            return FailedQuestion(question.id, f"it failed: {type(error).__qualname__}")
 
     async def _assess(self, question: EvaluationQuestion, answer: str, facts: TurnResult) -> _Outcome:
         sample = JudgedSample(question.question, question.reference, answer, tuple(facts.documents))
@@ -322,7 +321,6 @@ async def _answer(agent: AnyAgent, question: str) -> tuple[str, TurnResult]:
 
 
 async def _ask(judge: JudgeModel, messages: Sequence[Message]) -> str:
-    """Returns the judge's reply; stops reading when it is longer than MAX_REPLY_CHARS."""
     deadline = Deadline(asyncio.get_running_loop().time() + judge.timeout_s)
     generate = partial(judge.model.generate, messages, {"temperature": 0})
     reply = ""

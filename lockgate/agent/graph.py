@@ -4,8 +4,7 @@
     start -> classify -> reformulate -> retrieve -> generate | generate_code -> end
                   \\----------------------------------> respond_conversational -> end
 
-A route that is added to lockgate.agent.routes is part of both graphs. LangGraph runs them, and is imported when the
-first one is built. Each run gives its Tools to the nodes.
+LangGraph runs them; it is imported when the first one is built.
 """
 
 import asyncio

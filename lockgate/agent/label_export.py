@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the labels of questions to files, to train the next classifier with them.
-
-Each file has one batch, as JSON lines, and appears whole. Labels may be lost, but the export never fails a turn.
-"""
+"""Writes labels of questions to files, to train the next classifier; never fails a turn."""
 
 import asyncio
 import json

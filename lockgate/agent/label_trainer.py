@@ -7,8 +7,9 @@ label. The same file and seed give the same model.
 
 import json
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,7 +91,7 @@ def _read_example(line: str, number: int, path: Path) -> LabelExample:
 
 
 def split(examples: Sequence[LabelExample], seed: int) -> tuple[list[int], list[int]]:
-    """Returns the indexes of training and held-out examples; held out are one in five of each label and language."""
+    """Returns the indexes to train with, and to hold out: one in five of each label and language."""
     groups: dict[tuple[str, str], list[int]] = {}
     for place, example in enumerate(examples):
         groups.setdefault((example.language, example.label), []).append(place)
@@ -103,11 +104,12 @@ def split(examples: Sequence[LabelExample], seed: int) -> tuple[list[int], list[
 
 
 def train(vectors: ExampleVectors, seed: int) -> TrainingResult:
-    """Trains a model; leaves the worst language out and trains again until all others are precise enough."""
+    """Trains models, each without the worst language of the last, until all are precise."""
     languages = list_candidates(vectors.examples)
     while True:
         trained = _train(vectors, seed, languages)
-        poor = [one for one in trained.figures if one.language in languages and _is_poor(one)]
+        served = [one for one in trained.figures if one.language in languages]
+        poor = [one for one in served if not one.sure or one.precision < MIN_PRECISION]
         if not poor:
             return trained
         # One at a time: its examples may make the others worse. Of equals, the one that is last in the file.
@@ -117,20 +119,10 @@ def train(vectors: ExampleVectors, seed: int) -> TrainingResult:
 
 def list_candidates(examples: Iterable[LabelExample]) -> list[str]:
     """The languages with enough examples of each label."""
-    counts: dict[str, dict[str, int]] = {}
-    for example in examples:
-        of_language = counts.setdefault(example.language, {})
-        of_language[example.label] = of_language.get(example.label, 0) + 1
-    labels = {label for of_language in counts.values() for label in of_language}
-    return [
-        language
-        for language, of_language in counts.items()
-        if all(of_language.get(label, 0) >= MIN_PER_LABEL for label in labels)
-    ]
-
-
-def _is_poor(figures: LabelFigures) -> bool:
-    return not figures.sure or figures.precision < MIN_PRECISION
+    counts = Counter((one.language, one.label) for one in examples)
+    languages = dict.fromkeys(language for language, _ in counts)
+    labels = {label for _, label in counts}
+    return [one for one in languages if all(counts[one, label] >= MIN_PER_LABEL for label in labels)]
 
 
 def _train(vectors: ExampleVectors, seed: int, languages: Collection[str]) -> TrainingResult:
@@ -150,9 +142,7 @@ def _train(vectors: ExampleVectors, seed: int, languages: Collection[str]) -> Tr
         }
         for one in figures
     }
-    return TrainingResult(
-        LabelModel(labels, weights, bias, tuple(languages), seed, len(examples), summary), figures, confusion
-    )
+    return TrainingResult(replace(model, figures=summary), figures, confusion)
 
 
 def _fit(
@@ -185,7 +175,7 @@ def measure(
 ) -> tuple[tuple[LabelFigures, ...], dict[tuple[str, str], int]]:
     """A model's results per language, and the counts of (label by people, sure label by the model)."""
     counts: dict[str, list[int]] = {}
-    confusion: dict[tuple[str, str], int] = {}
+    confusion: Counter[tuple[str, str]] = Counter()
     for example, vector in zip(vectors.examples, vectors.rows.tolist(), strict=True):
         guess = model.judge(vector)
         is_sure = guess.label != NO_LABEL and guess.confidence >= threshold
@@ -193,6 +183,5 @@ def measure(
         for place, more in enumerate((True, is_sure, is_sure and guess.label == example.label)):
             count[place] += more
         if example.language in model.languages:
-            pair = (example.label, guess.label if is_sure else NO_LABEL)
-            confusion[pair] = confusion.get(pair, 0) + 1
+            confusion[example.label, guess.label if is_sure else NO_LABEL] += 1
     return tuple(LabelFigures(language, *count) for language, count in counts.items()), confusion

@@ -27,7 +27,6 @@ _KEYWORD_LEAD = re.compile(
 )
 _FOUND = "Passages that were found for this, the best first:"
 NOTHING_FOUND = "No passages were found for this. Say so; answer only what the conversation itself answers."
-_NO_PRIOR = "There are no prior turns."
 
 
 class Patterns(Table, frozen=True):
@@ -99,7 +98,7 @@ def refers_to_editor(question: str) -> bool:
 def build_classify_messages(
     question: str, intents: Sequence[Intent], routes: Routes, *, has_editor: bool
 ) -> tuple[Message, ...]:
-    """Builds the messages for the model that labels: all labels with their meaning, the topics of the last turns."""
+    """Builds the messages for the model that labels, with the topics of the last turns."""
     lines = [f"{intent.label}: {_flatten(intent.topic)}" for intent in intents[-MAX_INTENTS:]]
     fence, parts = _frame("Earlier turns, type and topic, oldest first:", lines, question)
     labels = "\n".join(f"- {route.label}: {route.meaning}" for route in routes)
@@ -112,12 +111,10 @@ def build_classify_messages(
 def read_reply(text: str, labels: Collection[str]) -> LabelReply:
     """Parses the model's reply: a JSON object with any text around it, or a label alone."""
     kept = forget_reasoning(text[:_MAX_REPLY_CHARS])
-    last: dict[str, Any] | None = None
-    for found in _find_objects(kept):
-        if "label" in found:
-            last = found
-    if last is None:
+    labelled = [one for one in _find_objects(kept) if "label" in one]
+    if not labelled:
         return LabelReply(_find_label(kept, labels))
+    last = labelled[-1]
     label, topic = last["label"], last.get("topic")
     return LabelReply(
         _match_label(label, labels) if isinstance(label, str) else None,
@@ -147,14 +144,11 @@ def read_keywords(text: str, question: str) -> str:
 
 def find_route(label: str, routes: Routes) -> Route:
     """Returns the route of a label; raises KeyError if the table does not have it."""
-    for route in routes:
-        if route.label == label:
-            return route
-    raise KeyError(label)
+    return {route.label: route for route in routes}[label]
 
 
 def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Message, ...]:
-    """Builds the messages for the model that answers: instructions, history, passages and question."""
+    """Builds the messages for the model that answers."""
     route = find_route(state["label"], routes)
     parts = _list_parts(route, state)
     fence = find_fence([text for _, text in parts])
@@ -168,7 +162,7 @@ def build_final_messages(state: TurnState, routes: Routes = ROUTES) -> tuple[Mes
 
 
 def _list_parts(route: Route, state: TurnState) -> list[tuple[str, str]]:
-    """The texts that go with the question, each with its title: passages, the editor, the account."""
+    """The texts for the question with their titles: passages, editor, account."""
     parts = []
     for number, document in enumerate(state.get("documents", ()) if route.retrieves else (), 1):
         title = " ".join(flatten_name(document.title).split())
@@ -187,7 +181,7 @@ def _frame(title: str, lines: Sequence[str], question: str) -> tuple[str, str]:
     short = _shorten(question)
     fence = find_fence((*lines, short))
     numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
-    before = f"{title}\n{fence}\n{numbered}\n{fence}" if lines else _NO_PRIOR
+    before = f"{title}\n{fence}\n{numbered}\n{fence}" if lines else "There are no prior turns."
     return fence, f"{before}\n\nThe question:\n{fence}\n{short}\n{fence}"
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of routes: the meaning of each label, whether documents are searched for it, and its model and prompt.
-
-The graphs, the classifier's prompt and the messages for the model are built from it.
-"""
+"""The table of routes, from which the graphs and the prompts are built."""
 
 from typing import Final, NamedTuple, TypedDict
 

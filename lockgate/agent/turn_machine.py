@@ -112,7 +112,7 @@ class TurnMachine:
         self._repeated = repeated
 
     def prepare(self, question: str) -> Turn | None:
-        """Takes the question, masks applied; returns the turn that was stored for it under this request id, if any."""
+        """Takes the question, masks applied; returns the turn that was stored for it, if any."""
         self._move(TurnEvent.PREPARE)
         repeated = self._repeated
         if repeated is not None and repeated.question != question:

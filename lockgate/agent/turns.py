@@ -202,11 +202,9 @@ class _RunningTurn:
         policy = self._policy = self._agent.guarding()
         meter = self._meter = policy.open_meter()
         if meter.is_on:
-            facts.receipt, facts.failed_detectors, facts.pseudonyms = (
-                meter.receipt,
-                meter.failed_detectors,
-                meter.names.values,
-            )
+            facts.receipt = meter.receipt
+            facts.failed_detectors = meter.failed_detectors
+            facts.pseudonyms = meter.names.values
         facts.grounding = frozenset([one.guard.id for one in policy.grounding])
         plan = partial(gate.plan, is_whole=not self._ask.is_stream)
         request = GuardedRequest(policy, meter, texts.input, self._prepare, plan, gate.chunking)
@@ -289,7 +287,6 @@ class _RunningTurn:
             raise fail_model(self._agent.main, error) from error
 
     async def _ask_main(self, messages: Sequence[Message]) -> str:
-        """The main model's reply to an internal prompt."""
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
         reply = RememberedAnswer(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
@@ -317,14 +314,13 @@ class _RunningTurn:
     # The end.
 
     def _note_found(self, found: Sequence[Detection]) -> None:
-        """Records the findings in the input, in the joined text and by the index of the client's message."""
+        """Records the findings in the input, also by the client's message."""
         self.facts.found_in_prompt = found
         if found:
             located = self._texts.locate(found)
             self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
 
     def _break_off(self, error: BaseException) -> list[Effect]:
-        """Ends the turn with an error; returns the effects."""
         if not isinstance(error, Exception):
             return self._machine.leave()
         reason = error.message if isinstance(error, LockgateError) else type(error).__name__

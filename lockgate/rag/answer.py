@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers a question from documents: retrieve -> prompt -> guarded stream -> citations.
 
-One coroutine runs a request and awaits the `send` callback at each step. Detectors read the prompt while the sources
-are searched, unless the policy masks the prompt. A blocked prompt ends the request.
+Detectors read the prompt while the sources are searched, unless the policy masks it.
 """
 
 import asyncio
@@ -168,11 +167,9 @@ class _AnswerRun:
         self._policy = question.guarding
         self._send = send
         self._meter = meter = question.guarding.open_meter()
-        outcome.receipt, outcome.failed_detectors, outcome.pseudonyms = (
-            meter.receipt,
-            meter.failed_detectors,
-            meter.names.values,
-        )
+        outcome.receipt = meter.receipt
+        outcome.failed_detectors = meter.failed_detectors
+        outcome.pseudonyms = meter.names.values
         self._finds_citations = question.finds_citations or question.guarding.is_on
         self._scanner: CitationScanner | None = None
         self._has_text = False
@@ -210,7 +207,6 @@ class _AnswerRun:
         self.outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
 
     async def _handle_event(self, event: Any) -> None:
-        """Sends an event as a step and records findings."""
         outcome = self.outcome
         if isinstance(event, Released):
             release, verdict = event
@@ -279,7 +275,7 @@ class _AnswerRun:
         self._finished.put_nowait(retrieval)
 
     def _collect(self) -> None:
-        """Adds an entry for every source, also for those not awaited because the prompt was blocked."""
+        """Adds an entry for every source, also for those not awaited."""
         outcome = self.outcome
         outcome.retrievals = [
             self._retrieved.get(place) or Retrieval(source.path, Status.ERROR, error=_NOT_AWAITED)
@@ -323,7 +319,6 @@ class _AnswerRun:
     # The answer.
 
     def _find_citations(self, text: str) -> None:
-        """Scans the text for citations; stops after _MAX_CITATIONS."""
         if not self._finds_citations:
             return
         if self._scanner is None:

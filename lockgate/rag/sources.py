@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches the sources of a question, each with a time limit, and has detectors read their documents.
 
-A source that fails or times out gives no documents, and the others continue. The policy decides whether a document
-with findings is used. Used documents keep the order of their scores, and each has a unique name.
+A source that fails or times out gives no documents, and the others continue.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ class NamedSource(NamedTuple):
 
 
 class RetrievalScope(NamedTuple):
-    """The sources to search, how many passages to use, and the lowest similarity, if a source reports similarity."""
+    """Which sources are searched, and which of their passages are used."""
 
     sources: Sequence[NamedSource] = ()
     passages: int = 8
@@ -60,10 +59,7 @@ class Status(StrEnum):
 
 
 class InspectedDocument(NamedTuple):
-    """A document with findings in its text or title, and whether it was dropped or masked.
-
-    `place` is its index in the retrieval's documents; None if it was dropped.
-    """
+    """A document with findings in its text or title, and whether it was dropped or masked."""
 
     source: str
     title: str
@@ -71,7 +67,7 @@ class InspectedDocument(NamedTuple):
     found_in_title: tuple[Detection, ...] = ()
     is_dropped: bool = False
     is_masked: bool = False
-    place: int | None = None
+    place: int | None = None  # in the retrieval's documents
 
 
 class Retrieval(NamedTuple):
@@ -165,19 +161,15 @@ def _build_inspected(document: Document, found: Sequence[Detection], verdict: Ve
     title = mask_part(0, document.title, verdict.masks)  # a mask across both has its text in the title
     if verdict.is_blocked:
         title = document.title if all(one.start >= shift for one in found) else ""
+    in_text = [one for one in verdict.detections if one.end > shift]
     return InspectedDocument(
         document.source,
         title,
-        tuple([_shift_to_text(one, shift) for one in verdict.detections if one.end > shift]),
+        tuple([one._replace(start=max(one.start - shift, 0), end=one.end - shift) for one in in_text]),
         tuple([one for one in verdict.detections if one.end <= shift]),
         verdict.is_blocked,
         bool(verdict.masks),
     )
-
-
-def _shift_to_text(found: Detection, shift: int) -> Detection:
-    """Returns the finding with its span in the text; one that begins in the title begins at 0."""
-    return found._replace(start=max(found.start - shift, 0), end=found.end - shift)
 
 
 def _read_text(document: Document) -> str:
@@ -243,27 +235,25 @@ async def find_documents(
 
 
 async def _search(named: NamedSource, query: Query, limit: int) -> Sequence[Document]:
-    """Searches a source, with keywords if it supports them."""
     if isinstance(named.source, HybridSource):
         return await named.source.search_both(query, limit)
     return await named.source.search(query.question, limit)
 
 
 def _is_near(document: Document, min_similarity: float) -> bool:
-    """Returns whether a document is similar enough; without a similarity it is."""
     similarity = (document.metadata or {}).get(SIMILARITY)
     return not isinstance(similarity, int | float) or similarity >= min_similarity
 
 
 def merge_documents(retrievals: Iterable[Retrieval]) -> list[Document]:
-    """Returns all documents by descending score; equal scores keep the order of the sources, then their own."""
+    """Returns all documents by descending score; equal ones keep their order."""
     documents = [document for retrieval in retrievals for document in retrieval.documents]
     documents.sort(key=attrgetter("score"), reverse=True)
     return documents
 
 
 def name_documents(retrievals: Sequence[Retrieval]) -> dict[str, Document]:
-    """Returns the documents by unique title: the second one with a title gets ` (2)`, the third ` (3)`."""
+    """Returns the documents by unique title: the second one of a title gets ` (2)`."""
     named: dict[str, Document] = {}
     counts: dict[str, int] = {}
     for retrieval in retrievals:

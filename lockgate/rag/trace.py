@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace: notes about the progress of one answer, for clients that may see held text.
 
-All text received since the last note becomes one note, and so do all frontier moves; so the trace holds no more text
-than the gate. A trace does not change the answer.
+All text since the last note becomes one note, and so do all frontier moves: it holds no more text than the gate.
 """
 
 from collections import deque
@@ -42,17 +41,14 @@ class FrontierNote(NamedTuple):
 
 
 class ReleaseNote(NamedTuple):
-    """Text was released, masked or blocked; `held_ms` is the time that its first character waited.
-
-    `kept` is the number of characters from its start that leave, masks applied.
-    """
+    """Text was released, masked or blocked; `held_ms` is the time that its first character waited."""
 
     at_ms: float
     start: int
     end: int
     held_ms: float
     outcome: str
-    kept: int
+    kept: int  # characters that leave, masks applied
     detections: tuple[Detection, ...]
 
 
