@@ -91,7 +91,7 @@ _decode_refusal = msgspec.json.Decoder(_ElasticErrorBody).decode
 
 
 def encode_vector(vector: Sequence[float], *, is_opensearch: bool) -> bytes:
-    """Encodes a search for the nearest vectors, the only request that differs between the two servers."""
+    """Encodes a search by meaning, the only request that differs between the servers."""
     body: dict[str, Any] = {"size": LEG_LIMIT, "_source": _SOURCE}
     numbers = [float(one) for one in vector]  # the encoder may not know number types such as NumPy's
     if is_opensearch:
@@ -141,7 +141,6 @@ def _read_hit(raw: msgspec.Raw) -> ElasticsearchHit | None:
 
 
 def _read_text(value: object) -> str:
-    """The text of a field, which may have several values."""
     values = value if isinstance(value, list) else [value]
     text = "\n".join([one for one in values if isinstance(one, str)])
     return "" if text.isspace() else text

@@ -12,7 +12,7 @@ Id = TypeVar("Id", int, str, tuple[int, int])
 
 
 class Query(NamedTuple):
-    """The question, the keywords for a search by words, and the question's vector if a task computes it already."""
+    """A question; `vector` is set if a task computes it already."""
 
     question: str
     keywords: str

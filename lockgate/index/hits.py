@@ -20,7 +20,7 @@ MIN_SHARE: Final = 1 / 3
 
 
 class Hit(NamedTuple):
-    """A passage that a search found: its key in the index, the name of its file, its number, title and text."""
+    """A passage that a search found; `key` is its id in the index."""
 
     key: int
     file: str
@@ -37,7 +37,7 @@ class Spread(NamedTuple):
 
 
 class FoundByWords(NamedTuple):
-    """The hits of the search by words, best first; the number of passages in the index; each word's spread."""
+    """The hits by words, best first; `total` counts the passages of the index."""
 
     hits: Sequence[Hit]
     total: int = 0

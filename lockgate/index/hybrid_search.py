@@ -5,6 +5,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ class NothingToCompare(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class FoundByMeaning:
-    """The hits of the search by meaning, nearest first, and a function that returns the cosines of other passages."""
+    """The hits by meaning, nearest first; `look_up` returns the cosines of other passages."""
 
     hits: Sequence[Hit]
     look_up: Callable[[Collection[int]], Awaitable[Mapping[int, float]]]
@@ -95,18 +96,12 @@ class DoubleSearch(ABC):
         best = rank_hits(rankings, limit)
         cosines: Mapping[int, float] = {}
         if near is not None and best:
-            cosines = await self._find_cosines(near, [hit.key for hit, _ in best])
+            with suppress(TimeoutError, UpstreamError):  # then the passages are returned without their cosines
+                async with asyncio.timeout(self._leg_timeout_s):
+                    cosines = await near.look_up([hit.key for hit, _ in best])
         return [build_document(hit, score, cosines.get(hit.key)) for hit, score in best]
 
-    async def _find_cosines(self, near: FoundByMeaning, keys: Sequence[int]) -> Mapping[int, float]:
-        try:
-            async with asyncio.timeout(self._leg_timeout_s):
-                return await near.look_up(keys)
-        except (TimeoutError, UpstreamError):
-            return {}  # the passages are returned without their cosines
-
     async def _try(self, leg: str, search: Callable[[], Awaitable[T]]) -> T | UpstreamError:
-        """Returns what a search finds within its time limit, or its error."""
         try:
             async with asyncio.timeout(self._leg_timeout_s):
                 found = await self._run_leg(leg, search)

@@ -10,7 +10,6 @@ from lockgate.errors import ConfigError
 from lockgate.index.fts import FtsDataSource, open_index
 
 NAME = "index"
-_DEFAULT_FILE = "index.db"
 
 
 def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
@@ -18,7 +17,7 @@ def find_index_file(options: Mapping[str, Any], data_dir: Path) -> Path:
     for key in options:
         if key != "file":
             raise ConfigError("no such option; the index has only `file`", source="options", key=key)
-    file = options.get("file", _DEFAULT_FILE)
+    file = options.get("file", "index.db")
     if not isinstance(file, str) or not file or "\0" in file:
         raise ConfigError("must be the name of a file", source="options", key="file")
     return data_dir / file

@@ -31,16 +31,13 @@ class Passage(NamedTuple):
 
 
 class IndexedDocument(NamedTuple):
-    """A document in the index: `source` is its full path, `name` the part of it that readers may see.
+    """A document in the index."""
 
-    `digest` is the hash of its content, `model` the model of its passages' vectors; empty if there are none.
-    """
-
-    source: str
-    digest: str
-    name: str
+    source: str  # its full path
+    digest: str  # of its content
+    name: str  # the part of its path that readers may see
     title: str = ""
-    model: str = ""
+    model: str = ""  # of its passages' vectors, if any
 
 
 class DocumentEntry(NamedTuple):

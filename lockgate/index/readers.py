@@ -291,8 +291,7 @@ class _HtmlReader(HTMLParser):
 
     def finish(self) -> ReadDocument:
         self._end_block()
-        sections = self._collector.finish()
-        return ReadDocument(self._collector.title or self._page_title, sections)
+        return ReadDocument(self._collector.title or self._page_title, self._collector.finish())
 
 
 # --- PDF --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the words of a question to search for, without characters that a query language reads as operators."""
+"""Selects the words of a question to search for, none of them an operator of a query."""
 
 import re
 import tomllib

@@ -54,7 +54,7 @@ class AbortedTurn(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The history of a session: its latest turns, oldest first, and the turn that already has this request id."""
+    """The latest turns of a session, oldest first, and the one that has this request id."""
 
     turns: tuple[Turn, ...] = ()
     repeated: Turn | None = None
@@ -133,9 +133,10 @@ def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[M
     left = max_tokens
     for turn in reversed(turns[-(max_messages // 2) :] if max_messages > 1 else ()):
         cost = count_tokens(turn.question) + count_tokens(turn.answer)
-        if cost > left and not kept:
-            kept.append(_cut_turn(turn, left))
         if cost > left:
+            if not kept:  # question and answer may each use half, and what the other does not need
+                question = _cut(turn.question, max(left // 2, left - count_tokens(turn.answer)))
+                kept.append(turn._replace(question=question, answer=_cut(turn.answer, left - count_tokens(question))))
             break
         left -= cost
         kept.append(turn)
@@ -144,12 +145,6 @@ def recall(turns: Sequence[Turn], max_messages: int, max_tokens: int) -> tuple[M
         for turn in reversed(kept)
         for message in (Message(USER, turn.question), Message(ASSISTANT, turn.answer))
     )
-
-
-def _cut_turn(turn: Turn, tokens: int) -> Turn:
-    """Cuts the end of question and answer; each may use half of the tokens, and what the other does not need."""
-    question = _cut(turn.question, max(tokens // 2, tokens - count_tokens(turn.answer)))
-    return turn._replace(question=question, answer=_cut(turn.answer, tokens - count_tokens(question)))
 
 
 def _cut(text: str, tokens: int) -> str:
